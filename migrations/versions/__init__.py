@@ -1,0 +1,1 @@
+"""Alembic revisions: the one truth of the database schema."""

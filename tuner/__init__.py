@@ -1,0 +1,11 @@
+"""Tune Triton kernels once per GPU model, offline; look their configs up at run time."""
+
+from __future__ import annotations
+
+from tuner.config import Config
+from tuner.errors import TunerError
+from tuner.problem import Problem
+from tuner.runtime.lookup import Match, explain, lookup, use
+
+__all__ = ["Config", "Match", "Problem", "TunerError", "explain", "lookup", "use"]
+__version__ = "0.1.0"

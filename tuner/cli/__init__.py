@@ -1,0 +1,74 @@
+"""The command line: `tuner run`, `show`, `lookup`, `export`, `db`, `doctor`. One module a command."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from typing import Any
+
+import click
+
+from tuner.errors import TunerError, UsageError
+
+COMMANDS = {
+    "run": "Tune problems on this machine's GPU and keep every measurement.",
+    "show": "List winners, trials, runs, devices or problems.",
+    "lookup": "Say which config a problem would get, and why.",
+    "export": "Write tuned tables that ship.",
+    "db": "Upgrade, check or back up the database.",
+    "doctor": "Say what is here and what is wrong with it.",
+}
+"""Command to its line in `tuner --help`; `tuner.cli.<command>` holds the click command of that name."""
+
+
+class _Commands(click.Group):
+    """Loads a command's module when it is asked for, so that `tuner --help` imports neither torch nor sqlalchemy."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"tuner.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="triton-tuner", prog_name="tuner")
+@click.option("--debug", is_flag=True, help="Show tracebacks and debug logs.")
+def cli(debug: bool) -> None:
+    """Tune Triton kernels once per GPU model; ship the winners; never autotune at run time."""
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in arguments
+    try:
+        result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
+    except click.ClickException as e:
+        e.show()
+        sys.exit(e.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except TunerError as e:
+        if debug:
+            raise
+        click.echo(f"tuner: {e}", err=True)
+        sys.exit(2 if isinstance(e, UsageError) else 1)
+    except BrokenPipeError:
+        # `tuner show winners | head`: the reader left. Nothing more can be written, stdout's flush at exit included.
+        sys.stdout = None  # type: ignore[assignment]
+        sys.exit(0)
+    sys.exit(result if isinstance(result, int) else 0)

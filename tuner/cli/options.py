@@ -1,0 +1,45 @@
+"""Options and output that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def db_option(function: F) -> F:
+    """`--db PATH|URL`."""
+    return click.option(
+        "--db",
+        metavar="PATH|URL",
+        default=None,
+        help="The database. [default: $TUNER_DB, else tuner.db in the user data folder]",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")(function)
+
+
+def dtype_option(function: F) -> F:
+    """`--dtype`."""
+    return click.option("--dtype", default="float16", show_default=True, help="torch's names, or bf16, fp16, e4m3 ...")(
+        function
+    )
+
+
+def layout_option(function: F) -> F:
+    """`--layout`."""
+    return click.option(
+        "--layout", default="nn", show_default=True, help="nn, nt (B stored [N, K], as nn.Linear weights), tn, tt."
+    )(function)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(document, indent=2, sort_keys=True))

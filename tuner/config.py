@@ -1,0 +1,95 @@
+"""A config: one kernel's meta-parameters, with num_warps and num_stages among them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import ConfigError
+
+Value = int | str | bool
+
+
+@dataclass(frozen=True, slots=True, init=False, order=True)
+class Config(Mapping[str, Value]):
+    """A kernel's name and its parameters, immutable and hashable; reads like a dict of the parameters.
+
+    >>> Config("pointer", BLOCK_SIZE_M=128, num_warps=8)["num_warps"]
+    8
+    """
+
+    kernel: str
+    pairs: tuple[tuple[str, Value], ...]
+
+    def __init__(self, kernel: str, /, **parameters: Value) -> None:
+        for name, value in parameters.items():
+            if not isinstance(value, (int, str)):
+                raise ConfigError(f"{kernel}: {name} must be a whole number, a truth value or a word, got {value!r}")
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "pairs", tuple(sorted(parameters.items())))
+
+    def __getitem__(self, name: str) -> Value:
+        for key, value in self.pairs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __hash__(self) -> int:
+        return hash((self.kernel, self.pairs))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Config):
+            return NotImplemented
+        return self.kernel == other.kernel and self.pairs == other.pairs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self.kernel, dict(self.pairs)))
+
+    def __str__(self) -> str:
+        return f"{self.kernel}({', '.join(f'{name}={value}' for name, value in self.pairs)})"
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """A parameter as an int; `default` when it is not there."""
+        return int(self.get(name, default))
+
+    def replace(self, **parameters: Value) -> Config:
+        """A copy with some parameters changed or added."""
+        return Config(self.kernel, **{**dict(self.pairs), **parameters})
+
+    @property
+    def parameters_json(self) -> str:
+        """Canonical JSON of the parameters: sorted keys, no spaces."""
+        return json.dumps(dict(self.pairs), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """The first 16 hex digits of SHA-256 over the kernel's name and the canonical JSON: a config's name on disk."""
+        return hashlib.sha256(f"{self.kernel}{self.parameters_json}".encode()).hexdigest()[:16]
+
+    @staticmethod
+    def from_json(kernel: str, parameters: str) -> Config:
+        """Read what `parameters_json` wrote.
+
+        Raises:
+            ConfigError: the text is no JSON object of whole numbers, truth values and words.
+        """
+        try:
+            loaded = json.loads(parameters)
+        except ValueError as e:
+            raise ConfigError(f"{kernel}: parameters are not JSON: {parameters!r}") from e
+        if not isinstance(loaded, dict):
+            raise ConfigError(f"{kernel}: expected a JSON object of parameters, got {parameters!r}")
+        return Config(kernel, **loaded)
+
+
+def _rebuild(kernel: str, parameters: dict[str, Value]) -> Config:
+    return Config(kernel, **parameters)

@@ -1,0 +1,80 @@
+"""Dtype names: torch's are canonical, the short ones are understood. No torch needed to speak of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tuner.errors import ProblemError
+
+if TYPE_CHECKING:
+    import torch
+
+ITEMSIZE = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int32": 4,
+    "int8": 1,
+}
+"""Bytes per element of every dtype a problem can name."""
+
+SHORT = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "f32": "float32",
+    "f16": "float16",
+    "half": "float16",
+    "float": "float32",
+    "fp8e4m3": "float8_e4m3fn",
+    "fp8e5m2": "float8_e5m2",
+    "i8": "int8",
+    "i32": "int32",
+}
+
+
+def canonical(name: str) -> str:
+    """Return torch's name of a dtype.
+
+    Args:
+        name: torch's name ("bfloat16", "torch.bfloat16") or a short one ("bf16", "e4m3").
+
+    Raises:
+        ProblemError: nobody knows the name.
+    """
+    plain = name.strip().lower().removeprefix("torch.")
+    plain = SHORT.get(plain, plain)
+    if plain not in ITEMSIZE:
+        known = ", ".join([*ITEMSIZE, "bf16", "fp16", "fp32", "e4m3", "e5m2"])
+        raise ProblemError(f"unknown dtype {name!r}: expected one of {known}")
+    return plain
+
+
+def is_fp8(name: str) -> bool:
+    """Whether a canonical dtype name is one of the 8-bit floats."""
+    return name.startswith("float8")
+
+
+def default_out(name: str) -> str:
+    """Output dtype of a GEMM over operands of a dtype, as torch would give it; fp8 gives bfloat16, int8 gives int32."""
+    if is_fp8(name):
+        return "bfloat16"
+    return "int32" if name == "int8" else name
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Canonical name of a torch dtype (`torch.float16` -> "float16")."""
+    return str(dtype).removeprefix("torch.")
+
+
+def to_torch(name: str) -> torch.dtype:
+    """The torch dtype of a canonical name."""
+    import torch
+
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

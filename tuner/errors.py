@@ -1,0 +1,47 @@
+"""The errors users meet. Each message says what was found, what was expected and what to type next."""
+
+from __future__ import annotations
+
+
+class TunerError(Exception):
+    """Base of every error this package raises on purpose. Its message is one line, ready to print."""
+
+
+class UsageError(TunerError, ValueError):
+    """What the caller typed or passed cannot be meant: the command line exits 2."""
+
+
+class ProblemError(UsageError):
+    """A problem whose shape, dtype, layout, epilogue or precision cannot be."""
+
+
+class ConfigError(UsageError):
+    """A config that cannot be read, or that its kernel does not know."""
+
+
+class InputError(UsageError):
+    """Operands an op cannot take: wrong shapes, dtypes, devices."""
+
+
+class KernelError(TunerError):
+    """No kernel serves a problem, or a kernel could not be loaded from its entry point."""
+
+
+class DeviceError(TunerError):
+    """A device that is not there, or that nobody has described."""
+
+
+class StoreError(TunerError):
+    """A database that could not be opened, read or written."""
+
+
+class SchemaError(StoreError):
+    """A database whose schema is behind or ahead of this version of triton-tuner."""
+
+
+class TableError(TunerError):
+    """An exported table that could not be read or written."""
+
+
+class SweepError(TunerError):
+    """A sweep that could not go on: no worker could be started, for instance."""

@@ -1,0 +1,28 @@
+"""Where the database lies: `--db`, else `$TUNER_DB`, else the platform's user data folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def database_location(given: str | None = None) -> str:
+    """The database to use: a path, or a URL such as `postgresql://...`.
+
+    Args:
+        given: what the caller asked for; None leaves the choice to `$TUNER_DB`, then the user data folder.
+    """
+    if given:
+        return given
+    if named := os.environ.get("TUNER_DB"):
+        return named
+    import platformdirs
+
+    return str(Path(platformdirs.user_data_dir("triton-tuner", appauthor=False)) / "tuner.db")
+
+
+def sqlite_path(location: str) -> Path | None:
+    """The file of a location that names a SQLite database (a path or a `sqlite:///` URL), None for other URLs."""
+    if location.startswith("sqlite:///"):
+        return Path(location.removeprefix("sqlite:///"))
+    return None if "://" in location else Path(location)

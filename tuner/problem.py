@@ -1,0 +1,246 @@
+"""A problem: what is computed, and everything about it that may change which config is fastest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner import dtype as dtypes
+from tuner.errors import ProblemError
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+"""Row-major storage of A, then B: `t` means stored transposed (`nt`: B is stored [N, K], as nn.Linear weights are)."""
+ACTIVATIONS = ("none", "relu", "leaky_relu", "gelu", "silu")
+PRECISIONS = ("default", "ieee", "tf32", "tf32x3")
+"""How fp32 operands are multiplied; every other dtype has one way, `default`."""
+MAX_SIZE = 2**31 - 1
+"""M, N and K are 32-bit run-time arguments of the kernels."""
+
+_SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
+Extra = int | float | str | bool
+
+
+@dataclass(frozen=True, slots=True, init=False, order=True)
+class Problem:
+    """One GEMM (or another op's key): `out[M, N] = epilogue(a[M, K] @ b[K, N])`.
+
+    Attributes:
+        op: what is computed ("matmul").
+        m, n, k: sizes in elements; at least 1 to be tuned or looked up.
+        a_dtype, b_dtype, out_dtype: torch's dtype names.
+        layout: row-major storage of A, then B: nn, nt, tn, tt.
+        aligned: every operand's address, leading stride and contiguous extent is a multiple of 16 bytes.
+        epilogue: "none", "bias", an activation, or "bias+" an activation.
+        precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
+        extras: keys of ops that are no GEMM, as sorted (name, value) pairs.
+    """
+
+    op: str
+    m: int
+    n: int
+    k: int
+    a_dtype: str
+    b_dtype: str
+    out_dtype: str
+    layout: str
+    aligned: bool
+    epilogue: str
+    precision: str
+    extras: tuple[tuple[str, Extra], ...]
+    _hash: int = field(repr=False, compare=False)
+
+    def __init__(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        dtype: str = "float16",
+        a_dtype: str | None = None,
+        b_dtype: str | None = None,
+        out_dtype: str | None = None,
+        layout: str = "nn",
+        aligned: bool | None = None,
+        epilogue: str = "none",
+        precision: str | None = None,
+        op: str = "matmul",
+        extras: Mapping[str, Extra] | None = None,
+    ) -> None:
+        """Check and canonicalise the parts of a problem.
+
+        Args:
+            m, n, k: sizes in elements.
+            dtype: of both operands, unless `a_dtype` or `b_dtype` says otherwise; torch's names or short ones.
+            a_dtype, b_dtype, out_dtype: as named; `out_dtype` defaults to what torch would give (fp8: bfloat16).
+            layout: nn, nt, tn, tt.
+            aligned: defaults to what contiguous tensors of this shape would be.
+            epilogue: see the class.
+            precision: see the class; float32 defaults to "ieee".
+            op: the operation.
+            extras: further keys of the problem.
+
+        Raises:
+            ProblemError: a part that cannot be, saying what was found and what was expected.
+        """
+        a_dtype = dtypes.canonical(a_dtype or dtype)
+        b_dtype = dtypes.canonical(b_dtype or dtype)
+        out_dtype = dtypes.canonical(out_dtype) if out_dtype else dtypes.default_out(a_dtype)
+        if layout not in LAYOUTS:
+            raise ProblemError(f"unknown layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
+        for name, size in (("M", m), ("N", n), ("K", k)):
+            _check_size(name, size)
+        values: dict[str, Any] = {
+            "op": op,
+            "m": int(m),
+            "n": int(n),
+            "k": int(k),
+            "a_dtype": a_dtype,
+            "b_dtype": b_dtype,
+            "out_dtype": out_dtype,
+            "layout": layout,
+            "aligned": _contiguous_aligned(m, n, k, (a_dtype, b_dtype, out_dtype), layout)
+            if aligned is None
+            else bool(aligned),
+            "epilogue": _check_epilogue(epilogue),
+            "precision": _check_precision(precision, a_dtype),
+            "extras": tuple(sorted((extras or {}).items())),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_hash", hash(tuple(values.values())))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The cached hash holds strings' hashes, which differ between processes: rebuild it there.
+        return (_from_fields, (self.fields(),))
+
+    def __str__(self) -> str:
+        parts = [f"{self.op} {self.m}x{self.n}x{self.k}", self.dtype_label, self.layout]
+        if self.epilogue != "none":
+            parts.append(self.epilogue)
+        if self.precision not in ("default", "ieee"):
+            parts.append(self.precision)
+        if not self.aligned:
+            parts.append("unaligned")
+        parts.extend(f"{name}={value}" for name, value in self.extras)
+        return " ".join(parts)
+
+    @property
+    def dtype_label(self) -> str:
+        """Dtypes for people: "float16", or "float8_e5m2*float8_e4m3fn->float16" where they differ from the usual."""
+        label = self.a_dtype if self.a_dtype == self.b_dtype else f"{self.a_dtype}*{self.b_dtype}"
+        return label if self.out_dtype == dtypes.default_out(self.a_dtype) else f"{label}->{self.out_dtype}"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(M, N, K)."""
+        return self.m, self.n, self.k
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the epilogue adds a bias [N]."""
+        return self.epilogue.split("+")[0] == "bias"
+
+    @property
+    def activation(self) -> str:
+        """The activation of the epilogue, "none" if there is none."""
+        last = self.epilogue.split("+")[-1]
+        return last if last in ACTIVATIONS else "none"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations: 2·M·N·K."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def bytes_moved(self) -> int:
+        """Fewest bytes of device memory: A and B read once, the output written once."""
+        return (
+            self.m * self.k * dtypes.ITEMSIZE[self.a_dtype]
+            + self.k * self.n * dtypes.ITEMSIZE[self.b_dtype]
+            + self.m * self.n * dtypes.ITEMSIZE[self.out_dtype]
+        )
+
+    def with_shape(self, m: int, n: int, k: int) -> Problem:
+        """The same class of problem at another shape; `aligned` stays as it is."""
+        return _from_fields({**self.fields(), "m": m, "n": n, "k": k})
+
+    def group(self) -> Problem:
+        """This problem with M = 1: what neighbours in M have in common."""
+        return self.with_shape(1, self.n, self.k)
+
+    def fields(self) -> dict[str, Any]:
+        """Every part by name, as JSON holds it; `extras` as a dict. `from_fields` reads it back."""
+        names = [f.name for f in dataclasses.fields(self) if f.name != "_hash"]
+        return {name: getattr(self, name) for name in names} | {"extras": dict(self.extras)}
+
+    @staticmethod
+    def from_fields(fields: Mapping[str, Any]) -> Problem:
+        """The problem that `fields()` described.
+
+        Raises:
+            ProblemError: a part is missing or cannot be.
+        """
+        try:
+            return _from_fields(fields)
+        except (KeyError, TypeError) as e:
+            raise ProblemError(f"not a problem: {json.dumps(dict(fields), default=str)} ({e})") from e
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Read "MxNxK".
+
+    Raises:
+        ProblemError: the text is no shape, or a size is below 1 or beyond 2^31 - 1.
+    """
+    found = _SHAPE.fullmatch(text.strip())
+    if not found:
+        raise ProblemError(f"not a shape: {text!r}: expected MxNxK, for instance 4096x4096x1024")
+    m, n, k = (int(part) for part in found.groups())
+    for name, size in (("M", m), ("N", n), ("K", k)):
+        _check_size(name, size)
+    return m, n, k
+
+
+def _from_fields(fields: Mapping[str, Any]) -> Problem:
+    rest = {name: value for name, value in fields.items() if name not in ("m", "n", "k")}
+    return Problem(fields["m"], fields["n"], fields["k"], **rest)
+
+
+def _check_size(name: str, size: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise ProblemError(f"{name} must be a whole number, got {size!r}")
+    if not 1 <= size <= MAX_SIZE:
+        raise ProblemError(f"{name} must be from 1 to {MAX_SIZE}, got {size}")
+
+
+def _check_epilogue(epilogue: str) -> str:
+    parts = epilogue.split("+")
+    activation = parts[-1] if parts[0] == "bias" else parts[0]
+    known = activation in ACTIVATIONS or parts == ["bias"]
+    if not known or len(parts) > 2 or (len(parts) == 2 and parts[0] != "bias"):
+        raise ProblemError(
+            f"unknown epilogue {epilogue!r}: expected none, bias, {', '.join(ACTIVATIONS[1:])}, or bias+ one of these"
+        )
+    return "bias" if parts[0] == "bias" and activation in ("none", "bias") else epilogue
+
+
+def _check_precision(precision: str | None, a_dtype: str) -> str:
+    if precision is not None and precision not in PRECISIONS:
+        raise ProblemError(f"unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
+    if a_dtype != "float32":
+        if precision not in (None, "default"):
+            raise ProblemError(f"precision {precision!r} is for float32 operands, these are {a_dtype}")
+        return "default"
+    return "ieee" if precision in (None, "default") else str(precision)
+
+
+def _contiguous_aligned(m: int, n: int, k: int, dtype_names: tuple[str, str, str], layout: str) -> bool:
+    extents = (k if layout[0] == "n" else m, n if layout[1] == "n" else k, n)
+    return all(extent * dtypes.ITEMSIZE[name] % 16 == 0 for extent, name in zip(extents, dtype_names, strict=True))

@@ -1,0 +1,1 @@
+"""What a serving process imports: tables, their sources, the lookup."""

@@ -1,0 +1,1 @@
+"""The database of trials and winners; knows neither torch nor triton."""

@@ -1,0 +1,1 @@
+"""The offline tuner: search, compile, measure, verify."""
