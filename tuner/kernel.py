@@ -24,6 +24,11 @@ class Inputs(Protocol):
         ...
 
     @property
+    def buffer(self) -> torch.Tensor:
+        """The one contiguous allocation `output` lies inside, guard bands around it."""
+        ...
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors of the set: how much of the L2 one call touches."""
         ...
@@ -42,13 +47,16 @@ class KernelSpec:
         default_config: the config to use when nobody tuned the problem: a formula.
         make_inputs: operands N(0, 1) of a problem on a torch device, seeded; the output lies inside guard bands.
         launch: write `inputs.output` by a config; all that the op does is inside (zeroing, reduction, copies).
-        vendor: the same result by torch's own library, into the same output; what winners are compared with.
+        vendor: the same result by torch's own library, into the same output; what winners are compared with. Raises
+            NotImplementedError where that library has nothing for the problem.
         reference: the result in float64, from the inputs; shape of the output.
         tolerance: largest error accepted, as `verify.error` defines it.
         compile: compile for the active driver's target without launching; returns Triton's CompiledKernel.
         compile_class: a string equal for two (problem, config) pairs exactly when they share a binary.
         simplicity: sorts configs from simplest: of a tie the simplest wins.
         source_hash: hash of the kernel's source, to notice a change nobody gave a version.
+        runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
+            binary.
         flops, bytes_moved: floating-point operations, and the fewest bytes of device memory.
     """
 
@@ -67,5 +75,6 @@ class KernelSpec:
     compile_class: Callable[[Problem, Config], str]
     simplicity: Callable[[Config], tuple[Any, ...]]
     source_hash: Callable[[], str]
+    runtime_parameters: tuple[str, ...] = ()
     flops: Callable[[Problem], int] = lambda problem: problem.flops
     bytes_moved: Callable[[Problem], int] = lambda problem: problem.bytes_moved

@@ -74,6 +74,26 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelVersion:
+    """A kernel as timings know it: another version makes old timings stale; source_hash notices a silent change."""
+
+    op: str
+    name: str
+    version: int
+    source_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One config measured on one problem."""
+
+    problem: Problem
+    config: Config
+    kernel: KernelVersion
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of a problem's finals: what becomes the winner.
 

@@ -1,0 +1,88 @@
+"""Nothing can win that did not match a float64 reference: poisoned outputs, guard bands, one measure of error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tuner.kernel import Inputs
+
+if TYPE_CHECKING:
+    import torch
+
+POISON = 0xFF
+"""Every byte of an output before a launch: NaN in each float dtype a GEMM writes."""
+_CHUNK = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a launch wrote, against what it should have written.
+
+    Attributes:
+        error: largest |out - reference| over sqrt(K) + 1; infinite where an element is NaN or was never written.
+        stray: whether a byte outside the output changed.
+        tolerance: the largest error accepted.
+    """
+
+    error: float
+    stray: bool
+    tolerance: float
+
+    @property
+    def failure(self) -> str | None:
+        """Why the result is wrong, or None when it is right."""
+        if self.stray:
+            return "wrote outside its output"
+        if math.isinf(self.error):
+            return "left elements unwritten, or wrote NaN or infinity"
+        if self.error > self.tolerance:
+            return f"error {self.error:.3g} against float64, at most {self.tolerance:.3g} is right"
+        return None
+
+
+def poison(inputs: Inputs) -> None:
+    """Fill the output and its guard bands with NaN bytes, so that an element nobody wrote shows."""
+    _bytes(inputs.buffer).fill_(POISON)
+
+
+def check(inputs: Inputs, reference: torch.Tensor, k: int, tolerance: float) -> Check:
+    """Compare the output with its float64 reference and look at the guard bands.
+
+    Args:
+        inputs: after a launch into a poisoned output.
+        reference: float64, of the output's shape.
+        k: length of the sums; a sum of k products of N(0, 1) values has a spread of sqrt(k).
+        tolerance: largest error accepted.
+    """
+    return Check(error(inputs.output, reference, k), _stray(inputs), tolerance)
+
+
+def error(output: torch.Tensor, reference: torch.Tensor, k: int) -> float:
+    """Largest |output - reference| over sqrt(k) + 1; infinite when any element is not finite.
+
+    Args:
+        output: any dtype.
+        reference: float64, of the same shape.
+        k: length of the sums.
+    """
+    worst = 0.0
+    rows = max(1, _CHUNK // max(1, output.shape[-1]))
+    for out, ref in zip(output.split(rows), reference.split(rows), strict=True):
+        difference = out.double().sub_(ref).abs_()
+        worst = max(worst, float(difference.nan_to_num_(nan=math.inf).max()))
+    return worst / (math.sqrt(k) + 1)
+
+
+def _stray(inputs: Inputs) -> bool:
+    flat, output = _bytes(inputs.buffer), inputs.output
+    start = output.data_ptr() - inputs.buffer.data_ptr()
+    end = start + output.numel() * output.element_size()
+    return bool((flat[:start] != POISON).any()) or bool((flat[end:] != POISON).any())
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return tensor.view(-1).view(torch.uint8)
