@@ -1,0 +1,109 @@
+"""Run a program of programs/ in a child process whose CUDA driver is the stub, and read what reached it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch as the driver saw it; `params` are raw little-endian bytes."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    stream: int
+    params: tuple[bytes, ...]
+
+    def integer(self, index: int) -> int:
+        return int.from_bytes(self.params[index], "little", signed=True)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a program printed, the binaries it loaded and the launches that reached the driver."""
+
+    printed: Any
+    loads: tuple[str, ...]
+    launches: tuple[Launch, ...]
+
+
+@pytest.fixture(scope="session")
+def stub_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler: the stub of the CUDA driver cannot be built")
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    headers = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
+    directory = tmp_path_factory.mktemp("libcuda")
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", f"-I{headers}"]
+    output = directory / "libcuda.so.1"
+    subprocess.run([compiler, *flags, "-o", str(output), str(HERE / "stub" / "libcuda.c")], check=True)
+    return directory
+
+
+class Stub:
+    """Runs programs over the stub; all that one module runs share a Triton cache that starts empty."""
+
+    def __init__(self, library: Path, work: Path) -> None:
+        self.library = library
+        self.work = work
+
+    def run(self, program: str, *arguments: str) -> Report:
+        log = self.work / "launches.jsonl"
+        log.write_text("")
+        found = subprocess.run(
+            [sys.executable, str(HERE / "programs" / program), *arguments],
+            env=self._environment(log),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert found.returncode == 0, f"{program} failed:\n{found.stderr}"
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        return Report(
+            printed=json.loads(found.stdout.splitlines()[-1]),
+            loads=tuple(event["name"] for event in events if event["event"] == "load"),
+            launches=tuple(_launch(event) for event in events if event["event"] == "launch"),
+        )
+
+    def _environment(self, log: Path) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON_", "TUNER_"))}
+        return kept | {
+            "CUDA_STUB_LOG": str(log),
+            "CUDA_VISIBLE_DEVICES": "",
+            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(self.library), os.environ.get("LD_LIBRARY_PATH")])),
+            "PYTHONPATH": str(HERE / "stub"),
+            "TRITON_CACHE_DIR": str(self.work / "triton"),
+            "TRITON_LIBCUDA_PATH": str(self.library),
+            "TUNER_DB": str(self.work / "tuner.db"),
+        }
+
+
+def _launch(event: dict[str, Any]) -> Launch:
+    return Launch(
+        name=event["name"],
+        grid=tuple(event["grid"]),
+        block=tuple(event["block"]),
+        shared_bytes=event["shared_bytes"],
+        stream=event["stream"],
+        params=tuple(bytes.fromhex(param) for param in event["params"]),
+    )
+
+
+@pytest.fixture(scope="module")
+def stub(stub_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Stub:
+    return Stub(stub_directory, tmp_path_factory.mktemp("stub"))

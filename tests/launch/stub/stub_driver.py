@@ -1,0 +1,53 @@
+"""Triton's own CUDA driver over the stub: only what it would ask torch for (device, stream) is answered here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from triton import knobs
+from triton.backends.nvidia.driver import CudaDriver, CudaLauncher, CudaUtils
+from triton.runtime import driver
+
+STREAM = 7
+"""A stream that is not the default one, so that a test sees it arrive."""
+
+
+class StubDriver(CudaDriver):
+    """CudaDriver's __init__ binds torch.cuda's getters, which a torch without CUDA does not have."""
+
+    def __init__(self) -> None:
+        self.utils = CudaUtils()
+        self.launcher_cls = CudaLauncher
+        self.get_device_capability = lambda _device=None: (9, 0)
+        self.get_current_stream = lambda _device=None: STREAM
+        self.get_current_device = lambda: 0
+        self.set_current_device = lambda _device: None
+
+
+class Compiles:
+    """Counts what Triton compiled, and what it took from its cache on disk instead."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+        self.from_cache = 0
+
+    def __call__(self, *, cache_hit: bool, **_: Any) -> None:
+        if cache_hit:
+            self.from_cache += 1
+        else:
+            self.compiled += 1
+
+
+def activate() -> Compiles:
+    """Make the stub this process's driver; count compiles from now on."""
+    driver.set_active(StubDriver())
+    counter = Compiles()
+    knobs.compilation.listener = counter
+    return counter
+
+
+def tell(**findings: Any) -> None:
+    """Hand findings to the test: one line of JSON on stdout."""
+    sys.stdout.write(json.dumps(findings) + "\n")
