@@ -27,6 +27,10 @@ class KernelError(TunerError):
     """No kernel serves a problem, or a kernel could not be loaded from its entry point."""
 
 
+class SuiteError(TunerError):
+    """A list of problems that could not be read; the message names the file and the line."""
+
+
 class DeviceError(TunerError):
     """A device that is not there, or that nobody has described."""
 

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from tuner import suite
+from tuner.errors import SuiteError, UsageError
+from tuner.problem import Problem
+
+HEADER = "m,n,k,dtype,layout"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "suite.csv"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_rows_become_problems_in_the_files_order(write):
+    path = write(f"{HEADER}\n64,128,256,bf16,nt\n1,2,3,fp32,nn\n")
+    assert suite.load(path) == [Problem(64, 128, 256, dtype="bfloat16", layout="nt"), Problem(1, 2, 3, dtype="float32")]
+
+
+def test_optional_columns_reach_the_problem_and_empty_cells_mean_its_defaults(write):
+    path = write(
+        f"{HEADER},out_dtype,epilogue,precision,aligned,b_dtype,group\n"
+        "64,64,64,float32,nn,bf16,bias+relu,tf32,no,,attention\n"
+        "64,64,64,e5m2,nt,,,,,e4m3,\n"
+    )
+    assert suite.load(path) == [
+        Problem(
+            *(64, 64, 64), dtype="float32", out_dtype="bfloat16", epilogue="bias+relu", precision="tf32", aligned=False
+        ),
+        Problem(64, 64, 64, a_dtype="e5m2", b_dtype="e4m3", layout="nt"),
+    ]
+
+
+def test_comments_blank_lines_spaces_and_a_byte_order_mark_are_let_pass(write):
+    path = write(f"\ufeff# ours\n\n{HEADER}\n  # a remark\n 8 , 8 ,8, float16 ,nn\n")
+    assert suite.load(path) == [Problem(8, 8, 8)]
+
+
+def test_duplicates_are_merged_even_when_spelt_otherwise(write):
+    assert suite.load(write(f"{HEADER}\n8,8,8,fp16,nn\n8,8,8,torch.float16,nn\n")) == [Problem(8, 8, 8)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty: expected a line of column names, m,n,k,dtype,layout"),
+        ("# only a remark\n", "is empty"),
+        (f"{HEADER}\n", "names no problem"),
+        ("m,n,dtype\n8,8,fp16\n", "line 1: missing k, layout"),
+        (f"{HEADER},epilog\n", "line 1: unknown column 'epilog'"),
+        (f"{HEADER},m\n", "line 1: the column 'm' is there twice"),
+        (f"# one\n\n{HEADER}\n8,8,8,fp16,nn\n0,8,8,fp16,nn\n", "line 5: M must be from 1 to 2147483647, got 0"),
+        (f"{HEADER}\n8,-1,8,fp16,nn\n", "line 2: N must be from 1"),
+        (f"{HEADER}\n8,8,4294967296,fp16,nn\n", "line 2: K must be from 1"),
+        (f"{HEADER}\n8,8,wide,fp16,nn\n", "line 2: K must be a whole number, got 'wide'"),
+        (f"{HEADER}\n8,8,8,fp12,nn\n", "line 2: unknown dtype 'fp12'"),
+        (f"{HEADER}\n8,8,8,fp16,xx\n", "line 2: unknown layout 'xx'"),
+        (f"{HEADER}\n8,8,8,fp16\n", "line 2: expected 5 values (m,n,k,dtype,layout), found 4"),
+        (f'{HEADER}\n8,8,8,"fp16,nn\n', "line 2: not CSV"),
+        (f"{HEADER},aligned\n8,8,8,fp16,nn,maybe\n", "line 2: aligned must be one of"),
+        (f"{HEADER},precision\n8,8,8,fp16,nn,tf32\n", "line 2: precision 'tf32' is for float32"),
+    ],
+)
+def test_an_error_names_the_file_and_the_line(write, text, message):
+    path = write(text)
+    with pytest.raises(SuiteError) as raised:
+        suite.load(path)
+    assert str(raised.value).startswith(path)
+    assert message in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(SuiteError, match=r"cannot read the suite .*absent\.csv: No such file"):
+        suite.load(str(tmp_path / "absent.csv"))
+    with pytest.raises(SuiteError, match="Is a directory"):
+        suite.load(f"{tmp_path}/")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(SuiteError, match="not UTF-8"):
+        suite.load(str(tmp_path / "binary.csv"))
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(UsageError, match=r"unknown suite 'squaers': known are decode, demo, llm, squares; .* \.csv"):
+        suite.load("squaers")
+
+
+def test_the_suites_of_the_package_hold_what_their_names_say():
+    assert suite.names() == ["decode", "demo", "llm", "squares"]
+    assert {(p.a_dtype, p.layout) for p in suite.load("demo")} == {
+        (dtype, layout) for dtype in ("float16", "float32") for layout in ("nn", "nt")
+    }
+    assert [p.shape for p in suite.load("squares")] == [(size, size, size) for size in range(256, 4097, 128)]
+    for name, largest in (("decode", 128), ("llm", 8192)):
+        problems = suite.load(name)
+        assert {(p.a_dtype, p.layout, p.aligned) for p in problems} == {("bfloat16", "nt", True)}
+        assert (min(p.m for p in problems), max(p.m for p in problems)) == (1, largest)

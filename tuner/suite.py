@@ -1,0 +1,123 @@
+"""Suites: lists of problems, in CSV files of the user's or in the ones that come with the package."""
+
+from __future__ import annotations
+
+import csv
+import importlib.resources
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import ProblemError, SuiteError, UsageError
+from tuner.problem import Problem
+
+REQUIRED = ("m", "n", "k", "dtype", "layout")
+OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned")
+"""Columns that a problem takes as they are; an empty cell means the problem's own default."""
+REMARKS = ("group", "note")
+"""Columns for people: read and left alone. Any other column is an error, for a misspelt one would be lost silently."""
+
+_TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def names() -> list[str]:
+    """The suites inside the package, sorted."""
+    return sorted(entry.name.removesuffix(".csv") for entry in _folder().iterdir() if entry.name.endswith(".csv"))
+
+
+def load(name_or_path: str) -> list[Problem]:
+    """Read a suite: each problem once, in the file's order.
+
+    Args:
+        name_or_path: a suite of the package ("demo"), or a CSV file. What ends in .csv or holds a slash is a file.
+            Columns: m, n, k, dtype, layout, and where wanted a_dtype, b_dtype, out_dtype, epilogue, precision,
+            aligned, group, note. Lines that begin with # are comments.
+
+    Raises:
+        UsageError: no suite of the package has that name.
+        SuiteError: the file cannot be read, or a line of it is no problem; the message tells the line.
+    """
+    if name_or_path.endswith(".csv") or "/" in name_or_path:
+        return _parse(name_or_path, _read(Path(name_or_path)))
+    if name_or_path not in names():
+        raise UsageError(
+            f"unknown suite {name_or_path!r}: known are {', '.join(names())}; the name of a file must end in .csv"
+        )
+    return _parse(name_or_path, (_folder() / f"{name_or_path}.csv").read_text(encoding="utf-8"))
+
+
+def _folder() -> Any:
+    return importlib.resources.files("tuner") / "suites"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
+    except UnicodeDecodeError as e:
+        raise SuiteError(f"{path} is no CSV file: it is not UTF-8 text") from e
+    except OSError as e:
+        raise SuiteError(f"cannot read the suite {path}: {e.strerror}") from e
+
+
+def _parse(name: str, text: str) -> list[Problem]:
+    rows = _rows(name, text)
+    line, header = next(rows, (0, []))
+    if not header:
+        raise SuiteError(f"{name} is empty: expected a line of column names, {','.join(REQUIRED)}")
+    columns = _columns(f"{name} line {line}", header)
+    problems: dict[Problem, None] = {}
+    for line, cells in rows:
+        where = f"{name} line {line}"
+        if len(cells) != len(columns):
+            raise SuiteError(f"{where}: expected {len(columns)} values ({','.join(columns)}), found {len(cells)}")
+        problems[_problem(where, dict(zip(columns, cells, strict=True)))] = None
+    if not problems:
+        raise SuiteError(f"{name} names no problem: expected lines such as 4096,4096,1024,bfloat16,nt")
+    return list(problems)
+
+
+def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            cells = next(csv.reader([line], strict=True))
+        except csv.Error as e:
+            raise SuiteError(f"{name} line {number}: not CSV: {e}") from e
+        yield number, [cell.strip() for cell in cells]
+
+
+def _columns(where: str, header: list[str]) -> list[str]:
+    columns = [column.lower() for column in header]
+    known = (*REQUIRED, *OPTIONAL, *REMARKS)
+    for column in columns:
+        if column not in known:
+            raise SuiteError(f"{where}: unknown column {column!r}: known are {', '.join(known)}")
+        if columns.count(column) > 1:
+            raise SuiteError(f"{where}: the column {column!r} is there twice")
+    if missing := [column for column in REQUIRED if column not in columns]:
+        raise SuiteError(f"{where}: missing {', '.join(missing)}: expected at least {','.join(REQUIRED)}")
+    return columns
+
+
+def _problem(where: str, row: Mapping[str, str]) -> Problem:
+    given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL) if row.get(name)}
+    try:
+        if "aligned" in given:
+            given["aligned"] = _truth(given["aligned"])
+        return Problem(*(_size(name, row[name]) for name in ("m", "n", "k")), **given)
+    except ProblemError as e:
+        raise SuiteError(f"{where}: {e}") from e
+
+
+def _size(name: str, cell: str) -> int:
+    try:
+        return int(cell)
+    except ValueError:
+        raise ProblemError(f"{name.upper()} must be a whole number, got {cell!r}") from None
+
+
+def _truth(cell: str) -> bool:
+    if cell.lower() not in _TRUTH:
+        raise ProblemError(f"aligned must be one of {', '.join(_TRUTH)}, got {cell!r}")
+    return _TRUTH[cell.lower()]
