@@ -5,7 +5,8 @@ from __future__ import annotations
 from tuner.config import Config
 from tuner.errors import TunerError
 from tuner.problem import Problem
-from tuner.runtime.lookup import Match, explain, lookup, use
+from tuner.runtime.explain import explain
+from tuner.runtime.lookup import Match, lookup, use
 
 __all__ = ["Config", "Match", "Problem", "TunerError", "explain", "lookup", "use"]
 __version__ = "0.1.0"

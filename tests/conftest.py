@@ -1,0 +1,152 @@
+"""A kernel of a third party, rows that it won, and a process that sees no table but the test's own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner import registry
+from tuner.config import Config
+from tuner.device import KNOWN, Device, Environment
+from tuner.kernel import KernelSpec
+from tuner.problem import Problem
+from tuner.runtime import sources
+from tuner.runtime.table import Provenance, Row, Table
+from tuner.space import Rule, SearchSpace
+
+H200 = KNOWN["sm_90"]
+TRITON = "3.7.1"
+MADE = Provenance(Environment(TRITON, "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
+
+
+def toy_spec(name: str = "toy", version: int = 1) -> KernelSpec:
+    """A kernel that is never launched here: two axes, and a rule that a device's shared memory decides."""
+
+    def too_big(config: Config, problem: Problem, device: Device) -> str | None:
+        needed = config.integer("BLOCK_SIZE_M") * 1024
+        return f"{needed} bytes of shared memory" if needed > device.shared_bytes else None
+
+    def space(problem: Problem, device: Device) -> SearchSpace:
+        axes = {"BLOCK_SIZE_M": (16, 32, 64, 512), "num_warps": (4, 8)}
+        return SearchSpace(name, problem, device, axes, (Rule("shared memory", "the guide", too_big, fatal=True),))
+
+    unused: Any = None
+    return KernelSpec(
+        op="matmul",
+        name=name,
+        version=version,
+        supports=lambda problem, device: "no tt" if problem.layout == "tt" else None,
+        space=space,
+        default_config=lambda problem, device: Config(name, BLOCK_SIZE_M=16, num_warps=4),
+        make_inputs=unused,
+        launch=unused,
+        vendor=unused,
+        reference=unused,
+        tolerance=unused,
+        compile=unused,
+        compile_class=unused,
+        simplicity=unused,
+        source_hash=lambda: "none",
+    )
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> KernelSpec:
+    """The only kernel installed."""
+    spec = toy_spec()
+    monkeypatch.setattr(registry, "specs", lambda: {(spec.op, spec.name): spec})
+    monkeypatch.setattr("triton.__version__", TRITON)
+    return spec
+
+
+@pytest.fixture
+def no_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """No table, database or package is found but what the test names; nothing is left behind."""
+    monkeypatch.delenv("TUNER_TABLES", raising=False)
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "absent" / "tuner.db"))
+    monkeypatch.setattr(sources, "entry_points", lambda group: [])
+    tuner.use(None)
+    yield
+    tuner.use(None)
+
+
+@pytest.fixture
+def make_row() -> Callable[..., Row]:
+    def make(m: int = 64, n: int = 512, k: int = 256, *, block: int = 32, version: int = 1, **parts: Any) -> Row:
+        made = parts.pop("made", MADE)
+        kernel = parts.pop("kernel", "toy")
+        config = parts.pop("config", Config(kernel, BLOCK_SIZE_M=block, num_warps=4))
+        return Row(Problem(m, n, k, **parts), config, version, made, 12.5, 1.25, 0.95, 2)
+
+    return make
+
+
+@pytest.fixture
+def make_table() -> Callable[..., Table]:
+    def make(*rows: Row, device: Device = H200) -> Table:
+        return Table("matmul", device, "2026-01-31T12:00:00Z", rows)
+
+    return make
+
+
+@pytest.fixture
+def make_database() -> Callable[..., Path]:
+    """A database of the real schema with rows as its winners, the later row decided later; its log is checkpointed."""
+
+    def make(path: Path, *rows: Row, device: Device = H200) -> Path:
+        from tuner.store import schema
+
+        if not path.exists():
+            schema.upgrade(str(path))
+        with closing(sqlite3.connect(path)) as connection, connection:
+            for row in rows:
+                add_winner(connection, row, device)
+        return path
+
+    return make
+
+
+def add_winner(connection: sqlite3.Connection, row: Row, device: Device) -> None:
+    def key(table: str, **columns: Any) -> int:
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        where = " AND ".join(f"{name} IS ?" for name in columns)
+        found = connection.execute(f"SELECT {table}_id FROM {table} WHERE {where}", (*columns.values(),)).fetchone()
+        if found:
+            return int(found[0])
+        cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", (*columns.values(),))
+        return int(cursor.lastrowid or 0)
+
+    names = ("slug", "name", "vendor", "arch", "sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
+    device_id = key("device", **dict(zip(names, astuple(device), strict=True)))
+    versions = dict(zip(("triton", "torch", "backend", "driver", "python"), astuple(row.made.environment), strict=True))
+    environment_id = key("environment", **versions, hash="-".join(versions.values()))
+    op = row.problem.op
+    kernel_id = key("kernel", op=op, name=row.config.kernel, version=row.kernel_version, source_hash="none")
+    config_id = key("config", kernel_id=kernel_id, parameters=row.config.parameters_json, hash=row.config.digest)
+    extras = json.dumps(dict(row.problem.extras), sort_keys=True, separators=(",", ":"))
+    problem_id = key("problem", **{**row.problem.fields(), "extras": extras})
+    shared = {"device_id": device_id, "environment_id": environment_id}
+    version = {"protocol": row.made.protocol, "tool_version": row.made.tool_version}
+    run = {**shared, **version, "uuid": f"run {environment_id} {version}", "argv": "[]", "host": "here"}
+    run_id = key("run", **run, started_at="2026-01-31T11:00:00Z", status="DONE")
+    trial = {"run_id": run_id, "problem_id": problem_id, "config_id": config_id, "state": "COMPLETE"}
+    figures = {"median_us": row.median_us, "samples": 30, "message": "", "measured_at": "2026-01-31T11:30:00Z"}
+    trial_id = key("trial", **trial, **figures)
+    evidence = {
+        "median_us": row.median_us,
+        "default_us": row.vs_default and row.vs_default * row.median_us,
+        "vendor_us": row.vs_vendor and row.vs_vendor * row.median_us,
+        "ties": json.dumps([{"kernel": row.config.kernel, "parameters": dict(row.config)}] * row.ties),
+    }
+    count = connection.execute("SELECT count(*) FROM winner").fetchone()[0]
+    keys = {**shared, "problem_id": problem_id, "config_id": config_id, "trial_id": trial_id, "run_id": run_id}
+    decided_at = f"2026-01-31T12:{count // 60 % 60:02}:{count % 60:02}Z"
+    key("winner", **keys, **evidence, decided_at=decided_at)

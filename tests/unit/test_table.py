@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from tuner.config import Config
+from tuner.device import Environment
+from tuner.errors import TableError
+from tuner.runtime import table
+from tuner.runtime.table import Provenance
+
+NEWER = Provenance(Environment("3.8.0", "2.14.0", "cuda 13.1", "590.1", "3.12.1"), 1, "0.2.0")
+
+
+def edited(text: str, **changes) -> str:
+    return json.dumps(json.loads(text) | changes)
+
+
+def with_row(text: str, number: int = 0, **changes) -> str:
+    document = json.loads(text)
+    document["rows"][number] |= changes
+    return json.dumps(document)
+
+
+def test_a_written_table_reads_back_as_it_was(tmp_path, make_row, make_table):
+    rows = (
+        make_row(64, extras={"window": 3, "causal": True}),
+        make_row(128, made=NEWER, dtype="e4m3", layout="nt", epilogue="bias+gelu", aligned=False),
+    )
+    written = make_table(*rows)
+    path = written.write(tmp_path)
+    assert path.name == "matmul--nvidia-h200-sm90-132.json"
+    found = table.load(path)
+    assert (found.op, found.device, found.date, found.faults) == ("matmul", written.device, written.date, ())
+    assert set(found.rows) == set(rows)
+    assert found.digest == written.digest
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]  # no temporary file is left
+
+
+def test_the_order_of_rows_and_the_date_change_neither_rows_nor_digest(make_row, make_table):
+    rows = [make_row(m, made=made) for m, made in ((256, NEWER), (16, NEWER), (64, make_row().made))]
+    one, other = make_table(*rows), dataclasses.replace(make_table(*reversed(rows)), date="2027-01-01T00:00:00Z")
+    assert one.digest == other.digest
+    assert one.dumps().replace(one.date, "") == other.dumps().replace(other.date, "")
+
+
+def test_the_digest_changes_with_a_config(make_row, make_table):
+    assert make_table(make_row(block=32)).digest != make_table(make_row(block=64)).digest
+
+
+def test_each_row_is_one_line_and_neighbours_in_m_are_next_to_each_other(make_row, make_table):
+    rows = [make_row(m, dtype=dtype) for m in (512, 16, 64) for dtype in ("fp16", "bf16")]
+    lines = [line for line in make_table(*rows).dumps().splitlines() if line.startswith('    {"m"')]
+    read = [json.loads(line.rstrip(",")) for line in lines]
+    assert [(row["a_dtype"], row["m"]) for row in read] == [
+        (dtype, m) for dtype in ("bfloat16", "float16") for m in (16, 64, 512)
+    ]
+
+
+def test_one_table_holds_one_version_of_a_kernel(make_row, make_table):
+    with pytest.raises(TableError, match="toy in versions 1 and 2"):
+        make_table(make_row(16), make_row(64, version=2)).dumps()
+
+
+BAD_ROWS = {
+    "a size that is no number": {"m": "many"},
+    "a size of zero": {"n": 0},
+    "a size that is a fraction": {"k": 16.5},
+    "an unknown dtype": {"a_dtype": "float12"},
+    "a dtype that is no word": {"a_dtype": 5},
+    "an unknown layout": {"layout": ["nn"]},
+    "alignment that is a word": {"aligned": "false"},
+    "an unknown epilogue": {"epilogue": "dance"},
+    "an unknown part of the problem": {"sparsity": "2:4"},
+    "extras that are a list": {"extras": [1]},
+    "a kernel without a version": {"kernel": "other"},
+    "a kernel that is a list": {"kernel": []},
+    "a config that is a word": {"config": "fast"},
+    "a config with a fraction": {"config": {"BLOCK_SIZE_M": 1.5}},
+    "a time that is not a number": {"median_us": float("nan")},
+    "a time below zero": {"median_us": -1},
+    "a ratio that is a word": {"vs_default": "twice"},
+    "an environment beyond the list": {"environment": 7},
+    "ties that are a word": {"ties": "two"},
+}
+
+
+@pytest.mark.parametrize("change", BAD_ROWS.values(), ids=BAD_ROWS.keys())
+def test_a_bad_row_is_left_out_and_the_others_stay(change, make_row, make_table):
+    text = make_table(make_row(16), make_row(64), make_row(128)).dumps()
+    found = table.loads(with_row(text, 1, **change), "bad.json")
+    assert [row.problem.m for row in found.rows] == [16, 128]
+    assert [fault for fault in found.faults if "row 2 left out" in fault]
+
+
+@pytest.mark.parametrize("name", ["m", "a_dtype", "aligned", "precision", "config", "median_us", "kernel"])
+def test_a_row_without_a_part_is_left_out_and_no_default_fills_in(name, make_row, make_table):
+    document = json.loads(make_table(make_row(16), make_row(64)).dumps())
+    del document["rows"][0][name]
+    found = table.loads(json.dumps(document), "bad.json")
+    assert [row.problem.m for row in found.rows] == [64]
+    assert any(name in fault for fault in found.faults)
+
+
+@pytest.mark.parametrize("row", [None, 3, "row", [], ["m", 16]])
+def test_a_row_that_is_no_object_is_left_out(row, make_row, make_table):
+    document = json.loads(make_table(make_row(16)).dumps())
+    document["rows"].append(row)
+    found = table.loads(json.dumps(document), "bad.json")
+    assert len(found.rows) == 1
+    assert "row 2 left out" in found.faults[-1]
+
+
+def test_a_problem_that_is_there_twice_counts_once(make_row, make_table):
+    document = json.loads(make_table(make_row(16)).dumps())
+    document["rows"] *= 2
+    found = table.loads(json.dumps(document), "twice.json")
+    assert len(found.rows) == 1
+    assert "is there already" in found.faults[-1]
+
+
+def test_a_table_edited_by_hand_is_used_and_says_so(make_row, make_table):
+    found = table.loads(with_row(make_table(make_row(16)).dumps(), ties=1), "edited.json")
+    assert len(found.rows) == 1
+    assert "edited" in found.faults[0]
+
+
+def test_a_newer_format_is_refused(make_row, make_table):
+    with pytest.raises(TableError, match=r"table format 2 is newer than this triton-tuner reads \(1\): upgrade"):
+        table.loads(edited(make_table(make_row()).dumps(), version=2), "new.json")
+
+
+BROKEN = {
+    "not JSON": "{",
+    "a list": "[]",
+    "another kind of JSON": '{"format": "other"}',
+    "an endless list": "[" * 100_000,
+    "no device": '{"format": "triton-tuner table", "version": 1}',
+    "a version that is a word": '{"format": "triton-tuner table", "version": "1"}',
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN.keys())
+def test_a_file_that_is_no_table_is_one_clear_error(text):
+    with pytest.raises(TableError, match=r"broken\.json: .*"):
+        table.loads(text, "broken.json")
+
+
+@pytest.mark.parametrize("changes", [{"device": 5}, {"rows": 5}, {"environments": [{}]}, {"kernels": "toy"}])
+def test_a_header_that_cannot_be_read_is_one_clear_error(changes, make_row, make_table):
+    with pytest.raises(TableError, match="not a table"):
+        table.loads(edited(make_table(make_row()).dumps(), **changes), "broken.json")
+
+
+def test_binary_and_missing_files_are_clear_errors(tmp_path):
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    for name in ("binary.json", "missing.json", ""):
+        with pytest.raises(TableError, match="cannot read table"):
+            table.load(tmp_path / name)
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, make_row, make_table):
+    with pytest.raises(TableError, match="cannot write"):
+        make_table(make_row()).write(tmp_path / "missing")
+
+
+def test_a_row_keeps_its_config_exactly(make_row, make_table):
+    config = Config("toy", BLOCK_SIZE_M=64, num_warps=8, kind="fast", flatten=True)
+    (row,) = table.loads(make_table(make_row(config=config)).dumps(), "t.json").rows
+    assert row.config == config
+    assert row.config["flatten"] is True
