@@ -11,6 +11,8 @@ from typing import Any
 from tuner.errors import ConfigError
 
 Value = int | str | bool
+_TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_SHORT = {"GROUP_SIZE_M": "group", "SPLIT_K": "split", "num_stages": "stages", "num_warps": "warps"}
 
 
 @dataclass(frozen=True, slots=True, init=False, order=True)
@@ -64,6 +66,17 @@ class Config(Mapping[str, Value]):
     def replace(self, **parameters: Value) -> Config:
         """A copy with some parameters changed or added."""
         return Config(self.kernel, **{**dict(self.pairs), **parameters})
+
+    @property
+    def label(self) -> str:
+        """Short form for people: "pointer 128x256x64 group 8 stages 3 warps 8"; parameters of 0 are left out."""
+        tile = "x".join(str(self[name]) for name in _TILE if name in self)
+        rest = [
+            f"{_SHORT.get(name, name)} {value}"
+            for name, value in self.pairs
+            if name not in _TILE and value not in (0, "")
+        ]
+        return " ".join(part for part in (self.kernel, tile, *rest) if part)
 
     @property
     def parameters_json(self) -> str:

@@ -64,10 +64,11 @@ def watch(uuid: str | None) -> Iterator[Clocks]:
     except pynvml.NVMLError:
         yield Clocks()
         return
+    handle = None
+    with contextlib.suppress(pynvml.NVMLError):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     try:
-        yield Clocks(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError_NotFound:
-        yield Clocks()
+        yield Clocks(handle)
     finally:
         pynvml.nvmlShutdown()
 

@@ -1,0 +1,119 @@
+"""A third party's kernel whose configs fail in every way a sweep must survive. Its op is `faulty`; it needs no Triton.
+
+The parameter `behaviour` says what a launch (on the interpreter's device) or a compile does; `index` tells configs apart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+
+from tuner.config import Config
+from tuner.kernel import KernelSpec
+from tuner.space import SearchSpace
+
+GUARD = 64
+GOOD = "good"
+BEHAVIOURS = (GOOD, "slow", "wrong", "unwritten", "stray", "raise", "segfault", "stop", "hang", "out_of_resources")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    a: torch.Tensor
+    b: torch.Tensor
+    buffer: torch.Tensor
+    output: torch.Tensor
+    nbytes: int
+
+
+class OutOfResources(RuntimeError):
+    pass
+
+
+def _make_inputs(problem, device, seed):
+    generator = torch.Generator(device).manual_seed(seed)
+    a = torch.randn(problem.m, problem.k, generator=generator, device=device)
+    b = torch.randn(problem.k, problem.n, generator=generator, device=device)
+    buffer = torch.zeros(problem.m * problem.n + 2 * GUARD, device=device)
+    output = buffer[GUARD:-GUARD].view(problem.m, problem.n)
+    return Inputs(a, b, buffer, output, 4 * (a.numel() + b.numel() + output.numel()))
+
+
+def _launch(inputs, config):
+    behaviour = config["behaviour"]
+    time.sleep(config.integer("sleep_ms") / 1e3)
+    torch.mm(inputs.a, inputs.b, out=inputs.output)
+    if behaviour == "slow":
+        time.sleep(0.02)
+    elif behaviour == "wrong":
+        inputs.output[0, 0] += 1.0
+    elif behaviour == "unwritten":
+        inputs.output[-1, -1] = float("nan")
+    elif behaviour == "stray":
+        inputs.buffer[-1] = 0.0
+    elif behaviour == "raise":
+        raise RuntimeError("no such instruction\nsecond line")
+    elif behaviour == "out_of_resources":
+        raise OutOfResources("shared memory, required: 300000")
+    elif behaviour == "segfault":
+        ctypes.string_at(0)
+    elif behaviour == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif behaviour == "hang":
+        time.sleep(3600)
+
+
+def _compile(problem, config):
+    behaviour = config["behaviour"]
+    if behaviour == "raise":
+        raise ValueError("cannot lower this\nsecond line")
+    if behaviour == "segfault":
+        os.write(2, b"LLVM ERROR: unreachable executed\n")
+        os.abort()
+    if behaviour == "hang":
+        time.sleep(3600)
+    if behaviour == "slow":
+        sys.stdout.write("ptx " * 20_000)
+        sys.stdout.flush()
+    return Binary(config)
+
+
+class Binary:
+    def __init__(self, config):
+        self.asm = {"hsaco": config.digest.encode()}
+        self.metadata = type("Metadata", (), {"num_warps": 4, "shared": 512 if config["behaviour"] != "big" else 10**6})()
+
+
+def _space(problem, device):
+    count = dict(problem.extras).get("configs", 8)
+    behaviours = str(dict(problem.extras).get("behaviours", GOOD)).split(",")
+    sleep_ms = dict(problem.extras).get("sleep_ms", 0)
+    axes = {"behaviour": tuple(behaviours), "index": tuple(range(count)), "sleep_ms": (sleep_ms,)}
+    return SearchSpace("faulty", problem, device, axes)
+
+
+SPEC = KernelSpec(
+    op="faulty",
+    name="faulty",
+    version=1,
+    supports=lambda problem, device: None,
+    space=_space,
+    default_config=lambda problem, device: Config(
+        "faulty", behaviour=GOOD, index=0, sleep_ms=dict(problem.extras).get("sleep_ms", 0)
+    ),
+    make_inputs=_make_inputs,
+    launch=_launch,
+    vendor=lambda inputs: torch.mm(inputs.a, inputs.b, out=inputs.output),
+    reference=lambda inputs: inputs.a.double() @ inputs.b.double(),
+    tolerance=lambda problem: 1e-5,
+    compile=_compile,
+    compile_class=lambda problem, config: f"{config['behaviour']} {config['index']}",
+    simplicity=lambda config: (config["index"],),
+    source_hash=lambda: "0" * 16,
+)

@@ -1,0 +1,64 @@
+import time
+
+import pytest
+
+from tuner import registry
+from tuner.config import Config
+from tuner.device import KNOWN
+from tuner.problem import Problem
+from tuner.records import State
+from tuner.sweep.compile import Compiled, CompilePool, Failed
+
+DEVICE = KNOWN["sm_90"]
+
+
+def wait_for(pool, keys):
+    deadline = time.monotonic() + 120
+    while any(pool.result(key) is None for key in keys):
+        assert time.monotonic() < deadline, "the pool did not finish"
+        time.sleep(0.02)
+    return [pool.result(key) for key in keys]
+
+
+def test_failures_of_a_compiler_stay_in_its_child_and_are_told(faulty, capfd):
+    problem = faulty()
+    spec = registry.find("faulty", "faulty")
+    behaviours = ["good", "raise", "segfault", "hang", "slow"]
+    with CompilePool(DEVICE, workers=2, time_limit_s=3) as pool:
+        keys = [pool.request(spec, problem, Config("faulty", behaviour=name, index=0)) for name in behaviours]
+        good, raised, aborted, hung, noisy = wait_for(pool, keys)
+    assert isinstance(good, Compiled)
+    assert raised == Failed(State.COMPILE_ERROR, "ValueError: cannot lower this")
+    assert aborted == Failed(
+        State.COMPILE_ERROR, "compiler died with signal SIGABRT: LLVM ERROR: unreachable executed"
+    )
+    assert hung == Failed(State.TIMEOUT, "compile took more than 3 s")
+    assert isinstance(noisy, Compiled)
+    assert capfd.readouterr().out == ""
+
+
+def test_a_binary_is_asked_for_once_however_many_problems_share_it():
+    spec = registry.find("matmul", "pointer")
+    big, bigger = (Problem(m, 4096, 4096, dtype="bfloat16", layout="nt") for m in (4096, 8192))
+    config = spec.default_config(big, DEVICE)
+    with CompilePool(DEVICE, workers=1) as pool:
+        keys = {pool.request(spec, problem, config) for problem in (big, bigger, big)}
+        (result,) = wait_for(pool, keys)
+        assert len(keys) == pool.compiled == 1
+    assert isinstance(result, Compiled)
+    assert result.resources.registers > 32
+    assert result.resources.spill_bytes == 0
+    assert 0 < result.resources.shared_bytes <= DEVICE.shared_bytes
+    assert result.resources.compile_ms > 0
+
+
+@pytest.mark.parametrize("arch", ["gfx942"])
+def test_resources_of_an_amd_binary_are_read(arch):
+    spec = registry.find("matmul", "pointer")
+    problem = Problem(512, 512, 512, dtype="float16")
+    with CompilePool(KNOWN[arch], workers=1) as pool:
+        key = pool.request(spec, problem, spec.default_config(problem, KNOWN[arch]))
+        (result,) = wait_for(pool, [key])
+    assert isinstance(result, Compiled), result
+    assert result.resources.registers > 0
+    assert result.resources.spill_bytes == 0

@@ -1,0 +1,70 @@
+import math
+import random
+
+from tuner.sweep import finals
+
+
+def steady(levels, noise=0.002, drift=0.0, seed=0):
+    """A `fire` whose contestants take `levels` microseconds, with noise, and drift shared by a round's contestants."""
+    source = random.Random(seed)
+    rounds = 0
+
+    def fire(names):
+        nonlocal rounds
+        rounds += 1
+        common = math.exp(drift * rounds)
+        return [levels[name] * common * math.exp(source.gauss(0, noise)) for name in names]
+
+    return fire
+
+
+def test_paired_rounds_see_through_a_drift_that_all_contestants_share():
+    levels = {"a": 100.0, "b": 101.0, "c": 130.0}
+    times = finals.play(list(levels), steady(levels, drift=0.02), seed=1)
+    table = finals.standings(times)
+    assert abs(table["b"].ratio - 1.01) < 0.002
+    assert abs(table["c"].ratio - 1.30) < 0.003
+    assert table["b"].low < table["b"].ratio < table["b"].high
+    assert finals.ties(table) == ["a"]
+
+
+def test_contestants_within_half_a_percent_are_ties():
+    levels = {"a": 100.0, "b": 100.2, "c": 101.5}
+    table = finals.standings(finals.play(list(levels), steady(levels), seed=2))
+    assert sorted(finals.ties(table)) == ["a", "b"]
+
+
+def test_a_contestant_on_the_edge_of_a_tie_is_given_more_rounds():
+    clear = finals.play(["a", "b"], steady({"a": 100.0, "b": 110.0}), seed=3)
+    edge = finals.play(["a", "b"], steady({"a": 100.0, "b": 100.5}, noise=0.01), seed=3)
+    assert len(clear["a"]) == finals.ROUNDS
+    assert finals.ROUNDS < len(edge["a"]) <= finals.MAX_ROUNDS
+
+
+def test_a_throttled_round_is_repeated_and_not_counted():
+    played = []
+    flags = iter([True, True, *[False] * 100])
+
+    def fire(names):
+        played.append(tuple(names))
+        return [1000.0 if len(played) <= 2 else 100.0 for _ in names]
+
+    times = finals.play(["a", "b"], fire, seed=4, flagged=lambda: next(flags))
+    assert len(played) == finals.ROUNDS + 2
+    assert set(times["a"]) == {100.0}
+
+
+def test_a_card_that_is_always_throttled_still_gives_paired_rounds():
+    times = finals.play(["a"], steady({"a": 5.0}), seed=5, flagged=lambda: True)
+    assert len(times["a"]) == finals.ROUNDS
+
+
+def test_the_order_of_contestants_differs_between_rounds():
+    orders = []
+
+    def fire(names):
+        orders.append(tuple(names))
+        return [1.0] * len(names)
+
+    finals.play(["a", "b", "c"], fire, seed=6)
+    assert len(set(orders)) > 3

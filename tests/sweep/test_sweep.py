@@ -1,0 +1,197 @@
+"""Sweeps over a third party's kernel that fails in every way, on the interpreter's device, with real processes."""
+
+import os
+import signal
+import sqlite3
+import threading
+
+import pytest
+
+from tuner.errors import SweepError
+from tuner.problem import Problem
+from tuner.records import State
+from tuner.store.store import Store
+from tuner.sweep import worker
+from tuner.sweep.run import Observer, Plan, forecast, sweep
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(str(tmp_path / "tuner.db")) as store:
+        yield store
+
+
+class Interrupting(Observer):
+    """Calls `action` after so many trials."""
+
+    def __init__(self, after, action):
+        self.left, self.action, self.pids = after, action, []
+
+    def trial_ended(self, job, config, outcome):
+        self.left -= 1
+        if self.left == 0:
+            self.action()
+
+
+def test_every_kind_of_failure_becomes_its_state_and_the_sweep_goes_on(faulty, store, monkeypatch):
+    monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 0.5)
+    behaviours = "good,wrong,unwritten,stray,raise,segfault,stop,hang,out_of_resources"
+    problem = faulty(configs=1, behaviours=behaviours)
+    report = sweep(store, [problem], [None], Plan())
+    (ended,) = report.problems
+    assert ended.winner is not None
+    assert ended.winner.config["behaviour"] == "good"
+    found = {trial.config["behaviour"]: trial for trial in store.trials()}
+    states = {name: trial.outcome.state for name, trial in found.items()}
+    assert states == {
+        "good": State.COMPLETE,
+        "wrong": State.WRONG_RESULT,
+        "unwritten": State.WRONG_RESULT,
+        "stray": State.WRONG_RESULT,
+        "raise": State.RUNTIME_ERROR,
+        "segfault": State.CRASHED,
+        "stop": State.TIMEOUT,
+        "hang": State.TIMEOUT,
+        "out_of_resources": State.OUT_OF_RESOURCES,
+    }
+    messages = {name: trial.outcome.message for name, trial in found.items()}
+    assert messages["stray"] == "wrote outside its output"
+    assert messages["segfault"] == "worker died with signal SIGSEGV"
+    assert messages["hang"] == "no sign of life for 2 s, killed"
+    assert messages["raise"] == "RuntimeError: no such instruction"
+    assert "float64" in messages["wrong"]
+
+
+def test_a_second_sweep_measures_nothing_and_keeps_the_winner(faulty, store):
+    problem = faulty(configs=6)
+    first = sweep(store, [problem], [None], Plan()).problems[0]
+    second = sweep(store, [problem], [None], Plan()).problems[0]
+    assert (first.measured, first.resumed) == (6, 0)
+    assert (second.measured, second.resumed) == (0, 6)
+    assert second.reason == "already tuned"
+    assert second.winner == first.winner
+    assert len(store.trials()) == 6
+
+
+def test_fresh_measures_again_and_keeps_the_old_trials(faulty, store):
+    problem = faulty(configs=3)
+    sweep(store, [problem], [None], Plan())
+    assert sweep(store, [problem], [None], Plan(fresh=True)).problems[0].measured == 3
+    assert len(store.trials()) == 6
+    assert len(store.winners()) == 1
+
+
+def test_new_configs_are_measured_and_old_trials_kept(faulty, store):
+    sweep(store, [faulty(configs=4)], [None], Plan(trials=2))
+    ended = sweep(store, [faulty(configs=4)], [None], Plan()).problems[0]
+    assert (ended.measured, ended.resumed) == (2, 2)
+
+
+def test_the_slow_config_loses(faulty, store):
+    ended = sweep(store, [faulty(configs=2, behaviours="slow,good")], [None], Plan()).problems[0]
+    assert ended.winner.config["behaviour"] == "good"
+    assert ended.winner.vs_vendor is not None
+    assert ended.winner.vs_default is not None
+
+
+def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faulty, store):
+    stop = threading.Event()
+    problem = faulty(configs=8, sleep_ms=20)
+    first = sweep(store, [problem, faulty(configs=2)], [None], Plan(), observer=Interrupting(3, stop.set), stop=stop)
+    assert first.interrupted
+    assert [str(p) for p in first.untried] == [str(faulty(configs=2))]
+    kept = len(store.trials())
+    assert 3 <= kept < 8
+    assert store.runs()[-1].status == "INTERRUPTED"
+    second = sweep(store, [problem], [None], Plan()).problems[0]
+    assert second.resumed == kept
+    assert second.measured == 8 - kept
+
+
+def test_a_spent_time_budget_decides_on_what_there_is(faulty, store):
+    problem = faulty(configs=200, sleep_ms=30)
+    report = sweep(store, [problem, faulty(configs=3)], [None], Plan(time_budget_s=3.0))
+    assert report.problems[0].winner is not None
+    assert report.problems[0].measured < 200
+    assert len(report.untried) == 1
+
+
+def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):
+    problem = faulty(configs=12, sleep_ms=30)
+
+    def kill_worker():
+        for pid in children_of(os.getpid(), "spawn_main"):
+            os.kill(pid, signal.SIGKILL)
+
+    ended = sweep(store, [problem], [None], Plan(), observer=Interrupting(4, kill_worker)).problems[0]
+    assert ended.winner is not None
+    assert ended.states[State.COMPLETE] + ended.states[State.CRASHED] == 12
+    assert ended.states[State.CRASHED] <= 1
+
+
+def test_a_stopped_worker_is_replaced_and_the_sweep_ends(faulty, store, monkeypatch):
+    monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 0.5)
+    problem = faulty(configs=12, sleep_ms=30)
+
+    def stop_worker():
+        for pid in children_of(os.getpid(), "spawn_main"):
+            os.kill(pid, signal.SIGSTOP)
+
+    ended = sweep(store, [problem], [None], Plan(), observer=Interrupting(4, stop_worker)).problems[0]
+    assert ended.winner is not None
+    assert ended.states[State.COMPLETE] + ended.states[State.TIMEOUT] == 12
+
+
+def test_a_worker_that_cannot_start_is_one_clear_error(store, monkeypatch):
+    monkeypatch.setattr(worker, "serve", _die)
+    with pytest.raises(SweepError, match="did not start: worker died with exit code 3"):
+        sweep(store, [Problem(16, 16, 16)], [None], Plan())
+
+
+def _die(_connection, _gpu):
+    os._exit(3)
+
+
+def test_a_problem_no_kernel_serves_is_reported_and_the_others_are_tuned(faulty, store):
+    unknown = Problem(16, 16, 16, op="unheard_of")
+    report = sweep(store, [unknown, faulty(configs=1)], [None], Plan())
+    assert report.problems[0].winner is None
+    assert "no kernel serves" in report.problems[0].reason
+    assert report.problems[1].winner is not None
+
+
+def test_a_forecast_writes_nothing(faulty, tmp_path):
+    location = str(tmp_path / "none.db")
+    (forecast_,) = forecast(location, [faulty(configs=5)], None, Plan(trials=3))
+    assert (forecast_.considered, forecast_.to_try, forecast_.known) == (5, 3, 0)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_random_draws_the_same_configs_for_the_same_seed(faulty, store):
+    from tuner.sweep.search import sample
+
+    configs = list(range(100))
+    assert sample(configs, 10, 1) == sample(configs, 10, 1) != sample(configs, 10, 2)
+    assert len(set(sample(configs, 200, 1))) == 100
+
+
+def children_of(parent, marker):
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/cmdline") as cmdline:
+                    fields = stat.read().rpartition(")")[2].split()
+                    if int(fields[1]) == parent and marker in cmdline.read():
+                        found.append(int(entry))
+            except OSError:
+                continue
+    return found
+
+
+def test_the_database_is_sound_after_all_that(faulty, store, tmp_path):
+    sweep(store, [faulty(configs=2)], [None], Plan())
+    connection = sqlite3.connect(tmp_path / "tuner.db")
+    assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+    assert connection.execute("select count(*) from tuned_gemm").fetchone() == (1,)
+    connection.close()

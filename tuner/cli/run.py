@@ -1,0 +1,167 @@
+"""`tuner run`: tune problems and keep every measurement."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner import suite as suites
+from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json
+from tuner.errors import DeviceError, UsageError
+from tuner.problem import Problem, parse_shape
+
+if TYPE_CHECKING:
+    from tuner.sweep.run import Plan, Report
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType[float]):
+    """A time span such as 60s, 5m or 1h; seconds without a unit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds, as a float."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|)", str(value).strip())
+        if not found:
+            self.fail(f"{value!r} is no time span: expected for instance 60s, 5m or 1h", param, ctx)
+        return float(found.group(1)) * _UNITS[found.group(2)]
+
+
+@click.command()
+@click.option(
+    "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
+)
+@click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated.")
+@dtype_option
+@layout_option
+@click.option(
+    "--strategy",
+    type=click.Choice(["exhaustive", "random"]),
+    default="exhaustive",
+    show_default=True,
+    help="Which configs.",
+)
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
+@click.option("--time-budget", type=Duration(), metavar="60s", help="Begin no trial after this long.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --strategy random.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cuda:0|interpreter",
+    help="auto: every GPU; without one, Triton's interpreter.",
+)
+@db_option
+@click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
+@click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")
+@json_option
+def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], dtype: str, layout: str, **options: Any) -> int:
+    """Tune problems on this machine's GPUs and keep every measurement.
+
+    Goes on where an earlier run of the same problems stopped. Ctrl-C finishes the trial under way first.
+    """
+    problems = [problem for name in suite_names for problem in suites.load(name)]
+    problems += [Problem(*parse_shape(shape), dtype=dtype, layout=layout) for shape in shapes]
+    if not problems:
+        raise UsageError("no problem given: name some with --suite demo, --suite FILE.csv or --shape 4096x4096x1024")
+    gpus = _gpus(options["device"])
+    if options["dry_run"]:
+        return _dry_run(problems, gpus, _plan(options), options)
+    return _run(problems, gpus, _plan(options), options)
+
+
+def _run(problems: Sequence[Problem], gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
+    from tuner.cli.progress import Progress, closing_table, report_json
+    from tuner.store.store import Store
+    from tuner.sweep.run import sweep
+
+    with Store.open(options["db"]) as store, Progress() as progress, _stop_on_signal() as stop:
+        report = sweep(store, problems, gpus, plan, argv=sys.argv, observer=progress, stop=stop)
+    if options["as_json"]:
+        print_json(report_json(report))
+    else:
+        closing_table(report)
+    return _exit_code(report)
+
+
+def _exit_code(report: Report) -> int:
+    if report.interrupted:
+        return 130
+    return 1 if report.untried or any(problem.winner is None for problem in report.problems) else 0
+
+
+def _dry_run(problems: Sequence[Problem], gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
+    from tuner.cli.progress import forecast_json, forecast_table
+    from tuner.location import database_location
+    from tuner.sweep.run import forecast
+
+    forecasts = forecast(database_location(options["db"]), problems, gpus[0], plan)
+    if options["as_json"]:
+        print_json(forecast_json(forecasts))
+    else:
+        forecast_table(forecasts)
+    return 0
+
+
+def _plan(options: dict[str, Any]) -> Plan:
+    from tuner.sweep.run import Plan
+    from tuner.sweep.search import STRATEGIES
+
+    return Plan(
+        strategy=STRATEGIES[options["strategy"]],
+        trials=options["trials"],
+        time_budget_s=options["time_budget"],
+        fresh=options["fresh"],
+        seed=options["seed"],
+    )
+
+
+def _gpus(name: str) -> list[int | None]:
+    """CUDA indices of `--device`; [None] is the interpreter. Counts GPUs without opening a CUDA context."""
+    if name == "interpreter":
+        return [None]
+    import torch
+    from triton import knobs
+
+    count = 0 if knobs.runtime.interpret else torch.cuda.device_count()
+    if name == "auto":
+        if count:
+            return list(range(count))
+        why = "TRITON_INTERPRET is set" if knobs.runtime.interpret else "no GPU found"
+        click.echo(f"{why}: running on Triton's interpreter; its figures say nothing about a GPU", err=True)
+        return [None]
+    if not re.fullmatch(r"cuda:\d+(,cuda:\d+)*", name):
+        raise UsageError(f"unknown device {name!r}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
+    indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
+    if max(indices) >= count:
+        why = "TRITON_INTERPRET is set, unset it" if knobs.runtime.interpret else f"this machine has {count} GPUs"
+        raise DeviceError(f"no GPU {name}: {why}; or type --device interpreter")
+    return list(dict.fromkeys(indices))
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt."""
+    stop = threading.Event()
+
+    def handle(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        click.echo("\nfinishing the trials under way; again to stop at once", err=True)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,223 @@
+"""Compile configs in child processes while the GPU measures; whatever a compiler does there stays there.
+
+A compile can raise, print 40 KB of PTX, abort the process or hang (TRITON.md's list is long). Each runs in a child with
+a time limit and descriptors of its own; the binary goes into Triton's cache, where the GPU's worker finds it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import hashlib
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner import registry
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernel import KernelSpec
+from tuner.problem import Problem
+from tuner.records import Resources, State
+from tuner.sweep.process import die_with_parent
+
+TIME_LIMIT_S = 60.0
+"""A compile takes 0.1 to 0.9 s, 512x512 tiles 7 s (H200, 16 cores); beyond this it hangs."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A config that compiled.
+
+    Attributes:
+        resources: what it takes of the device.
+        program: equal for two configs whose binaries and launch shapes are the same.
+    """
+
+    resources: Resources
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A config that did not compile, and why."""
+
+    state: State
+    message: str
+
+
+CompileResult = Compiled | Failed
+
+
+def cpu_count() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CompilePool:
+    """Child processes that compile for one device; every binary is asked for once, however often it is requested."""
+
+    def __init__(self, device: Device, *, workers: int | None = None, time_limit_s: float = TIME_LIMIT_S) -> None:
+        """Start the children; they import Triton while the caller goes on.
+
+        Args:
+            device: what to compile for.
+            workers: children; all cores but one, which the GPU's worker needs, unless told.
+            time_limit_s: of one compile, seconds.
+        """
+        import pebble
+
+        self.workers = workers or max(1, cpu_count() - 1)
+        self._time_limit_s = time_limit_s
+        self._logs = tempfile.TemporaryDirectory(prefix="tuner-compile-")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "triton", "triton.compiler"])
+        self._pool = pebble.ProcessPool(
+            max_workers=self.workers,
+            initializer=_start_child,
+            initargs=(device.arch, self._logs.name, list(sys.path)),
+            context=context,
+        )
+        self._results: dict[str, CompileResult] = {}
+        self._requested: set[str] = set()
+
+    def __enter__(self) -> CompilePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.stop()
+        self._pool.join()
+        self._logs.cleanup()
+
+    @property
+    def compiled(self) -> int:
+        """How many binaries were asked for and are done."""
+        return len(self._results)
+
+    @property
+    def waiting(self) -> int:
+        """How many binaries were asked for and are not done."""
+        return len(self._requested) - len(self._results)
+
+    def request(self, spec: KernelSpec, problem: Problem, config: Config) -> str:
+        """Have a config's binary made, unless it was asked for before; returns the key of its result."""
+        key = f"{spec.op}/{spec.name}/{spec.compile_class(problem, config)}"
+        if key not in self._requested:
+            self._requested.add(key)
+            future = self._pool.schedule(
+                compile_config, args=(spec.op, spec.name, problem, config), timeout=self._time_limit_s
+            )
+            future.add_done_callback(functools.partial(self._finish, key))
+        return key
+
+    def result(self, key: str) -> CompileResult | None:
+        """The result under a key, None while it is being made."""
+        return self._results.get(key)
+
+    def _finish(self, key: str, future: concurrent.futures.Future[CompileResult]) -> None:
+        # Called in the pool's own thread; a dict's item assignment is atomic.
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._results[key] = future.result()
+        elif isinstance(error, (TimeoutError, concurrent.futures.TimeoutError)):
+            self._results[key] = Failed(State.TIMEOUT, f"compile took more than {self._time_limit_s:g} s")
+        else:
+            self._results[key] = Failed(State.COMPILE_ERROR, self._epitaph(error))
+
+    def _epitaph(self, error: BaseException) -> str:
+        exitcode, pid = getattr(error, "exitcode", None), getattr(error, "pid", None)
+        if exitcode is None:
+            return f"{type(error).__name__}: {error}"
+        death = f"signal {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
+        return f"compiler died with {death}{_tail(Path(self._logs.name) / f'{pid}.log')}"
+
+
+def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
+    """Compile one config for the active driver's target; runs in a child of the pool."""
+    for descriptor in (1, 2):
+        os.ftruncate(descriptor, 0)
+    start = time.perf_counter()
+    try:
+        compiled = registry.find(op, kernel).compile(problem, config)
+        compile_ms = (time.perf_counter() - start) * 1e3
+        return Compiled(read_resources(compiled, compile_ms), _program(compiled))
+    except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
+        first_line = (str(e).strip().splitlines() or [""])[0]
+        return Failed(State.COMPILE_ERROR, f"{type(e).__name__}: {first_line}"[:500])
+
+
+def read_resources(compiled: Any, compile_ms: float) -> Resources:
+    """Registers, spills and shared memory of one of Triton's CompiledKernels, no GPU needed.
+
+    Args:
+        compiled: with `asm` holding a cubin or amdgcn text.
+        compile_ms: kept as it is.
+    """
+    registers = spill_bytes = None
+    if cubin := compiled.asm.get("cubin"):
+        registers, spill_bytes = _cubin_usage(cubin)
+    elif text := compiled.asm.get("amdgcn"):
+        registers = _number(r"\.vgpr_count:\s*(\d+)", text)
+        spills = _number(r"\.vgpr_spill_count:\s*(\d+)", text)
+        spill_bytes = None if spills is None else 4 * spills
+    return Resources(round(compile_ms, 1), registers, spill_bytes, int(compiled.metadata.shared))
+
+
+def _program(compiled: Any) -> str:
+    binary = compiled.asm.get("cubin") or compiled.asm.get("hsaco") or b""
+    digest = hashlib.sha256(binary)
+    digest.update(f"{compiled.metadata.num_warps} {compiled.metadata.shared}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _cubin_usage(cubin: bytes) -> tuple[int | None, int | None]:
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        shown = subprocess.run(
+            [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        ).stdout
+    return _number(r"REG:(\d+)", shown), _number(r"STACK:(\d+)", shown)
+
+
+def _number(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text)
+    return int(found.group(1)) if found else None
+
+
+def _tail(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f": {lines[-1][:300]}" if lines else ""
+
+
+def _start_child(arch: str, log_folder: str, path: list[str]) -> None:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path[:] = path
+    log = os.open(Path(log_folder) / f"{os.getpid()}.log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    from tuner.sweep import target
+
+    target.activate(arch)

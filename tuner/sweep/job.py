@@ -1,0 +1,187 @@
+"""One problem of a sweep: what is left to try, what came out, who won. Knows no process and no device."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tuner import registry
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernel import KernelSpec
+from tuner.problem import Problem
+from tuner.records import KernelVersion, Outcome, State, Verdict
+from tuner.sweep import finals
+from tuner.sweep.compile import CompilePool, CompileResult, Failed
+from tuner.sweep.measure import VENDOR
+from tuner.sweep.search import Strategy
+
+FINALISTS = 10
+MARGIN = 1.05
+"""Configs this close to the fastest trial enter the finals: single replays of one config differ by a few percent."""
+
+
+class Job:
+    """The search for one problem's winner."""
+
+    def __init__(self, problem: Problem, device: Device, strategy: Strategy, *, trials: int | None, seed: int) -> None:
+        """List the problem's candidates, the default config first.
+
+        Raises:
+            KernelError: no kernel serves the problem on this device.
+        """
+        self.problem, self.device = problem, device
+        self.specs: dict[str, KernelSpec] = {spec.name: spec for spec in registry.serving(problem, device)}
+        self._versions = {
+            name: KernelVersion(spec.op, name, spec.version, spec.source_hash()) for name, spec in self.specs.items()
+        }
+        spaces = {name: spec.space(problem, device) for name, spec in self.specs.items()}
+        default = registry.default_config(problem, device)
+        self.default = spaces[default.kernel].canonicalize(default)
+        everything = [config for space in spaces.values() for config in space.configs()]
+        self.considered = len(everything)
+        chosen = strategy(everything, trials, seed)
+        self.candidates = list(dict.fromkeys([self.default, *chosen]))[:trials]
+        self.outcomes: dict[Config, Outcome] = {}
+        self.rejected: dict[str, str] = {}
+        self.measured = self.resumed = 0
+        self._begun = time.monotonic()
+        self._todo: deque[Config] = deque()
+        self._keys: dict[Config, str] = {}
+        self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
+
+    @property
+    def kernels(self) -> list[KernelVersion]:
+        """The kernels whose configs are candidates."""
+        return list(self._versions.values())
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since the job was made."""
+        return time.monotonic() - self._begun
+
+    def version(self, config: Config) -> KernelVersion:
+        """The version of a config's kernel, as trials record it."""
+        return self._versions[config.kernel]
+
+    @property
+    def searching(self) -> bool:
+        """Whether candidates are left to measure."""
+        return bool(self._todo)
+
+    @property
+    def best_us(self) -> float | None:
+        """Median of the fastest trial so far."""
+        return min((o.median_us for o in self.outcomes.values() if o.median_us is not None), default=None)
+
+    @property
+    def states(self) -> Counter[State]:
+        """How many candidates ended in which state, earlier runs' trials counted."""
+        return Counter(outcome.state for outcome in self.outcomes.values())
+
+    def resume(self, settled: Mapping[Config, Outcome]) -> None:
+        """Take over trials of earlier runs; the rest of the candidates is what is left to do."""
+        self.outcomes = {config: settled[config] for config in self.candidates if config in settled}
+        self.resumed = len(self.outcomes)
+        self._todo = deque(config for config in self.candidates if config not in settled)
+
+    def request(self, pool: CompilePool) -> None:
+        """Ask for the binaries of everything that is left."""
+        for config in self._todo:
+            if config not in self._keys:
+                self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config)
+
+    def take(self, limit: int, pool: CompilePool | None) -> tuple[list[Config], list[tuple[Config, Outcome]]]:
+        """Configs to measure now, at most `limit`, and those whose compile already decided them.
+
+        Args:
+            limit: configs of one batch.
+            pool: where the binaries come from, None under the interpreter.
+        """
+        batch: list[Config] = []
+        decided: list[tuple[Config, Outcome]] = []
+        waiting: list[Config] = []
+        while self._todo and len(batch) < limit:
+            config = self._todo.popleft()
+            result = pool.result(self._keys[config]) if pool else None
+            if pool and result is None:
+                waiting.append(config)
+            elif result is not None and (outcome := self._without_measuring(config, result)) is not None:
+                decided.append((config, outcome))
+            else:
+                batch.append(config)
+        self._todo.extendleft(reversed(waiting))
+        return batch, decided
+
+    def key(self, config: Config) -> str:
+        """Under which key the pool holds a requested config's binary."""
+        return self._keys[config]
+
+    def put_back(self, configs: Sequence[Config]) -> None:
+        """Have configs measured after all, whose worker died before it came to them."""
+        self._todo.extendleft(reversed(configs))
+
+    def abandon(self) -> None:
+        """Leave the rest of the candidates untried: the time is up."""
+        self._todo.clear()
+
+    def finalists(self) -> list[Config]:
+        """The fastest trials that are close enough to win, fastest first, without those the finals rejected."""
+        complete = [
+            (outcome.median_us, config)
+            for config, outcome in self.outcomes.items()
+            if outcome.state is State.COMPLETE and outcome.median_us is not None and config.digest not in self.rejected
+        ]
+        complete.sort()
+        near = [config for median_us, config in complete if median_us <= MARGIN * complete[0][0]]
+        return near[:FINALISTS]
+
+    def verdict(self, times: Mapping[str, Sequence[float]]) -> Verdict | None:
+        """The winner of the finals, None when no contestant but the vendor's library finished.
+
+        Args:
+            times: by config digest, and "vendor"; microseconds a call, the i-th of all from one round.
+        """
+        known = {config.digest: config for config in (*self.outcomes, self.default)}
+        table = (
+            finals.standings({name: times[name] for name in times if name != VENDOR}) if set(times) - {VENDOR} else {}
+        )
+        if not table:
+            return None
+        tied = sorted((known[digest] for digest in finals.ties(table)), key=self._simplest_first)
+        winner = tied[0]
+        median_us = table[winner.digest].median_us
+        return Verdict(
+            winner,
+            median_us,
+            default_us=_paired(median_us, times.get(self.default.digest), times[winner.digest]),
+            vendor_us=_paired(median_us, times.get(VENDOR), times[winner.digest]),
+            ties=tuple(tied),
+        )
+
+    def _simplest_first(self, config: Config) -> tuple[object, ...]:
+        # A config that does not beat the default by more than a tie is not worth a table's row of its own.
+        return (config != self.default, self.specs[config.kernel].simplicity(config), config)
+
+    def _without_measuring(self, config: Config, result: CompileResult) -> Outcome | None:
+        if isinstance(result, Failed):
+            return Outcome(result.state, result.message)
+        shared = result.resources.shared_bytes or 0
+        if shared > self.device.shared_bytes:
+            message = f"needs {shared} bytes of shared memory, a block has {self.device.shared_bytes}"
+            return Outcome(State.OUT_OF_RESOURCES, message, resources=result.resources)
+        runtime = tuple(config.get(name) for name in self.specs[config.kernel].runtime_parameters)
+        twin = self._programs.setdefault((result.program, runtime), config)
+        if twin != config:
+            return Outcome(State.INVALID, f"same program as {twin}", resources=result.resources)
+        return None
+
+
+def _paired(base_us: float, times: Sequence[float] | None, base: Sequence[float]) -> float | None:
+    if times is None:
+        return None
+    return base_us * math.exp(float(np.median(np.log(np.asarray(times)) - np.log(np.asarray(base)))))

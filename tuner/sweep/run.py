@@ -1,0 +1,339 @@
+"""A sweep: problems in, trials and winners in the store. Lanes measure, the pool compiles, this loop feeds both."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from typing import cast
+
+from tuner.config import Config
+from tuner.device import Device, Environment
+from tuner.errors import KernelError, StoreError, SweepError
+from tuner.location import sqlite_path
+from tuner.problem import Problem
+from tuner.records import PROTOCOL, Outcome, State, Trial, Winner
+from tuner.store.store import Run, RunStatus, Store
+from tuner.sweep.compile import CompilePool
+from tuner.sweep.job import Job
+from tuner.sweep.lane import Lane, Phase
+from tuner.sweep.search import Strategy, exhaustive
+
+COMMIT_S = 0.5
+"""A trial is committed this long after it ended at the latest."""
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do for each problem.
+
+    Attributes:
+        strategy: picks and orders the candidates.
+        trials: candidates of a problem at most, None for all.
+        time_budget_s: no new trial is begun after this many seconds; problems begun are decided on what there is.
+        fresh: measure again what earlier runs measured.
+        seed: of random choices.
+    """
+
+    strategy: Strategy = exhaustive
+    trials: int | None = None
+    time_budget_s: float | None = None
+    fresh: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemReport:
+    """How one problem of a sweep ended.
+
+    Attributes:
+        problem: which.
+        winner: None when there is none.
+        reason: why there is no winner, or why nothing was measured; "" otherwise.
+        considered: configs of the search space.
+        measured: trials of this sweep.
+        resumed: trials of earlier runs taken over.
+        states: trials by state, both kinds.
+        seconds: wall time.
+    """
+
+    problem: Problem
+    winner: Winner | None
+    reason: str
+    considered: int
+    measured: int
+    resumed: int
+    states: Counter[State]
+    seconds: float
+
+
+@dataclass(slots=True)
+class Report:
+    """How a sweep ended; problems it never came to are in `untried`."""
+
+    device: Device
+    environment: Environment
+    problems: list[ProblemReport] = field(default_factory=list)
+    untried: list[Problem] = field(default_factory=list)
+    interrupted: bool = False
+    compiled: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a sweep would do for one problem: `to_try` of its `considered` configs, beside the `known` ones."""
+
+    problem: Problem
+    default: Config | None
+    considered: int
+    to_try: int
+    known: int
+    reason: str = ""
+
+
+class Observer:
+    """Told what happens; the command line draws it. Every method may be left as it is."""
+
+    def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
+        """The workers are up."""
+
+    def problem_started(self, job: Job, gpu: int | None) -> None:
+        """A lane took a problem on."""
+
+    def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:
+        """A config has its outcome."""
+
+    def problem_ended(self, report: ProblemReport) -> None:
+        """A problem was decided, or given up."""
+
+
+def sweep(
+    store: Store,
+    problems: Iterable[Problem],
+    gpus: Sequence[int | None],
+    plan: Plan,
+    *,
+    argv: Sequence[str] = (),
+    observer: Observer | None = None,
+    stop: threading.Event | None = None,
+) -> Report:
+    """Tune problems on one or more GPUs of one model, or on the interpreter; keep trials and winners in the store.
+
+    Args:
+        store: open for writing.
+        problems: each is tuned once.
+        gpus: CUDA indices, or [None] for the interpreter.
+        plan: what to do for each problem.
+        argv: kept with the run.
+        observer: told what happens.
+        stop: once set, the trials under way are finished and committed, and the sweep ends.
+
+    Raises:
+        DeviceError: a GPU is not there.
+        SweepError: a worker could not be started, or the GPUs are of several models.
+        StoreError: the database could not be written.
+    """
+    todo = list(dict.fromkeys(problems))
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        lanes = [Lane(gpu) for gpu in gpus]
+        for lane in lanes:
+            stack.callback(lane.close)
+        device, environment = _meet(lanes)
+        pool = None if device.is_interpreter else stack.enter_context(CompilePool(device))
+        run = store.begin_run(device, environment, argv=argv, host=platform.node())
+        report = Report(device, environment)
+        loop = _Loop(store, run, plan, lanes=lanes, pool=pool, observer=observer or Observer(), report=report)
+        status = RunStatus.FAILED
+        try:
+            loop.work(deque(todo), stop or threading.Event())
+            status = RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE
+        finally:
+            with contextlib.suppress(StoreError):
+                # A store that cannot be written has said so already.
+                store.end_run(run, status)
+        report.compiled = pool.compiled if pool else 0
+        report.seconds = time.monotonic() - start
+        return report
+
+
+def forecast(location: str, problems: Iterable[Problem], gpu: int | None, plan: Plan) -> list[Forecast]:
+    """What `sweep` would do; measures and writes nothing.
+
+    Args:
+        location: of the database; one that is not there yet knows no trials.
+        problems: as for `sweep`.
+        gpu: CUDA index, None for the interpreter.
+        plan: as for `sweep`.
+
+    Raises:
+        DeviceError: the GPU is not there.
+    """
+    path = sqlite_path(location)
+    with contextlib.ExitStack() as stack:
+        lane = Lane(gpu)
+        stack.callback(lane.close)
+        device, environment = _meet([lane])
+        store = None
+        if not plan.fresh and (path is None or path.exists()):
+            store = stack.enter_context(Store.open(location, read_only=True))
+        return [_forecast(problem, device, environment, plan, store) for problem in dict.fromkeys(problems)]
+
+
+def _forecast(problem: Problem, device: Device, environment: Environment, plan: Plan, store: Store | None) -> Forecast:
+    try:
+        job = Job(problem, device, plan.strategy, trials=plan.trials, seed=plan.seed)
+    except KernelError as e:
+        return Forecast(problem, None, 0, 0, 0, str(e))
+    known = store.settled(device, environment, problem, job.kernels) if store else {}
+    job.resume(known)
+    return Forecast(problem, job.default, job.considered, len(job.candidates) - job.resumed, job.resumed)
+
+
+def _meet(lanes: Sequence[Lane]) -> tuple[Device, Environment]:
+    hellos = [lane.worker.hello() for lane in lanes]
+    models = sorted({hello.device.slug for hello in hellos})
+    if len(models) > 1:
+        raise SweepError(f"these GPUs are of several models ({', '.join(models)}): name some of one, --device cuda:0")
+    return hellos[0].device, hellos[0].environment
+
+
+class _Loop:
+    """The one thread that feeds lanes and pool and writes to the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: Run,
+        plan: Plan,
+        *,
+        lanes: Sequence[Lane],
+        pool: CompilePool | None,
+        observer: Observer,
+        report: Report,
+    ) -> None:
+        self._store, self._run, self._plan = store, run, plan
+        self._lanes, self._pool, self._observer, self._report = lanes, pool, observer, report
+        self._deadline = time.monotonic() + plan.time_budget_s if plan.time_budget_s is not None else math.inf
+        self._trials: list[Trial] = []
+        self._committed = time.monotonic()
+        self._ahead: deque[Job] = deque()
+        for lane in lanes:
+            lane.pool, lane.record = pool, self._note
+
+    def work(self, todo: deque[Problem], stop: threading.Event) -> None:
+        """Go on until every problem is decided or given up, the time is up, or `stop` is set."""
+        self._observer.started(self._report.device, self._report.environment, list(todo))
+        while True:
+            late = time.monotonic() > self._deadline
+            if late or stop.is_set():
+                self._drop(todo)
+            for lane in self._lanes:
+                if lane.phase is Phase.DONE:
+                    self._conclude(lane, interrupted=stop.is_set())
+                if lane.phase is Phase.FREE and (job := self._next_job(todo)) is not None:
+                    self._observer.problem_started(job, lane.gpu)
+                    lane.assign(job)
+                lane.step(late=late, stopping=stop.is_set())
+            self._compile_ahead(todo)
+            self._commit(force=False)
+            if all(lane.phase is Phase.FREE for lane in self._lanes):
+                break
+            self._listen()
+        self._commit(force=True)
+        self._report.interrupted = stop.is_set()
+
+    def _listen(self) -> None:
+        by_connection = {lane.worker.connection: lane for lane in self._lanes if lane.busy}
+        for ready in connection.wait(list(by_connection), timeout=_POLL_S):
+            by_connection[cast(connection.Connection, ready)].receive()
+        for lane in self._lanes:
+            lane.check_alive()
+
+    def _next_job(self, todo: deque[Problem]) -> Job | None:
+        """The next job that has something to measure or to decide; those that have nothing are concluded on the way."""
+        while self._ahead or todo:
+            job = self._ahead.popleft() if self._ahead else self._prepare(todo.popleft())
+            if job is None:
+                continue
+            winner = None if job.searching or self._plan.fresh else self._standing_winner(job)
+            if winner is None:
+                return job
+            self._end(_report(job, winner, "already tuned"))
+        return None
+
+    def _prepare(self, problem: Problem) -> Job | None:
+        """The job of a problem with its binaries asked for; None when no kernel serves it."""
+        plan = self._plan
+        try:
+            job = Job(problem, self._report.device, plan.strategy, trials=plan.trials, seed=plan.seed)
+        except KernelError as e:
+            self._end(ProblemReport(problem, None, str(e), 0, 0, 0, Counter(), 0.0))
+            return None
+        settled = (
+            {}
+            if plan.fresh
+            else self._store.settled(self._report.device, self._report.environment, problem, job.kernels)
+        )
+        job.resume(settled)
+        if self._pool is not None:
+            job.request(self._pool)
+        return job
+
+    def _compile_ahead(self, todo: deque[Problem]) -> None:
+        """Keep the compilers fed while the GPU measures: the next problem's binaries before this one is done."""
+        if self._pool is not None and todo and self._pool.waiting < 2 * self._pool.workers and len(self._ahead) < 2:
+            job = self._prepare(todo.popleft())
+            if job is not None:
+                self._ahead.append(job)
+
+    def _drop(self, todo: deque[Problem]) -> None:
+        self._report.untried += [*(job.problem for job in self._ahead), *todo]
+        self._ahead.clear()
+        todo.clear()
+
+    def _conclude(self, lane: Lane, *, interrupted: bool) -> None:
+        job = lane.release()
+        winner = None
+        reason = lane.failure or ("interrupted" if interrupted else "")
+        if lane.verdict is not None:
+            self._commit(force=True)
+            self._store.decide(self._run, job.problem, job.version(lane.verdict.config), lane.verdict)
+            winner = self._standing_winner(job)
+            reason = ""
+        self._end(_report(job, winner, reason))
+
+    def _standing_winner(self, job: Job) -> Winner | None:
+        winner = self._store.winner(self._report.device, self._report.environment, job.problem)
+        if winner is None or winner.protocol != PROTOCOL or winner.config.kernel not in job.specs:
+            return None
+        return winner if winner.kernel_version == job.specs[winner.config.kernel].version else None
+
+    def _end(self, report: ProblemReport) -> None:
+        self._report.problems.append(report)
+        self._observer.problem_ended(report)
+
+    def _note(self, job: Job, config: Config, outcome: Outcome) -> None:
+        self._trials.append(Trial(job.problem, config, job.version(config), outcome))
+        self._observer.trial_ended(job, config, outcome)
+
+    def _commit(self, *, force: bool) -> None:
+        now = time.monotonic()
+        if self._trials and (force or now - self._committed >= COMMIT_S):
+            self._store.record(self._run, self._trials)
+            self._trials = []
+            self._committed = now
+
+
+def _report(job: Job, winner: Winner | None, reason: str) -> ProblemReport:
+    return ProblemReport(
+        job.problem, winner, reason, job.considered, job.measured, job.resumed, job.states, job.seconds
+    )

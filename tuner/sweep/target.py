@@ -1,0 +1,65 @@
+"""Compile for any GPU without one: a driver that names a target and owns no device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tuner.errors import DeviceError
+
+
+def activate(arch: str) -> None:
+    """Make Triton compile for `arch` from here on, in this process.
+
+    Kernels then compile through `warmup`, with Triton's real specialization rules and its real cache key; none can be
+    launched. Meant for child processes that only compile.
+
+    Args:
+        arch: "sm_90", "gfx942" and so on, as `Device.arch` names them.
+
+    Raises:
+        DeviceError: no compiler serves an architecture of that name.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    if arch.startswith("sm_") and arch[3:].isdigit():
+        target = GPUTarget("cuda", int(arch[3:]), 32)
+    elif arch.startswith("gfx9"):
+        target = GPUTarget("hip", arch, 64)
+    else:
+        raise DeviceError(f"cannot compile for {arch!r}: expected an architecture such as sm_90 or gfx942")
+    driver.set_active(_target_only_driver(target))
+
+
+def _target_only_driver(target: Any) -> Any:
+    from triton.backends.driver import DriverBase
+
+    class TargetOnly(DriverBase):  # type: ignore[misc]  # Triton carries no types
+        """What `JITFunction.warmup` asks of a driver, and nothing else."""
+
+        @classmethod
+        def is_active(cls) -> bool:
+            return True
+
+        def map_python_to_cpp_type(self, ty: str) -> str:
+            return ty
+
+        def get_current_target(self) -> Any:
+            return target
+
+        def get_active_torch_device(self) -> Any:
+            import torch
+
+            return torch.device("meta")
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: int = 0) -> int:
+            return device * 0
+
+        def get_benchmarker(self) -> Callable[..., Any]:
+            raise NotImplementedError("this driver has no device to measure on")
+
+    return TargetOnly()

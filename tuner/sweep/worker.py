@@ -1,0 +1,241 @@
+"""A GPU's worker: the one process that touches it. The parent never does; it watches a clock, kills, starts another."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import platform
+import signal
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tuner import registry
+from tuner.config import Config
+from tuner.device import INTERPRETER, Device, Environment
+from tuner.errors import DeviceError, SweepError
+from tuner.records import State
+from tuner.sweep.messages import (
+    Beat,
+    FinalsPlayed,
+    Hello,
+    Idle,
+    Measure,
+    PlayFinals,
+    Ready,
+    Refused,
+    Reply,
+    Request,
+    Result,
+    SetProblem,
+)
+from tuner.sweep.process import die_with_parent
+
+START_LIMIT_S = 180.0
+"""Importing torch and Triton and opening a CUDA context, on a cold disk."""
+PROBLEM_LIMIT_S = 180.0
+"""Making inputs and a float64 reference."""
+TRIAL_LIMIT_S = 30.0
+"""Between two signs of life while a config runs; the interpreter's children get four times as much."""
+
+
+class WorkerDiedError(Exception):
+    """The worker ended or was killed; says how, and which config it was about to run."""
+
+    def __init__(self, state: State, reason: str, config: Config | None) -> None:
+        super().__init__(reason)
+        self.state = state
+        self.config = config
+
+
+class Worker:
+    """The parent's handle of one worker process."""
+
+    def __init__(self, gpu: int | None, *, trial_limit_s: float | None = None) -> None:
+        """Start the process; `hello` waits for it.
+
+        Args:
+            gpu: CUDA index, None for the interpreter.
+            trial_limit_s: silence after which it is killed while a config runs.
+        """
+        self._trial_limit_s = trial_limit_s or (TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, gpu), name=f"tuner-worker-{gpu}", daemon=True)
+        self._process.start()
+        theirs.close()
+        self._config: Config | None = None
+        self._limit_s = START_LIMIT_S
+        self._deadline = time.monotonic() + START_LIMIT_S
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child."""
+        return self._process.pid
+
+    def hello(self) -> Hello:
+        """Wait for the device and the environment.
+
+        Raises:
+            SweepError: the worker did not start.
+            DeviceError: the device is not there.
+        """
+        while not self.connection.poll(0.2):
+            self.check_alive()
+        try:
+            reply = self.receive()
+        except WorkerDiedError as e:
+            raise SweepError(f"the worker did not start: {e}") from e
+        if isinstance(reply, Refused):
+            raise DeviceError(reply.message)
+        assert isinstance(reply, Hello)
+        return reply
+
+    def send(self, request: Request) -> None:
+        """Ask for something; replies come through `receive`.
+
+        Raises:
+            WorkerDiedError: the worker is gone.
+        """
+        self._config = None
+        self._limit_s = PROBLEM_LIMIT_S if isinstance(request, SetProblem) else self._trial_limit_s
+        self._deadline = time.monotonic() + self._limit_s
+        try:
+            self.connection.send(request)
+        except OSError:
+            raise self._died() from None
+
+    def receive(self) -> Reply:
+        """The next reply; call it when `connection` is readable.
+
+        Raises:
+            WorkerDiedError: the worker ended.
+        """
+        try:
+            reply: Reply = self.connection.recv()
+        except (EOFError, OSError):
+            raise self._died() from None
+        self._deadline = time.monotonic() + self._limit_s
+        if isinstance(reply, Beat):
+            self._config = reply.config
+        return reply
+
+    def check_alive(self) -> None:
+        """Kill a worker that gave no sign of life within its limit.
+
+        Raises:
+            WorkerDiedError: it was silent for too long.
+        """
+        if time.monotonic() > self._deadline and not self.connection.poll():
+            self.kill()
+            reason = f"no sign of life for {self._limit_s:g} s, killed"
+            raise WorkerDiedError(State.TIMEOUT, reason, self._config)
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing; a stopped one too."""
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+
+    def _died(self) -> WorkerDiedError:
+        self._process.join(5)
+        code = self._process.exitcode
+        self.kill()
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        return WorkerDiedError(State.CRASHED, f"worker died with {how}", self._config)
+
+
+def serve(connection: Connection, gpu: int | None) -> None:
+    """Run in the child: answer requests until the pipe closes."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if gpu is None:
+        # Read when Triton is imported and when a kernel is decorated: neither has happened in this fresh process.
+        os.environ["TRITON_INTERPRET"] = "1"
+    with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:
+        try:
+            bench = _Bench(gpu, stack)
+        except DeviceError as e:
+            connection.send(Refused(str(e)))
+            return
+        connection.send(bench.hello)
+        while bench.answer(connection.recv(), connection):
+            pass
+
+
+class _Bench:
+    """The child's side: a device, its timer and clocks, and the problem at hand."""
+
+    def __init__(self, gpu: int | None, stack: contextlib.ExitStack) -> None:
+        from tuner.sweep import clocks
+        from tuner.sweep.bench import GraphTimer, HostTimer, Timer
+
+        self.timer: Timer
+        if gpu is None:
+            self.torch_device, self.timer = "cpu", HostTimer()
+            self.hello = Hello(INTERPRETER, _environment("interpreter"))
+            self.clocks = clocks.Clocks()
+        else:
+            self.torch_device = "cuda"
+            device, backend, uuid = _open_gpu(gpu, stack)
+            self.timer = GraphTimer(device.l2_bytes)
+            self.clocks = stack.enter_context(clocks.watch(uuid))
+            self.hello = Hello(device, _environment(backend, clocks.driver_version()))
+        self.measurement: Any = None
+
+    def answer(self, request: Request, connection: Connection) -> bool:
+        """Carry out one request; False when the process must end."""
+        from tuner.sweep.measure import PoisonedError
+
+        def beat(config: Config | None) -> None:
+            connection.send(Beat(config))
+
+        try:
+            if isinstance(request, SetProblem):
+                connection.send(self._set_problem(request))
+            elif isinstance(request, Measure):
+                for config, outcome in self.measurement.search(request.configs, beat):
+                    connection.send(Result(config, outcome))
+                connection.send(Idle())
+            elif isinstance(request, PlayFinals):
+                finalists = tuple(dict.fromkeys((request.default, *request.finalists)))
+                times, rejected = self.measurement.finals(finalists, seed=request.seed, beat=beat)
+                connection.send(FinalsPlayed(times, rejected))
+        except PoisonedError as e:
+            connection.send(Result(e.config, e.outcome))
+            connection.send(Idle(poisoned=True))
+            return False
+        return True
+
+    def _set_problem(self, request: SetProblem) -> Reply:
+        from tuner.sweep.measure import Measurement
+
+        self.measurement = None
+        spec = registry.serving(request.problem, self.hello.device)[0]
+        try:
+            self.measurement = Measurement(spec, request.problem, self.timer, self.clocks, self.torch_device)
+        except (RuntimeError, MemoryError) as e:
+            first_line = (str(e).splitlines() or [type(e).__name__])[0]
+            return Refused(f"inputs could not be made: {first_line}")
+        return Ready()
+
+
+def _open_gpu(gpu: int, stack: contextlib.ExitStack) -> tuple[Device, str, str | None]:
+    import torch
+
+    from tuner import device as devices
+
+    device = devices.current(gpu)
+    torch.cuda.set_device(gpu)
+    stack.enter_context(torch.cuda.stream(torch.cuda.Stream()))
+    backend = f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
+    uuid = getattr(torch.cuda.get_device_properties(gpu), "uuid", None)
+    return device, backend, f"GPU-{uuid}" if uuid and not torch.version.hip else None
+
+
+def _environment(backend: str, driver: str = "") -> Environment:
+    import torch
+    import triton
+
+    return Environment(triton.__version__, torch.__version__, backend, driver, platform.python_version())
