@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tuner.errors import TunerError, UsageError
 
@@ -34,6 +35,12 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(f"tuner.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # click would load every command for its one line of help: half a second a key press.
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=line) for name, line in COMMANDS.items() if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -67,8 +74,4 @@ def main(argv: list[str] | None = None) -> None:
             raise
         click.echo(f"tuner: {e}", err=True)
         sys.exit(2 if isinstance(e, UsageError) else 1)
-    except BrokenPipeError:
-        # `tuner show winners | head`: the reader left. Nothing more can be written, stdout's flush at exit included.
-        sys.stdout = None  # type: ignore[assignment]
-        sys.exit(0)
     sys.exit(result if isinstance(result, int) else 0)

@@ -1,0 +1,155 @@
+"""`tuner doctor` names what is wrong and what to type, and never ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from tuner.cli import machine
+from tuner.cli.finding import Status
+from tuner.cli.holdings import check_database, check_tables
+from tuner.device import KNOWN
+from tuner.runtime.table import Table
+from tuner.store import schema
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """The developer's own database and tables are not looked at."""
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "own.db"))
+    monkeypatch.delenv("TUNER_TABLES", raising=False)
+
+
+@pytest.fixture
+def database(tmp_path):
+    path = tmp_path / "tuner.db"
+    schema.upgrade(str(path))
+    return path
+
+
+def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tuner", "doctor", *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_healthy_machine_exits_0_and_names_everything(database):
+    found = doctor("--json", "--db", str(database))
+    report = json.loads(found.stdout)
+    assert (found.returncode, report["ok"], found.stderr) == (0, True, "")
+    topics = {finding["topic"]: finding["found"] for finding in report["findings"]}
+    assert {"gpu", "python", "torch", "triton", "compiler", "cuobjdump", "kernel", "database", "tables"} <= set(topics)
+    assert topics["database"] == f"{database}, schema {schema.HEAD}"
+    assert topics["kernel"].startswith("matmul/")
+
+
+def test_what_is_wrong_is_told_with_what_to_type_and_exits_1(tmp_path):
+    """A package whose kernel raises and whose tables are gone, a table that is none, a file that is no database."""
+    info = tmp_path / "site" / "broken-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tuner.kernels]\nmine = broken:SPEC\n[tuner.tables]\nmine = gone.tables\n")
+    (tmp_path / "site" / "broken.py").write_text("raise RuntimeError('not on this machine')\n")
+    (tmp_path / "matmul--some-gpu.json").write_text("{}")
+    (tmp_path / "notes.db").write_text("no database, but long enough to be looked at as one " * 4)
+    found = doctor(
+        *("--db", str(tmp_path / "notes.db")),
+        PYTHONPATH=str(tmp_path / "site"),
+        TUNER_TABLES=str(tmp_path / "matmul--some-gpu.json"),
+    )
+    assert (found.returncode, found.stderr) == (1, "")
+    wrong = [line for line in found.stdout.splitlines() if line.startswith("wrong")]
+    assert len(wrong) == 4
+    for words in (
+        "mine (broken:SPEC) did not load: RuntimeError: not on this machine",
+        "notes.db: not a SQLite database",
+        "matmul--some-gpu.json is not used",
+        "there is no package gone",
+    ):
+        assert any(words in line for line in wrong), words
+
+
+def test_a_newer_database_is_refused_by_name(database):
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    (finding,) = check_database(str(database))
+    assert finding.status is Status.WRONG
+    assert f"{database} has schema 9999" in finding.found
+    assert "upgrade triton-tuner" in finding.found
+
+
+def test_somebody_elses_database_is_refused_by_name(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "other.db")) as connection, connection:
+        connection.execute("CREATE TABLE recipe (name TEXT)")
+    (finding,) = check_database(str(tmp_path / "other.db"))
+    assert (finding.status, "no database of triton-tuner" in finding.found) == (Status.WRONG, True)
+
+
+def test_a_missing_and_an_empty_database_are_fine(tmp_path):
+    (missing,) = check_database(str(tmp_path / "deep" / "tuner.db"))
+    assert (missing.status, "the first `tuner run` makes it" in missing.found) == (Status.OK, True)
+    assert not (tmp_path / "deep").exists()
+    (tmp_path / "empty.db").touch()
+    (empty,) = check_database(str(tmp_path / "empty.db"))
+    assert (empty.status, "the first `tuner run` fills it" in empty.found) == (Status.OK, True)
+
+
+def test_a_database_that_cannot_be_made_or_reached_is_wrong(tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot be made" in check_database(str(tmp_path / "file" / "tuner.db"))[0].found
+    assert "is a folder" in check_database(str(tmp_path))[0].found
+    assert "pip install" in check_database("oracle://host/name")[0].found
+
+
+def test_a_table_in_order_is_listed_by_its_device(tmp_path, monkeypatch):
+    Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", ()).write(tmp_path)
+    monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
+    (finding,) = check_tables()
+    assert (finding.status, finding.found) == (Status.OK, f"$TUNER_TABLES {tmp_path}: for nvidia-h200-sm90-132")
+
+
+def test_a_triton_beyond_the_supported_ones_is_wrong():
+    for version, status in (
+        ("3.5.1", Status.WRONG),
+        ("3.7.1", Status.OK),
+        ("3.9.0", Status.OK),
+        ("3.10.0", Status.WRONG),
+    ):
+        finding = machine.check_triton({"triton": {"version": version}})
+        assert finding.status is status, version
+        assert (status is Status.OK) or "pip install 'triton>=3.6,<3.10'" in finding.advice
+
+
+def test_a_gpu_that_torch_cannot_use_is_wrong(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    finding = machine.check_gpus(["NVIDIA H200"], {"torch": {"devices": []}})[0]
+    assert (finding.status, "pip install torch" in finding.advice) == (Status.WRONG, True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert machine.check_gpus(["NVIDIA H200"], {"torch": {"devices": []}})[0].advice == "unset CUDA_VISIBLE_DEVICES"
+
+
+def test_a_compiler_that_is_not_there_is_wrong_only_on_a_gpu(monkeypatch):
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    assert machine.check_compiler(needed=True).status is Status.WRONG
+    assert machine.check_compiler(needed=False).status is Status.NOTE
+
+
+def test_a_driver_that_hangs_is_given_up_on():
+    assert "did not end" in machine.probe(timeout_s=0.05)["error"]
+
+
+def test_a_process_that_dies_on_import_is_told(monkeypatch, tmp_path):
+    (tmp_path / "torch.py").write_text("import os; os.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "ended with -6" in machine.probe()["error"]

@@ -1,0 +1,119 @@
+"""The frame around every command: exit codes, one-line errors, help."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+
+import click
+import pytest
+
+import tuner
+from tuner import cli
+from tuner.errors import StoreError, UsageError
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tuner", *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+@pytest.fixture
+def failing(monkeypatch, capsys):
+    """Run a command that raises; returns its exit code and what it wrote to stderr."""
+
+    def failing(error: BaseException, *before: str) -> tuple[int, str]:
+        @click.command()
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setitem(cli.COMMANDS, "fail", "Fails.")
+        monkeypatch.setitem(sys.modules, "tuner.cli.fail", types.SimpleNamespace(fail=fail))
+        with pytest.raises(SystemExit) as exited:
+            cli.main([*before, "fail"])
+        return exited.value.code, capsys.readouterr().err
+
+    return failing
+
+
+def test_a_failure_is_one_line_and_exit_code_1(failing):
+    assert failing(StoreError("x.db: damaged: restore a backup")) == (1, "tuner: x.db: damaged: restore a backup\n")
+
+
+def test_wrong_usage_is_one_line_and_exit_code_2(failing):
+    assert failing(UsageError("unknown suite 'x'")) == (2, "tuner: unknown suite 'x'\n")
+
+
+def test_an_interrupt_exits_130(failing):
+    code, said = failing(KeyboardInterrupt())
+    assert code == 130
+    assert said.strip() == "interrupted"
+
+
+def test_debug_shows_the_traceback(failing):
+    with pytest.raises(StoreError, match="damaged"):
+        failing(StoreError("damaged"), "--debug")
+
+
+def test_what_a_command_returns_to_click_is_the_exit_code(monkeypatch):
+    @click.command()
+    @click.pass_context
+    def some(ctx: click.Context) -> None:
+        ctx.exit(1)
+
+    monkeypatch.setitem(cli.COMMANDS, "some", "Exits 1.")
+    monkeypatch.setitem(sys.modules, "tuner.cli.some", types.SimpleNamespace(some=some))
+    with pytest.raises(SystemExit) as exited:
+        cli.main(["some"])
+    assert exited.value.code == 1
+
+
+@pytest.mark.parametrize("arguments", [("frobnicate",), ("--frobnicate",), ("doctor", "--frobnicate")])
+def test_an_unknown_command_or_option_exits_2_without_a_traceback(arguments):
+    found = run(*arguments)
+    assert found.returncode == 2
+    assert "No such" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_the_version_is_the_packages():
+    assert run("--version").stdout == f"tuner, version {tuner.__version__}\n"
+
+
+def test_help_lists_every_command_and_loads_none():
+    script = "import sys; from tuner.cli import cli; cli.main(['--help'], standalone_mode=False)"
+    script += "; print(sorted(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    for name, line in cli.COMMANDS.items():
+        assert f"{name} " in found.stdout
+        assert line.split(" ")[0] in found.stdout
+    for module in ("torch", "triton", "sqlalchemy", "alembic"):
+        assert f"'{module}'" not in found.stdout
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as exited:
+        cli.main([command, "--help"])
+    assert exited.value.code == 0
+    assert capsys.readouterr().out.startswith(f"Usage: tuner {command}")
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        found = subprocess.run(
+            [sys.executable, "-m", "tuner", "--help"],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert found.stderr == ""
