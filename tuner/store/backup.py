@@ -1,0 +1,46 @@
+"""Copies of a SQLite database, taken while it is in use."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+
+from tuner.errors import StoreError
+from tuner.store.engine import connect_file
+
+
+def backup_file(path: Path, *, revision: str | None, destination: Path | None = None) -> Path:
+    """Copy a SQLite database by its online backup; the copy is one file, whole or not there.
+
+    Args:
+        path: the database.
+        revision: its schema's revision, a part of the copy's name.
+        destination: the copy, or a folder for it; beside the database when None.
+
+    Returns:
+        The copy: `tuner.0001.20260131T120000Z.db` for `tuner.db`, unless `destination` named a file.
+
+    Raises:
+        StoreError: the copy's name is taken, or it could not be written.
+    """
+    now = datetime.now(timezone.utc)
+    name = f"{path.stem}.{revision or 'empty'}.{now:%Y%m%dT%H%M%SZ}{path.suffix or '.db'}"
+    target = path.with_name(name) if destination is None else destination
+    if target.is_dir():
+        target = target / name
+    if target.exists():
+        raise StoreError(f"{target} is there already: name another file for the backup")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with closing(connect_file(path, read_only=True)) as source, closing(sqlite3.connect(partial)) as copy:
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+        partial.rename(target)
+    except (sqlite3.Error, OSError) as e:
+        raise StoreError(f"no backup of {path} could be written to {target}: {e}") from e
+    finally:
+        partial.unlink(missing_ok=True)
+    return target

@@ -1,0 +1,192 @@
+"""How a database is reached: its location, its connections, and what its faults mean in words."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import QueuePool
+
+from tuner.errors import StoreError
+from tuner.location import database_location, sqlite_path
+from tuner.store.filesystem import journal_mode
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a statement waits for another process's lock."""
+
+_log = logging.getLogger(__name__)
+_WAL_HEADER = (
+    2  # bytes 18 and 19 of a database's header: https://www.sqlite.org/fileformat.html#file_format_version_numbers
+)
+_MEANINGS = {
+    "database is locked": "another process holds its lock: one writes at a time, try again when that one has ended",
+    "file is not a database": "not a SQLite database: name another with --db or $TUNER_DB",
+    "malformed": "damaged: restore a backup, or save what is readable with `sqlite3 FILE .recover`",
+    "database or disk is full": "the disk is full: nothing of this was written, make room and go on",
+    "disk I/O error": "the disk could not be read or written: nothing of this was written",
+    "readonly database": "not writable: check its permissions and its folder's, or name another with --db",
+    "unable to open": "could not be opened: check its permissions and its folder's, or name another with --db",
+}
+"""Words of SQLite's messages to what they mean here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where a database is.
+
+    Attributes:
+        label: the location in messages and in commands to type; a password is masked.
+        path: the file of a SQLite database, None for a server's.
+        url: of a server's database, None for SQLite.
+    """
+
+    label: str
+    path: Path | None
+    url: URL | None = None
+
+
+def locate(location: str | None) -> Database:
+    """The database of `--db` or `Store.open`: a path or a URL; None leaves the choice to `$TUNER_DB`.
+
+    Raises:
+        StoreError: the URL cannot be read.
+    """
+    given = database_location(location)
+    path = sqlite_path(given)
+    if path is not None:
+        return Database(given, path.expanduser())
+    try:
+        url = make_url(given)
+    except ArgumentError:
+        raise StoreError(
+            f"not a database: {given!r}: expected a path or a URL such as postgresql://host/name"
+        ) from None
+    if url.get_backend_name() == "sqlite":
+        raise StoreError(f"not a database file: {given!r}: expected a path, or sqlite:/// and a path")
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")  # the driver of our extra, whatever SQLAlchemy's default is
+    return Database(make_url(given).render_as_string(hide_password=True), None, url)
+
+
+def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
+    """Connections to a database. A SQLite file, and its folder, are made when they are missing and may be written.
+
+    Raises:
+        StoreError: a missing file with `read_only`, a folder in its place, a driver that is not installed.
+    """
+    if database.path is None:
+        return _server_engine(database)
+    path = database.path
+    if path.is_dir():
+        raise StoreError(f"{database.label} is a folder: expected a database file, for instance {path / 'tuner.db'}")
+    if read_only and not path.exists():
+        raise StoreError(f"no database at {database.label}: `tuner run` makes one, --db or $TUNER_DB names another")
+    if not read_only:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        "sqlite://",
+        creator=lambda: connect_file(path, read_only=read_only, timeout_s=timeout_s),
+        poolclass=QueuePool,
+    )
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    """A connection to a SQLite file, foreign keys on, that begins no transaction by itself."""
+    mode = "rwc"
+    if read_only:
+        mode = "ro&immutable=1" if _must_be_immutable(path) else "ro"
+    connection = sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?mode={mode}",
+        uri=True,
+        timeout=timeout_s,
+        # sqlite3's own transaction control leaves DDL outside of transactions: `_begin` begins them.
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def writing(engine: Engine) -> Engine:
+    """The same connections, whose transactions take SQLite's write lock at their begin.
+
+    A transaction that read first and then wants to write cannot wait for the lock: it would fail at once.
+    """
+    return engine.execution_options(begin="IMMEDIATE")
+
+
+def settle_journal(engine: Engine, path: Path) -> None:
+    """Give a file the journal that suits where it lies; a lock or a read-only file leaves it to the next opener."""
+    wanted = journal_mode(path)
+    with closing(engine.raw_connection()) as connection:
+        driver = connection.driver_connection
+        assert driver is not None
+        if driver.execute("PRAGMA journal_mode").fetchone()[0] == wanted:
+            return
+        try:
+            driver.execute(f"PRAGMA journal_mode = {wanted}")
+        except sqlite3.OperationalError as e:
+            _log.debug("%s keeps its journal for now: %s", path, e)
+
+
+@contextmanager
+def faults(database: Database) -> Iterator[None]:
+    """Turn what drivers and the file system raise into one line that names the database.
+
+    Raises:
+        StoreError: for any of them.
+    """
+    try:
+        yield
+    except DBAPIError as e:
+        raise StoreError(f"{database.label}: {_meaning(e.orig)}") from e
+    except sqlite3.Error as e:
+        raise StoreError(f"{database.label}: {_meaning(e)}") from e
+    except OSError as e:
+        raise StoreError(f"{database.label}: {e.strerror or e}: name another with --db or $TUNER_DB") from e
+
+
+def _meaning(error: BaseException | None) -> str:
+    said = " ".join(str(error).split())
+    for words, meaning in _MEANINGS.items():
+        if words in said:
+            return f"{meaning} ({said})"
+    return said
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('begin', 'DEFERRED')}")
+
+
+def _must_be_immutable(path: Path) -> bool:
+    """Whether SQLite can read this file only if told that nobody writes it.
+
+    A reader of a write-ahead log makes two files beside the database. Where it cannot, and no log is there, the
+    database is whole by itself.
+    """
+    if os.access(path.parent, os.W_OK) or path.with_name(f"{path.name}-wal").exists():
+        return False
+    with path.open("rb") as file:
+        header = file.read(20)
+    return len(header) == 20 and header[18] == _WAL_HEADER
+
+
+def _server_engine(database: Database) -> Engine:
+    assert database.url is not None
+    try:
+        return create_engine(database.url)
+    except (NoSuchModuleError, ModuleNotFoundError) as e:
+        raise StoreError(
+            f"{database.label}: no driver for it ({e}): pip install 'triton-tuner[postgres]', or name a SQLite file"
+        ) from e

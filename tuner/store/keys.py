@@ -1,0 +1,102 @@
+"""The ids of the rows that trials refer to: devices, environments, kernels, problems, configs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Table, insert, select
+
+from tuner.config import Config
+from tuner.device import Device, Environment
+from tuner.problem import Problem
+from tuner.records import KernelVersion
+from tuner.store import models
+
+Noun = Device | Environment | KernelVersion | Problem
+_CHUNK = 500  # bound parameters of one statement: older builds of SQLite stop at 999
+
+
+class Keys:
+    """Finds ids, makes rows that are missing, remembers both. One writer is assumed: it holds SQLite's write lock."""
+
+    def __init__(self) -> None:
+        self._nouns: dict[Noun, int] = {}
+        self._configs: dict[tuple[int, Config], int] = {}
+
+    def forget(self) -> None:
+        """After a rollback: what was remembered may not be there."""
+        self._nouns.clear()
+        self._configs.clear()
+
+    def find(self, connection: Connection, noun: Noun) -> int | None:
+        """The id of a row, None when it is not there."""
+        if noun not in self._nouns:
+            table, key, _ = row_of(noun)
+            found = _id_of(connection, table, key)
+            if found is None:
+                return None
+            self._nouns[noun] = found
+        return self._nouns[noun]
+
+    def make(self, connection: Connection, noun: Noun) -> int:
+        """The id of a row, inserted when it is not there."""
+        found = self.find(connection, noun)
+        if found is None:
+            table, key, rest = row_of(noun)
+            found = self._nouns[noun] = insert_row(connection, table, key | rest)
+        return found
+
+    def make_configs(self, connection: Connection, kernel_id: int, configs: Iterable[Config]) -> dict[Config, int]:
+        """The ids of a kernel's configs, inserted where they are not there: three statements for any number."""
+        wanted = dict.fromkeys(configs)
+        self._find_configs(connection, kernel_id, wanted)
+        missing = [config for config in wanted if (kernel_id, config) not in self._configs]
+        if missing:
+            rows = [{"kernel_id": kernel_id, "parameters": c.parameters_json, "hash": c.digest} for c in missing]
+            connection.execute(insert(models.config), rows)
+            self._find_configs(connection, kernel_id, missing)
+        return {config: self._configs[kernel_id, config] for config in wanted}
+
+    def _find_configs(self, connection: Connection, kernel_id: int, configs: Iterable[Config]) -> None:
+        by_hash = {config.digest: config for config in configs if (kernel_id, config) not in self._configs}
+        hashes = list(by_hash)
+        for start in range(0, len(hashes), _CHUNK):
+            found = connection.execute(
+                select(models.config.c.hash, models.config.c.config_id).where(
+                    models.config.c.kernel_id == kernel_id, models.config.c.hash.in_(hashes[start : start + _CHUNK])
+                )
+            )
+            self._configs.update({(kernel_id, by_hash[digest]): config_id for digest, config_id in found})
+
+
+def insert_row(connection: Connection, table: Table, row: dict[str, Any]) -> int:
+    """Insert one row and return its id."""
+    inserted = connection.execute(insert(table), row).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])
+
+
+def row_of(noun: Noun) -> tuple[Table, dict[str, Any], dict[str, Any]]:
+    """A value's table, the columns that identify it there, and its other columns."""
+    if isinstance(noun, Problem):
+        return models.problem, noun.fields() | {"extras": _canonical_json(dict(noun.extras))}, {}
+    columns = dataclasses.asdict(noun)
+    if isinstance(noun, Device):
+        return models.device, {"slug": columns.pop("slug")}, columns
+    if isinstance(noun, Environment):
+        digest = hashlib.sha256(_canonical_json(columns).encode()).hexdigest()[:16]
+        return models.environment, {"hash": digest}, columns
+    return models.kernel, columns, {}
+
+
+def _id_of(connection: Connection, table: Table, key: dict[str, Any]) -> int | None:
+    (primary,) = table.primary_key.columns
+    return connection.execute(select(primary).where(*(table.c[name] == value for name, value in key.items()))).scalar()
+
+
+def _canonical_json(value: dict[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,221 @@
+"""What `tuner show` lists: trials, runs, devices, problems."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, select
+
+from tuner.config import Config
+from tuner.device import Device, Environment
+from tuner.problem import Problem
+from tuner.records import Outcome, State
+from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
+from tuner.store.rows import config_of, outcome_of, problem_of, problem_order, value_of
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFilter:
+    """Which trials are asked for; None asks for all.
+
+    Attributes:
+        device: a device's slug.
+        shape: (M, N, K).
+        kernel: a kernel's name.
+        state: how the trial ended.
+    """
+
+    device: str | None = None
+    shape: tuple[int, int, int] | None = None
+    kernel: str | None = None
+    state: State | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """What a query that joins trial, device, problem and kernel must demand."""
+        demanded: list[ColumnElement[bool]] = [] if self.shape is None else _has_shape(self.shape)
+        if self.device is not None:
+            demanded.append(device.c.slug == self.device)
+        if self.kernel is not None:
+            demanded.append(kernel.c.name == self.kernel)
+        if self.state is not None:
+            demanded.append(trial.c.state == self.state.value)
+        return demanded
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial as it is kept; `run` is the run's uuid, `device` its slug, `measured_at` UTC."""
+
+    trial_id: int
+    run: str
+    device: str
+    problem: Problem
+    config: Config
+    kernel_version: int
+    outcome: Outcome
+    measured_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One `tuner run`, with how many trials it recorded; `ended_at` is None while it runs, or when it was killed."""
+
+    run_id: int
+    uuid: str
+    device: str
+    environment: Environment
+    protocol: int
+    tool_version: str
+    argv: tuple[str, ...]
+    host: str
+    started_at: str
+    ended_at: str | None
+    status: str
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device, the other names that drivers gave it, and how much is known of it."""
+
+    device: Device
+    aliases: tuple[str, ...]
+    runs: int
+    trials: int
+    winners: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemRow:
+    """A problem that was tried: how many trials, how many of them COMPLETE, how many current winners."""
+
+    problem: Problem
+    trials: int
+    complete: int
+    winners: int
+
+
+def trials(connection: Connection, asked: TrialFilter, limit: int | None) -> list[TrialRow]:
+    """Trials, the newest first."""
+    query = (
+        _of_trials(select(trial, run.c.uuid, device.c.slug, problem, config, kernel))
+        .where(*asked.conditions())
+        .order_by(trial.c.trial_id.desc())
+        .limit(limit)
+    )
+    return [
+        TrialRow(
+            trial_id=row[trial.c.trial_id],
+            run=row[run.c.uuid],
+            device=row[device.c.slug],
+            problem=problem_of(row),
+            config=config_of(row),
+            kernel_version=row[kernel.c.version],
+            outcome=outcome_of(row),
+            measured_at=row[trial.c.measured_at],
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def count_trials(connection: Connection, asked: TrialFilter) -> int:
+    """How many trials there are."""
+    return int(connection.execute(_of_trials(select(func.count())).where(*asked.conditions())).scalar_one())
+
+
+def runs(connection: Connection, *, device_slug: str | None, limit: int | None) -> list[RunRow]:
+    """Runs, the newest first."""
+    recorded = select(func.count()).where(trial.c.run_id == run.c.run_id).correlate(run).scalar_subquery()
+    query: Select[Any] = (
+        select(run, device.c.slug, environment, recorded.label("trials"))
+        .join_from(run, device, run.c.device_id == device.c.device_id)
+        .join(environment, run.c.environment_id == environment.c.environment_id)
+        .order_by(run.c.run_id.desc())
+        .limit(limit)
+    )
+    if device_slug is not None:
+        query = query.where(device.c.slug == device_slug)
+    plain = ("run_id", "uuid", "protocol", "tool_version", "host", "started_at", "ended_at", "status")
+    return [
+        RunRow(
+            device=row[device.c.slug],
+            environment=value_of(Environment, environment, row),
+            argv=tuple(json.loads(row[run.c.argv])),
+            trials=row["trials"],
+            **{name: row[run.c[name]] for name in plain},
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def devices(connection: Connection) -> list[DeviceRow]:
+    """Devices by slug."""
+
+    def counts(query: Select[Any]) -> dict[int, int]:
+        return {row[0]: row[1] for row in connection.execute(query)}
+
+    of_device = select(run.c.device_id, func.count()).group_by(run.c.device_id)
+    run_counts = counts(of_device)
+    trial_counts = counts(of_device.join_from(trial, run, trial.c.run_id == run.c.run_id))
+    current = select(winner.c.device_id, func.count()).where(winner.c.superseded_by.is_(None))
+    winner_counts = counts(current.group_by(winner.c.device_id))
+    aliases: dict[int, list[str]] = {}
+    for device_id, name in connection.execute(select(device_alias.c.device_id, device_alias.c.name)):
+        aliases.setdefault(device_id, []).append(name)
+    found = []
+    for row in connection.execute(select(device).order_by(device.c.slug)).mappings():
+        key = row[device.c.device_id]
+        names = tuple(sorted(aliases.get(key, ())))
+        known = (counted.get(key, 0) for counted in (run_counts, trial_counts, winner_counts))
+        found.append(DeviceRow(value_of(Device, device, row), names, *known))
+    return found
+
+
+def problems(
+    connection: Connection, *, device_slug: str | None, shape: tuple[int, int, int] | None, limit: int | None
+) -> list[ProblemRow]:
+    """Problems that were tried, sorted; with a device, those tried there and what is known there."""
+    complete = func.count().filter(trial.c.state == State.COMPLETE.value)
+    tried = (
+        select(trial.c.problem_id, func.count().label("trials"), complete.label("complete"))
+        .join_from(trial, run, trial.c.run_id == run.c.run_id)
+        .group_by(trial.c.problem_id)
+    )
+    won = (
+        select(winner.c.problem_id, func.count().label("winners"))
+        .where(winner.c.superseded_by.is_(None))
+        .group_by(winner.c.problem_id)
+    )
+    if device_slug is not None:
+        here = select(device.c.device_id).where(device.c.slug == device_slug).scalar_subquery()
+        tried, won = tried.where(run.c.device_id == here), won.where(winner.c.device_id == here)
+    trial_counts, winner_counts = tried.subquery(), won.subquery()
+    winners = func.coalesce(winner_counts.c.winners, 0).label("winners")
+    query: Select[Any] = (
+        select(problem, trial_counts.c.trials, trial_counts.c.complete, winners)
+        .join_from(problem, trial_counts, problem.c.problem_id == trial_counts.c.problem_id)
+        .outerjoin(winner_counts, problem.c.problem_id == winner_counts.c.problem_id)
+        .where(*([] if shape is None else _has_shape(shape)))
+    )
+    found = [
+        ProblemRow(problem_of(row), row["trials"], row["complete"], row["winners"])
+        for row in connection.execute(query).mappings()
+    ]
+    return sorted(found, key=lambda known: problem_order(known.problem))[:limit]
+
+
+def _of_trials(query: Select[Any]) -> Select[Any]:
+    return (
+        query.join_from(trial, run, trial.c.run_id == run.c.run_id)
+        .join(device, run.c.device_id == device.c.device_id)
+        .join(problem, trial.c.problem_id == problem.c.problem_id)
+        .join(config, trial.c.config_id == config.c.config_id)
+        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+    )
+
+
+def _has_shape(shape: tuple[int, int, int]) -> list[ColumnElement[bool]]:
+    m, n, k = shape
+    return [problem.c.m == m, problem.c.n == n, problem.c.k == k]

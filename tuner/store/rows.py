@@ -1,0 +1,109 @@
+"""Rows read back as the values they were written from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, select
+
+from tuner.config import Config
+from tuner.device import Device, Environment
+from tuner.errors import StoreError, UsageError
+from tuner.problem import Problem
+from tuner.records import Outcome, Resources, State, Winner
+from tuner.store.models import config, device, environment, kernel, problem, run, trial, winner
+
+V = TypeVar("V", Device, Environment)
+
+
+def current_winners(connection: Connection, *conditions: ColumnElement[bool]) -> list[Winner]:
+    """Winners that nothing superseded, sorted by device, problem and environment.
+
+    Args:
+        conditions: on the tables winner, device, environment, problem, config, kernel.
+    """
+    query = (
+        select(winner, device, environment, problem, config, kernel, run.c.protocol, run.c.tool_version)
+        .join_from(winner, device, winner.c.device_id == device.c.device_id)
+        .join(environment, winner.c.environment_id == environment.c.environment_id)
+        .join(problem, winner.c.problem_id == problem.c.problem_id)
+        .join(config, winner.c.config_id == config.c.config_id)
+        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+        .join(run, winner.c.run_id == run.c.run_id)
+        .where(winner.c.superseded_by.is_(None), *conditions)
+    )
+    found = [_winner(row) for row in connection.execute(query).mappings()]
+    return sorted(found, key=lambda w: (w.device.slug, problem_order(w.problem), dataclasses.astuple(w.environment)))
+
+
+def value_of(kind: type[V], table: Table, row: RowMapping) -> V:
+    """A device or an environment from the columns of its table."""
+    return kind(**{field.name: row[table.c[field.name]] for field in dataclasses.fields(kind)})
+
+
+def problem_of(row: RowMapping) -> Problem:
+    """The problem of a row that holds the table's columns.
+
+    Raises:
+        StoreError: the row does not describe a problem.
+    """
+    fields = {column.name: row[column] for column in problem.c if column is not problem.c.problem_id}
+    try:
+        return Problem.from_fields(fields | {"extras": json.loads(fields["extras"])})
+    except (UsageError, ValueError) as e:
+        raise StoreError(f"row {row[problem.c.problem_id]} of the table problem cannot be read: {e}") from e
+
+
+def config_of(row: RowMapping) -> Config:
+    """The config of a row that holds the columns of config and kernel.
+
+    Raises:
+        StoreError: the row does not describe a config.
+    """
+    try:
+        return Config.from_json(row[kernel.c.name], row[config.c.parameters])
+    except UsageError as e:
+        raise StoreError(f"row {row[config.c.config_id]} of the table config cannot be read: {e}") from e
+
+
+def outcome_of(row: RowMapping) -> Outcome:
+    """The outcome of a row that holds trial's columns."""
+    names = {field.name for field in dataclasses.fields(Outcome)} - {"state", "resources"}
+    return Outcome(
+        state=State(row[trial.c.state]),
+        resources=Resources(**{field.name: row[trial.c[field.name]] for field in dataclasses.fields(Resources)}),
+        **{name: row[trial.c[name]] for name in names},
+    )
+
+
+def outcome_columns(outcome: Outcome) -> dict[str, Any]:
+    """What `outcome_of` reads back: trial's columns by name."""
+    columns = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(Outcome)}
+    resources = columns.pop("resources")
+    return columns | dataclasses.asdict(resources) | {"state": outcome.state.value}
+
+
+def problem_order(key: Problem) -> tuple[Any, ...]:
+    """What problems are sorted by: as they compare, but `extras` as text, since those of two ops may not compare."""
+    fields = key.fields()
+    extras = json.dumps(fields.pop("extras"), sort_keys=True)
+    return (*fields.values(), extras)
+
+
+def _winner(row: RowMapping) -> Winner:
+    return Winner(
+        device=value_of(Device, device, row),
+        environment=value_of(Environment, environment, row),
+        problem=problem_of(row),
+        config=config_of(row),
+        kernel_version=row[kernel.c.version],
+        protocol=row[run.c.protocol],
+        tool_version=row[run.c.tool_version],
+        decided_at=row[winner.c.decided_at],
+        median_us=row[winner.c.median_us],
+        default_us=row[winner.c.default_us],
+        vendor_us=row[winner.c.vendor_us],
+        ties=len(json.loads(row[winner.c.ties])),
+    )

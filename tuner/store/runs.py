@@ -1,0 +1,95 @@
+"""A run: one `tuner run` on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+
+from sqlalchemy import Connection, insert, select, update
+
+from tuner import __version__
+from tuner.device import Device, Environment
+from tuner.records import PROTOCOL
+from tuner.store import models
+from tuner.store.keys import Keys, insert_row
+
+
+class RunStatus(str, Enum):
+    """How a run stands."""
+
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    INTERRUPTED = "INTERRUPTED"
+    FAILED = "FAILED"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One `tuner run` on one device, as the store knows it.
+
+    Attributes:
+        id: the row's key, good in this database only.
+        uuid: the run's name in every database it is merged into.
+        device, environment: where its trials are measured.
+        protocol: the measuring protocol's number.
+        tool_version: of triton-tuner.
+    """
+
+    id: int
+    uuid: str
+    device: Device
+    environment: Environment
+    protocol: int
+    tool_version: str
+
+
+def begin(
+    connection: Connection, keys: Keys, device: Device, environment: Environment, *, argv: Sequence[str], host: str
+) -> Run:
+    """Insert a run that is RUNNING; see `Store.begin_run`."""
+    table = models.run
+    device_id = keys.make(connection, device)
+    _keep_name(connection, device_id, device.name)
+    killed = (table.c.device_id == device_id, table.c.host == host, table.c.status == RunStatus.RUNNING.value)
+    connection.execute(update(table).where(*killed).values(status=RunStatus.INTERRUPTED.value))
+    run = Run(0, str(uuid.uuid4()), device, environment, PROTOCOL, __version__)
+    row = {
+        "uuid": run.uuid,
+        "device_id": device_id,
+        "environment_id": keys.make(connection, environment),
+        "protocol": run.protocol,
+        "tool_version": run.tool_version,
+        "argv": json.dumps(list(argv)),
+        "host": host,
+        "started_at": now(),
+        "status": RunStatus.RUNNING.value,
+    }
+    return dataclasses.replace(run, id=insert_row(connection, table, row))
+
+
+def end(connection: Connection, run: Run, status: RunStatus) -> None:
+    """Say how a run ended, and when."""
+    ended = {"status": status.value, "ended_at": now()}
+    connection.execute(update(models.run).where(models.run.c.run_id == run.id).values(ended))
+
+
+def now() -> str:
+    """The time as the database holds it: UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _keep_name(connection: Connection, device_id: int, name: str) -> None:
+    """Keep a driver's name of a device as an alias, unless it is the device's own or known."""
+    device, alias = models.device, models.device_alias
+    own = select(device.c.name).where(device.c.device_id == device_id, device.c.name == name)
+    other = select(alias.c.name).where(alias.c.device_id == device_id, alias.c.name == name)
+    if connection.execute(own.union_all(other)).first() is None:
+        connection.execute(insert(alias), {"device_id": device_id, "name": name})

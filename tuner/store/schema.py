@@ -1,0 +1,202 @@
+"""The schema's revision: whether a database is empty, behind, at the head or ahead, and how it moves.
+
+The migrations are the only truth of the schema. Alembic is imported when a migration or a comparison needs it, since it
+takes longer to import than a database takes to open.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Engine, column, func, inspect, select, table
+
+from tuner.errors import SchemaError
+from tuner.store import models
+from tuner.store.backup import backup_file
+from tuner.store.engine import Database, faults, locate, open_engine, writing
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+HEAD = "0001"
+"""The revision this version reads and writes: the newest of migrations/versions (a test compares them)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """What `upgrade` did.
+
+    Attributes:
+        location: of the database.
+        before, after: revisions; None is an empty database.
+        backup: the copy made before, None when there were no rows, nothing to do, or no file (a server's database).
+    """
+
+    location: str
+    before: str | None
+    after: str
+    backup: Path | None
+
+
+def revision(connection: Connection, database: Database) -> str | None:
+    """The revision of a database; None when it is empty.
+
+    Raises:
+        SchemaError: it has tables, but none that say which revision of ours they are.
+    """
+    tables = inspect(connection).get_table_names()
+    if not tables:
+        return None
+    found = None
+    if "alembic_version" in tables:
+        found = connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
+    if found is None:
+        raise SchemaError(
+            f"{database.label} is no database of triton-tuner (it has the tables {', '.join(sorted(tables)[:5])}):"
+            " name another with --db or $TUNER_DB"
+        )
+    return str(found)
+
+
+def prepare(engine: Engine, database: Database, *, read_only: bool) -> None:
+    """Make sure that a database is at the head: an empty one is brought there, any other is refused.
+
+    Processes that start at once do not race: one migrates, under the write lock, and the others wait for it.
+
+    Raises:
+        SchemaError: it is behind, ahead, somebody else's, or empty and `read_only`.
+    """
+    with engine.connect() as connection:
+        found = revision(connection, database)
+    if found is None and not read_only:
+        with migrating(engine) as connection:
+            found = revision(connection, database)
+            if found is None:
+                migrate(connection)
+                found = HEAD
+    if found != HEAD:
+        raise _refusal(found, database)
+
+
+def upgrade(location: str | None = None) -> Upgrade:
+    """Bring a database to the head, in one transaction; one that has rows is copied first.
+
+    Raises:
+        SchemaError: it is ahead, or somebody else's.
+        StoreError: it cannot be opened, locked, copied or written; it is as it was.
+    """
+    database = locate(location)
+    with faults(database):
+        engine = open_engine(database, read_only=False)
+        try:
+            with migrating(engine) as connection:
+                before = revision(connection, database)
+                if before == HEAD:
+                    return Upgrade(database.label, before, HEAD, None)
+                if before is not None and before not in _known():
+                    raise _refusal(before, database)
+                copy = None
+                if database.path is not None and before is not None and _has_rows(connection):
+                    # The write lock is held: what is copied is what is upgraded.
+                    copy = backup_file(database.path, revision=before)
+                migrate(connection)
+                return Upgrade(database.label, before, HEAD, copy)
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def migrating(engine: Engine) -> Iterator[Connection]:
+    """A connection with the write lock in one transaction, foreign keys checked only at its end.
+
+    A migration that rebuilds a table drops it for a moment, which SQLite would take for deleting its rows, and foreign
+    keys cannot be switched off inside a transaction.
+
+    Raises:
+        SchemaError: rows are left that refer to missing rows; everything is rolled back.
+    """
+    with writing(engine).connect() as connection:
+        sqlite = connection.dialect.name == "sqlite"
+        if sqlite:
+            _pragma(connection, "foreign_keys = OFF")
+        try:
+            with connection.begin():
+                yield connection
+                if sqlite and (broken := connection.exec_driver_sql("PRAGMA foreign_key_check").all()):
+                    raise SchemaError(f"the migration would leave {len(broken)} rows whose parents are missing")
+        finally:
+            if sqlite:
+                _pragma(connection, "foreign_keys = ON")
+
+
+def migrate(connection: Connection) -> None:
+    """Run every migration up to the head inside the caller's transaction."""
+    from alembic import command
+
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
+
+
+def drift(connection: Connection) -> list[str]:
+    """In what the schema of a database at the head differs from what it should be; one sentence each."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    differences = compare_metadata(MigrationContext.configure(connection), models.metadata)
+    views = inspect(connection).get_view_names()
+    return [f"differs: {' '.join(str(part) for part in difference)}" for difference in differences] + [
+        f"missing: view {view}" for view in models.VIEWS if view not in views
+    ]
+
+
+def scripts() -> Path:
+    """The folder of the migrations: migrations/ of a checkout, tuner/_migrations of a wheel."""
+    return Path(next(iter(importlib.import_module("tuner._migrations").__path__)))
+
+
+def _config() -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _known() -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
+def _refusal(found: str | None, database: Database) -> SchemaError:
+    from tuner import __version__
+
+    typed = shlex.quote(database.label)
+    if found is None:
+        return SchemaError(f"{database.label} is empty: `tuner run --db {typed}` fills it")
+    if found in _known():
+        cure = f"run `tuner db upgrade --db {typed}`"
+        return SchemaError(f"{database.label} has schema {found}, this version needs {HEAD}: {cure}")
+    return SchemaError(
+        f"{database.label} has schema {found}, newer than the {HEAD} of this version ({__version__}):"
+        " upgrade triton-tuner, or name another with --db"
+    )
+
+
+def _has_rows(connection: Connection) -> bool:
+    names = set(inspect(connection).get_table_names()) - {"alembic_version"}
+    return any(connection.execute(select(func.count()).select_from(table(name))).scalar_one() for name in sorted(names))
+
+
+def _pragma(connection: Connection, assignment: str) -> None:
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    driver.execute(f"PRAGMA {assignment}")

@@ -1,0 +1,201 @@
+"""The store: what a sweep writes to the database, and what everyone reads from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+
+from sqlalchemy import Connection, Engine
+
+from tuner.config import Config
+from tuner.device import Device, Environment
+from tuner.problem import Problem
+from tuner.records import KernelVersion, Outcome, Trial, Verdict, Winner
+from tuner.store import listing, models, rows, runs, schema, trials, verdicts
+from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, settle_journal, writing
+from tuner.store.keys import Keys
+from tuner.store.listing import DeviceRow, ProblemRow, RunRow, TrialFilter, TrialRow
+from tuner.store.runs import Run, RunStatus
+
+__all__ = ["Run", "RunStatus", "Store", "TrialFilter"]
+
+_EVERY_TRIAL = TrialFilter()
+
+
+class Store:
+    """An open database of trials and winners; a context manager. `Store.open` makes one.
+
+    Every method raises StoreError, one line, when the database cannot be read or written; each write is one
+    transaction, so that nothing is half written.
+    """
+
+    def __init__(self, engine: Engine, database: Database) -> None:
+        """Use an engine whose database is at the head; `Store.open` makes sure of that."""
+        self._engine = engine
+        self._database = database
+        self._keys = Keys()
+
+    @classmethod
+    def open(
+        cls, location: str | None = None, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> Store:
+        """Open a database; a missing or empty one is made and brought to the newest schema.
+
+        Args:
+            location: a path or a URL; None means `$TUNER_DB`, else the user data folder.
+            read_only: never write, not even the schema.
+            busy_timeout_s: how long to wait for another process's lock on a SQLite file, seconds.
+
+        Raises:
+            SchemaError: its schema is behind (the message holds the command), ahead, or somebody else's.
+            StoreError: it cannot be opened; it is as it was.
+        """
+        database = locate(location)
+        with faults(database):
+            engine = open_engine(database, read_only=read_only, timeout_s=busy_timeout_s)
+            try:
+                schema.prepare(engine, database, read_only=read_only)
+                if database.path is not None and not read_only:
+                    settle_journal(engine, database.path)
+            except BaseException:
+                engine.dispose()
+                raise
+        return cls(engine, database)
+
+    @property
+    def location(self) -> str:
+        """Where the database is, as commands take it; a password is masked."""
+        return self._database.label
+
+    def close(self) -> None:
+        """Close every connection."""
+        with faults(self._database):
+            self._engine.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def begin_run(self, device: Device, environment: Environment, *, argv: Sequence[str], host: str) -> Run:
+        """Start a run under the current protocol.
+
+        A run of this host and device that was killed still says RUNNING: it becomes INTERRUPTED.
+
+        Args:
+            device, environment: where trials will be measured.
+            argv: the command line.
+            host: the machine's name.
+        """
+        with self._writing() as connection:
+            return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
+
+    def end_run(self, run: Run, status: RunStatus) -> None:
+        """Say how a run ended."""
+        with self._writing() as connection:
+            runs.end(connection, run, status)
+
+    def record(self, run: Run, measured: Iterable[Trial]) -> None:
+        """Keep trials, all or none.
+
+        Raises:
+            StoreError: also when one of them was recorded by this run before.
+        """
+        batch = list(measured)
+        if not batch:
+            return
+        with self._writing() as connection:
+            trials.record(connection, self._keys, run, batch)
+
+    def settled(
+        self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
+    ) -> dict[Config, Outcome]:
+        """What is known already: the newest outcome of each config, whichever run it comes from.
+
+        Args:
+            device, environment, problem: what the trials must have been measured on, under the current protocol.
+            kernels: op, name and version that the trials must have been measured with; a source hash does not count.
+        """
+        with self._reading() as connection:
+            return trials.settled(connection, self._keys, (device, environment, problem), kernels)
+
+    def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
+        """Make a verdict the current winner of (device, environment, problem); the one before is superseded.
+
+        Args:
+            run: the run that held the finals.
+            problem: what was decided.
+            kernel: of the verdict's config.
+            verdict: the outcome of the finals.
+
+        Raises:
+            StoreError: also when the config has no COMPLETE trial on this device, environment and protocol.
+        """
+        with self._writing() as connection:
+            verdicts.decide(connection, self._keys, run, problem, version=kernel, verdict=verdict)
+
+    def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
+        """The current winner of a problem, None when nobody decided one."""
+        winner = models.winner
+        with self._reading() as connection:
+            key = [self._keys.find(connection, noun) for noun in (device, environment, problem)]
+            columns = (winner.c.device_id, winner.c.environment_id, winner.c.problem_id)
+            if None in key:
+                return None
+            found = rows.current_winners(connection, *(c == value for c, value in zip(columns, key, strict=True)))
+        return found[0] if found else None
+
+    def winners(self, *, device_slug: str | None = None) -> list[Winner]:
+        """Current winners of a device, or of all, sorted by device, problem and environment."""
+        conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
+        with self._reading() as connection:
+            return rows.current_winners(connection, *conditions)
+
+    def trials(self, asked: TrialFilter = _EVERY_TRIAL, *, limit: int | None = None) -> list[TrialRow]:
+        """Trials, the newest first."""
+        with self._reading() as connection:
+            return listing.trials(connection, asked, limit)
+
+    def count_trials(self, asked: TrialFilter = _EVERY_TRIAL) -> int:
+        """How many trials there are."""
+        with self._reading() as connection:
+            return listing.count_trials(connection, asked)
+
+    def runs(self, *, device_slug: str | None = None, limit: int | None = None) -> list[RunRow]:
+        """Runs, the newest first."""
+        with self._reading() as connection:
+            return listing.runs(connection, device_slug=device_slug, limit=limit)
+
+    def devices(self) -> list[DeviceRow]:
+        """Devices by slug."""
+        with self._reading() as connection:
+            return listing.devices(connection)
+
+    def problems(
+        self,
+        *,
+        device_slug: str | None = None,
+        shape: tuple[int, int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[ProblemRow]:
+        """Problems that were tried, sorted; with a device, those tried there and what is known there."""
+        with self._reading() as connection:
+            return listing.problems(connection, device_slug=device_slug, shape=shape, limit=limit)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with faults(self._database), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        try:
+            with faults(self._database), writing(self._engine).begin() as connection:
+                yield connection
+        except BaseException:
+            self._keys.forget()
+            raise

@@ -1,0 +1,62 @@
+"""How trials are kept, and which of them need not be measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, insert, select, tuple_
+
+from tuner.config import Config
+from tuner.device import Device, Environment
+from tuner.problem import Problem
+from tuner.records import PROTOCOL, KernelVersion, Outcome, Trial
+from tuner.store import rows
+from tuner.store.keys import Keys
+from tuner.store.models import config, kernel, run, trial
+from tuner.store.runs import Run, now
+
+
+def record(connection: Connection, keys: Keys, measured_by: Run, trials: Sequence[Trial]) -> None:
+    """Insert trials: a handful of statements for any number of them; see `Store.record`."""
+    config_ids: dict[tuple[KernelVersion, Config], int] = {}
+    for version in dict.fromkeys(tried.kernel for tried in trials):
+        configs = [tried.config for tried in trials if tried.kernel == version]
+        made = keys.make_configs(connection, keys.make(connection, version), configs)
+        config_ids.update({(version, config): config_id for config, config_id in made.items()})
+    measured_at = now()
+    inserted = [
+        {
+            "run_id": measured_by.id,
+            "problem_id": keys.make(connection, tried.problem),
+            "config_id": config_ids[tried.kernel, tried.config],
+            "measured_at": measured_at,
+            **rows.outcome_columns(tried.outcome),
+        }
+        for tried in trials
+    ]
+    connection.execute(insert(trial), inserted)
+
+
+def settled(
+    connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem], kernels: Iterable[KernelVersion]
+) -> dict[Config, Outcome]:
+    """The newest outcome of each config under the current protocol; see `Store.settled`."""
+    device_id, environment_id, problem_id = (keys.find(connection, noun) for noun in place)
+    if device_id is None or environment_id is None or problem_id is None:
+        return {}
+    versions = [(version.op, version.name, version.version) for version in kernels]
+    query = (
+        select(trial, config, kernel)
+        .join_from(trial, run, trial.c.run_id == run.c.run_id)
+        .join(config, trial.c.config_id == config.c.config_id)
+        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+        .where(
+            trial.c.problem_id == problem_id,
+            run.c.device_id == device_id,
+            run.c.environment_id == environment_id,
+            run.c.protocol == PROTOCOL,
+            tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(versions),
+        )
+        .order_by(trial.c.trial_id)  # of one config the last entry stays in the dict: the newest
+    )
+    return {rows.config_of(row): rows.outcome_of(row) for row in connection.execute(query).mappings()}
