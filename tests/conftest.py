@@ -107,6 +107,7 @@ def make_database() -> Callable[..., Path]:
         if not path.exists():
             schema.upgrade(str(path))
         with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("PRAGMA journal_mode = WAL")
             for row in rows:
                 add_winner(connection, row, device)
         return path
@@ -135,7 +136,7 @@ def add_winner(connection: sqlite3.Connection, row: Row, device: Device) -> None
     problem_id = key("problem", **{**row.problem.fields(), "extras": extras})
     shared = {"device_id": device_id, "environment_id": environment_id}
     version = {"protocol": row.made.protocol, "tool_version": row.made.tool_version}
-    run = {**shared, **version, "uuid": f"run {environment_id} {version}", "argv": "[]", "host": "here"}
+    run = {**shared, **version, "uuid": f"run {shared} {version}", "argv": "[]", "host": "here"}
     run_id = key("run", **run, started_at="2026-01-31T11:00:00Z", status="DONE")
     trial = {"run_id": run_id, "problem_id": problem_id, "config_id": config_id, "state": "COMPLETE"}
     figures = {"median_us": row.median_us, "samples": 30, "message": "", "measured_at": "2026-01-31T11:30:00Z"}

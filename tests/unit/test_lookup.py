@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+import time
+import timeit
+
+import pytest
+
+import tuner
+from tuner import device as devices
+from tuner import registry
+from tuner.config import Config
+from tuner.device import INTERPRETER, KNOWN, Environment
+from tuner.errors import DeviceError, KernelError
+from tuner.problem import Problem
+from tuner.runtime import lookup as lookups
+from tuner.runtime import sources
+from tuner.runtime.lookup import command
+from tuner.runtime.table import Provenance
+from tuner.suite import load as load_suite
+
+H200 = KNOWN["sm_90"]
+PROBLEM = Problem(64, 512, 256)
+
+pytestmark = pytest.mark.usefixtures("toy", "no_tables")
+
+
+@pytest.fixture
+def tuned(tmp_path, make_row, make_table):
+    """Name a table with these rows."""
+
+    def name(*rows):
+        tuner.use(make_table(*rows).write(tmp_path))
+
+    return name
+
+
+def made_under(triton: str) -> Provenance:
+    return Provenance(Environment(triton, "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
+
+
+def at(m: int) -> Problem:
+    return PROBLEM.with_shape(m, 512, 256)
+
+
+def test_a_tuned_problem_gets_its_own_config(tuned, make_row, caplog):
+    tuned(make_row(64, block=64))
+    match = tuner.lookup(PROBLEM, H200)
+    assert (match.kernel, match.config["BLOCK_SIZE_M"], match.rule, match.grade) == ("toy", 64, "exact", "exact")
+    assert caplog.records == []
+
+
+def test_the_answer_is_kept(tuned, make_row):
+    tuned(make_row(64))
+    assert tuner.lookup(Problem(64, 512, 256), H200) is tuner.lookup(Problem(64, 512, 256), H200)
+    assert pickle.loads(pickle.dumps(tuner.lookup(PROBLEM, H200))) == tuner.lookup(PROBLEM, H200)
+
+
+@pytest.mark.parametrize(("m", "expected"), [(100, 128), (65, 64), (256, 128), (32, 64), (90, 64), (91, 128)])
+def test_an_untuned_m_borrows_from_the_nearest_by_its_logarithm(m, expected, tuned, make_row, caplog):
+    tuned(make_row(64, block=32), make_row(128, block=64))
+    match = tuner.lookup(at(m), H200)
+    assert (match.rule, match.config["BLOCK_SIZE_M"]) == ("near_m", expected // 2)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("m", [1, 31, 257, 4096])
+def test_an_m_further_away_than_a_factor_of_two_borrows_nothing(m, tuned, make_row):
+    tuned(make_row(64), make_row(128))
+    assert tuner.lookup(at(m), H200).rule == "default"
+
+
+def test_of_two_neighbours_as_far_the_taller_is_taken(tuned, make_row):
+    tuned(make_row(32, block=16), make_row(128, block=64))
+    assert tuner.lookup(at(64), H200).config["BLOCK_SIZE_M"] == 64
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"aligned": False},
+        {"layout": "nt"},
+        {"dtype": "bf16"},
+        {"out_dtype": "fp32"},
+        {"epilogue": "bias"},
+        {"n": 1024},
+        {"k": 512},
+        {"extras": {"window": 3}},
+    ],
+)
+def test_nothing_is_borrowed_from_another_class_of_problem(other, tuned, make_row):
+    tuned(make_row(64, **other), make_row(65, **other))
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+
+
+def test_a_row_of_another_triton_is_compatible(tuned, make_row):
+    tuned(make_row(64, made=made_under("3.6.0")))
+    assert tuner.lookup(PROBLEM, H200).grade == "compatible"
+
+
+def test_of_a_databases_environments_this_triton_comes_first(tmp_path, make_row, make_database):
+    ours, newer = make_row(64, block=32), make_row(64, block=64, made=made_under("3.9.0"))
+    tuner.use(make_database(tmp_path / "tuner.db", ours, newer))
+    assert tuner.lookup(PROBLEM, H200) == lookups.Match("toy", ours.config, "exact", f"{tmp_path}/tuner.db", "exact")
+
+
+def test_a_row_of_another_kernel_version_is_stale_and_not_used(tuned, make_row, caplog):
+    tuned(make_row(64, block=64, version=2))
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+    (record,) = caplog.records
+    assert "stale: measured with version 2 of toy, here is 1" in record.getMessage()
+
+
+BAD = {
+    "an unknown kernel": Config("gone", BLOCK_SIZE_M=32, num_warps=4),
+    "a config too big for this device": Config("toy", BLOCK_SIZE_M=512, num_warps=4),
+    "a config without num_warps": Config("toy", BLOCK_SIZE_M=32),
+    "a config with a parameter too many": Config("toy", BLOCK_SIZE_M=32, num_warps=4, WINGS=2),
+    "a config whose size is a word": Config("toy", BLOCK_SIZE_M="large", num_warps=4),
+}
+
+
+@pytest.mark.parametrize("config", BAD.values(), ids=BAD.keys())
+def test_a_bad_row_is_one_miss_with_one_warning(config, tuned, make_row, caplog):
+    tuned(make_row(64, config=config), make_row(1024))
+    for _ in range(3):
+        assert tuner.lookup(PROBLEM, H200).rule == "default"
+    assert tuner.lookup(at(1024), H200).rule == "exact"
+    (record,) = caplog.records
+    assert "refused" in record.getMessage()
+    assert "refused by rule exact" in tuner.explain(PROBLEM, H200)
+
+
+def test_after_a_bad_row_the_next_source_is_asked(tmp_path, tuned, make_row, make_database, caplog):
+    tuner.use(make_database(tmp_path / "tuner.db", make_row(64, block=64)))
+    tuned(make_row(64, config=Config("gone")))
+    assert tuner.lookup(PROBLEM, H200).source.endswith("tuner.db")
+    assert len(caplog.records) == 1
+
+
+def test_a_neighbour_that_cannot_serve_is_passed_over_for_the_next(tuned, make_row):
+    tuned(make_row(65, block=512), make_row(90, block=64))
+    assert tuner.lookup(PROBLEM, H200).config["BLOCK_SIZE_M"] == 64
+
+
+def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
+    for _ in range(3):
+        tuner.lookup(PROBLEM, H200)
+    (record,) = caplog.records
+    assert (record.levelname, record.name) == ("WARNING", "tuner.runtime.lookup")
+    assert record.getMessage() == (
+        f"no tuned config for {PROBLEM} on {H200.slug}: using the default formula's, "
+        "toy(BLOCK_SIZE_M=16, num_warps=4). Performance may be below what tuning finds; to tune it: "
+        "tuner run --shape 64x512x256 --dtype float16 --layout nn"
+    )
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(3, 5, 7, dtype="bf16", layout="nt", epilogue="bias+silu"),
+        Problem(64, 512, 256, aligned=False),
+        Problem(64, 512, 256, a_dtype="e5m2", b_dtype="e4m3", out_dtype="fp16"),
+        Problem(64, 512, 256, dtype="fp32", precision="tf32"),
+    ],
+)
+def test_the_command_of_a_problem_with_more_parts_writes_a_suite_of_exactly_it(problem, tmp_path):
+    import subprocess
+
+    write, run = command(problem).split(" && ")
+    subprocess.run(write, shell=True, check=True, cwd=tmp_path)
+    assert run == "tuner run --suite missed.csv"
+    assert load_suite(str(tmp_path / "missed.csv")) == [problem]
+
+
+def test_a_problem_that_no_kernel_serves_is_an_error_with_the_reason():
+    with pytest.raises(KernelError, match="no tt"):
+        tuner.lookup(Problem(64, 512, 256, layout="tt"), H200)
+    with pytest.raises(KernelError):
+        tuner.explain(Problem(64, 512, 256, layout="tt"), H200)
+
+
+def test_this_process_own_device_is_found_once(monkeypatch, tuned, make_row):
+    asked = []
+    monkeypatch.setattr(devices, "current", lambda: asked.append(1) or H200)
+    tuned(make_row(64))
+    assert {tuner.lookup(at(m)).rule for m in (64, 65, 66)} == {"exact", "near_m"}
+    assert tuner.lookup(PROBLEM) == tuner.lookup(PROBLEM, H200)
+    assert asked == [1]
+
+
+def test_without_a_device_the_error_says_so(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="no GPU found"):
+        tuner.lookup(PROBLEM)
+
+
+def test_each_device_has_its_own_answers(tmp_path, make_row, make_table):
+    make_table(make_row(64, block=64)).write(tmp_path)
+    make_table(make_row(64, block=16), device=INTERPRETER).write(tmp_path)
+    tuner.use(tmp_path)
+    blocks = [tuner.lookup(PROBLEM, device).config["BLOCK_SIZE_M"] for device in (H200, INTERPRETER, H200)]
+    assert blocks == [64, 16, 64]
+
+
+def test_naming_a_table_replaces_answers_given_before(tuned, make_row):
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+    tuned(make_row(64))
+    assert tuner.lookup(PROBLEM, H200).rule == "exact"
+    tuner.use(None)
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+
+
+def test_the_database_is_read_once_and_not_again_when_it_changes(tmp_path, monkeypatch, make_row, make_database):
+    path = make_database(tmp_path / "tuner.db", make_row(64))
+    monkeypatch.setenv("TUNER_DB", str(path))
+    tuner.use(None)
+    tuner.lookup(PROBLEM, H200)
+    path.unlink()
+    assert tuner.lookup(at(65), H200).rule == "near_m"
+
+
+def test_sixteen_threads_that_ask_first_read_every_source_once_and_log_once(
+    tmp_path, monkeypatch, make_row, make_table, caplog
+):
+    reads = []
+
+    def slow(path):
+        reads.append(path)
+        time.sleep(0.05)
+        return load(path)
+
+    load = sources.table.load
+    tuner.use(make_table(make_row(64)).write(tmp_path))
+    monkeypatch.setattr(sources.table, "load", slow)
+    start, answers = threading.Barrier(16), []
+
+    def ask(number: int) -> None:
+        start.wait()
+        answers.append((tuner.lookup(PROBLEM, H200), tuner.lookup(at(4096), H200)))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(answers) == 16
+    assert len({id(match) for pair in answers for match in pair}) == 2
+    assert len(reads) == 1
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_in_the_middle_of_a_first_lookup_can_look_up(tuned, make_row):
+    tuned(make_row(64))
+    with_lock, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lookups._lock:
+            with_lock.set()
+            forked.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    with_lock.wait(30)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if tuner.lookup(PROBLEM, H200).rule == "exact" else 3)
+    deadline = time.monotonic() + 20
+    ended = 0
+    while not ended and time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    forked.set()
+    holder.join()
+    if not ended:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert ended
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_formula_that_looks_something_up_itself_does_not_block(monkeypatch, toy):
+    import dataclasses
+
+    def formula(problem, device):
+        return tuner.lookup(at(128), device).config if problem.m != 128 else Config("toy", BLOCK_SIZE_M=64, num_warps=4)
+
+    nested = dataclasses.replace(toy, default_config=formula)
+    monkeypatch.setattr(registry, "specs", lambda: {("matmul", "toy"): nested})
+    assert tuner.lookup(PROBLEM, H200).config["BLOCK_SIZE_M"] == 64
+
+
+def test_answers_do_not_grow_without_bound(monkeypatch):
+    monkeypatch.setattr(lookups, "MEMO_LIMIT", 100)
+    for m in range(1, 250):
+        tuner.lookup(at(m), H200)
+    assert len(lookups.desk().answers) <= 100
+
+
+def test_a_hit_takes_no_lock_and_about_a_microsecond_at_most(tuned, make_row, monkeypatch):
+    tuned(make_row(64))
+    monkeypatch.setattr(devices, "current", lambda: H200)
+    tuner.lookup(PROBLEM)
+    with lookups._lock:
+        found = []
+        thread = threading.Thread(target=lambda: found.append(tuner.lookup(PROBLEM)))
+        thread.start()
+        thread.join(10)
+        assert found
+    lookup = tuner.lookup
+    seconds = min(timeit.repeat(lambda: lookup(PROBLEM), number=20_000, repeat=7)) / 20_000
+    assert seconds < 2e-6  # 0.2 us on a quiet machine; this one may be shared
+
+
+def test_ten_thousand_rows_load_within_seconds(tmp_path, make_row, make_table):
+    path = make_table(*(make_row(m) for m in range(1, 10_001))).write(tmp_path)
+    assert len(json.loads(path.read_text())["rows"]) == 10_000
+    start = time.perf_counter()
+    tuner.use(path)
+    tuner.lookup(PROBLEM, H200)
+    assert time.perf_counter() - start < 10

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import textwrap
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tuner.device import INTERPRETER, KNOWN
+from tuner.errors import TableError
+from tuner.problem import Problem
+from tuner.runtime import sources
+
+H200 = KNOWN["sm_90"]
+PROBLEM = Problem(64, 512, 256)
+
+pytestmark = pytest.mark.usefixtures("toy", "no_tables")
+
+
+@pytest.fixture
+def ship(tmp_path, monkeypatch):
+    """Make a package importable that ships tables by an entry point, as installing its wheel would."""
+    points: list[EntryPoint] = []
+    monkeypatch.setattr(sources, "entry_points", lambda group: points if group == "tuner.tables" else [])
+
+    def make(name: str, *tables, code: str = "") -> Path:
+        folder = tmp_path / "site"
+        for part in name.split("."):
+            folder /= part
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "__init__.py").write_text(code)
+        for table in tables:
+            table.write(folder)
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        points.append(EntryPoint(name.replace(".", "-"), name, "tuner.tables"))
+        return folder
+
+    return make
+
+
+def source_of(problem: Problem = PROBLEM, device=H200) -> str:
+    return tuner.lookup(problem, device).source
+
+
+def test_sources_are_asked_in_order_and_the_first_hit_wins(
+    tmp_path, monkeypatch, make_row, make_table, make_database, ship
+):
+    expected = []
+    folder = ship("mylib.tuned", make_table(make_row()))
+    tuner.use(None)
+    assert source_of() == "package mylib.tuned"
+    db = make_database(tmp_path / "user.db", make_row())
+    monkeypatch.setenv("TUNER_DB", str(db))
+    tuner.use(None)
+    assert source_of() == f"database {db}"
+    (tmp_path / "b").mkdir()
+    path = make_table(make_row()).write(tmp_path / "b")
+    monkeypatch.setenv("TUNER_TABLES", os.pathsep.join([str(tmp_path / "b"), str(path)]))
+    tuner.use(None)
+    assert source_of() == f"$TUNER_TABLES {tmp_path / 'b'}"
+    for where in (path, folder, db):
+        tuner.use(where)
+        expected.append(str(where))
+        assert source_of() == expected[-1]
+
+
+def test_an_exact_row_of_a_later_source_beats_a_neighbour_of_an_earlier_one(tmp_path, make_row, make_table, ship):
+    ship("mylib.tuned", make_table(make_row(64)))
+    (tmp_path / "near").mkdir()
+    tuner.use(make_table(make_row(96)).write(tmp_path / "near"))
+    assert source_of() == "package mylib.tuned"
+    assert source_of(PROBLEM.with_shape(112, 512, 256)).startswith(str(tmp_path / "near"))
+
+
+def test_of_a_folder_only_this_devices_tables_are_read(tmp_path, make_row, make_table, caplog):
+    make_table(make_row()).write(tmp_path)
+    make_table(make_row(), device=INTERPRETER).write(tmp_path)
+    (tmp_path / "matmul--nvidia-b200-sm100-148.json").write_text("{ broken")
+    (tmp_path / "package.json").write_text("{ somebody else's")
+    tuner.use(tmp_path)
+    assert tuner.lookup(PROBLEM, H200).rule == "exact"
+    assert caplog.records == []
+
+
+def test_interpreter_rows_are_never_offered_to_a_gpu(tmp_path, make_row, make_table, make_database, caplog):
+    tuner.use(make_table(make_row(), device=INTERPRETER).write(tmp_path))
+    tuner.use(make_database(tmp_path / "tuner.db", make_row(), device=INTERPRETER))
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+    assert tuner.lookup(PROBLEM, INTERPRETER).rule == "exact"
+
+
+def test_a_table_of_another_device_is_not_used_whatever_its_file_is_called(tmp_path, make_row, make_table):
+    written = make_table(make_row(), device=KNOWN["sm_100"]).write(tmp_path)
+    tuner.use(written.rename(tmp_path / f"matmul--{H200.slug}.json"))
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+    assert "it is for nvidia-b200-sm100-148" in tuner.explain(PROBLEM, H200)
+
+
+def test_a_shipped_package_is_read_without_running_its_code(make_row, make_table, ship):
+    ship("heavylib.inner.tuned", make_table(make_row()), code="raise RuntimeError('imported')")
+    tuner.use(None)
+    assert source_of() == "package heavylib.inner.tuned"
+    assert not [name for name in sys.modules if name.startswith("heavylib")]
+
+
+def test_a_package_in_a_zip_file_is_read(tmp_path, make_row, make_table, ship, monkeypatch):
+    import zipfile
+
+    folder = ship("ziplib.tuned", make_table(make_row()))
+    archive = tmp_path / "lib.zip"
+    with zipfile.ZipFile(archive, "w") as writer:
+        for path in (folder.parent).rglob("*"):
+            writer.write(path, path.relative_to(folder.parent.parent))
+    for path in sorted(folder.parent.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.parent.rmdir()
+    monkeypatch.syspath_prepend(str(archive))
+    tuner.use(None)
+    assert source_of() == "package ziplib.tuned"
+
+
+def test_an_entry_point_to_nowhere_is_one_warning_and_the_next_package_serves(make_row, make_table, ship, caplog):
+    ship("alib.tuned", make_table(make_row()))
+    ship("blib.tuned", make_table(make_row()))
+    for path in sources.importlib.resources.files("alib").joinpath("tuned").iterdir():
+        path.unlink()
+    sources.importlib.resources.files("alib").joinpath("tuned").rmdir()
+    tuner.use(None)
+    assert source_of() == "package blib.tuned"
+    assert [r.getMessage() for r in caplog.records if "no package alib.tuned" in r.getMessage()]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("content", ["{ broken", '{"format": "triton-tuner table", "version": 99}', "SQLite"])
+def test_a_broken_file_on_the_path_is_one_warning_and_an_empty_source(tmp_path, monkeypatch, content, caplog):
+    path = tmp_path / "broken.json"
+    path.write_text(content)
+    monkeypatch.setenv("TUNER_TABLES", str(path))
+    tuner.use(None)
+    caplog.set_level(logging.WARNING, "tuner.runtime.sources")
+    assert {tuner.lookup(Problem(m, 512, 256), H200).rule for m in (16, 32, 64)} == {"default"}
+    assert len([r for r in caplog.records if r.name == "tuner.runtime.sources"]) == 1
+    assert "not used" in tuner.explain(PROBLEM, H200)
+
+
+def test_a_missing_file_on_the_path_is_one_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TUNER_TABLES", str(tmp_path / "gone.json"))
+    tuner.use(None)
+    tuner.lookup(PROBLEM, H200)
+    assert [r for r in caplog.records if "gone.json" in r.getMessage() and r.name == "tuner.runtime.sources"]
+
+
+def test_a_missing_database_is_nothing_and_is_not_made(tmp_path, caplog):
+    tuner.lookup(PROBLEM, H200)
+    assert [r.name for r in caplog.records] == ["tuner.runtime.lookup"]  # the miss alone
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_database_file_is_nothing(tmp_path, monkeypatch, caplog):
+    (tmp_path / "new.db").touch()
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "new.db"))
+    tuner.use(None)
+    tuner.lookup(PROBLEM, H200)
+    assert [r.name for r in caplog.records] == ["tuner.runtime.lookup"]
+
+
+def test_a_database_server_is_one_warning_that_says_to_export_and_hides_the_password(monkeypatch, caplog):
+    monkeypatch.setenv("TUNER_DB", "postgresql://me:secret@host/db")
+    tuner.use(None)
+    tuner.lookup(PROBLEM, H200)
+    tuner.lookup(PROBLEM.with_shape(128, 512, 256), H200)
+    messages = [r.getMessage() for r in caplog.records if r.name == "tuner.runtime.sources"]
+    assert len(messages) == 1
+    assert "tuner export" in messages[0]
+    assert "secret" not in caplog.text + tuner.explain(PROBLEM, H200)
+
+
+def test_a_database_behind_is_one_warning_with_the_command(tmp_path, monkeypatch, make_database, make_row, caplog):
+    import sqlite3
+
+    path = make_database(tmp_path / "old.db", make_row())
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0000'")
+    connection.close()
+    monkeypatch.setenv("TUNER_DB", str(path))
+    tuner.use(None)
+    tuner.lookup(PROBLEM, H200)
+    assert [r for r in caplog.records if "tuner db upgrade" in r.getMessage()]
+
+
+@pytest.mark.parametrize("name", ["missing.json", "broken.json", "missing.db"])
+def test_naming_what_cannot_be_read_is_an_error_and_changes_nothing(tmp_path, make_row, make_table, name):
+    tuner.use(make_table(make_row()).write(tmp_path))
+    (tmp_path / "broken.json").write_text("[]")
+    before = tuner.lookup(PROBLEM, H200)
+    with pytest.raises(TableError):
+        tuner.use(tmp_path / name)
+    assert tuner.lookup(PROBLEM, H200) is before
+
+
+def test_naming_a_database_server_is_an_error():
+    with pytest.raises(TableError, match="export a table"):
+        tuner.use("postgresql://host/db")
+
+
+def test_a_url_of_a_sqlite_file_can_be_named(tmp_path, make_row, make_database):
+    tuner.use(f"sqlite:///{make_database(tmp_path / 'tuner.db', make_row())}")
+    assert tuner.lookup(PROBLEM, H200).rule == "exact"
+
+
+def test_a_table_with_bad_rows_is_one_warning(tmp_path, make_row, make_table, caplog):
+    path = make_table(*(make_row(m) for m in range(16, 80))).write(tmp_path)
+    document = json.loads(path.read_text())
+    for row in document["rows"][:20]:
+        row["layout"] = "qq"
+    path.write_text(json.dumps(document))
+    tuner.use(path)
+    assert tuner.lookup(PROBLEM, H200).rule == "exact"
+    (record,) = caplog.records
+    assert "and 18 more" in record.getMessage()
+
+
+def test_every_source_tells_its_devices(tmp_path, make_row, make_table, make_database, ship):
+    table = make_table(make_row(), device=KNOWN["sm_80"])
+    ship("mylib.tuned", table)
+    tuner.use(make_database(tmp_path / "tuner.db", make_row()))
+    tuner.use(table.write(tmp_path))
+    tuner.use(tmp_path / "site" / "mylib" / "tuned")
+    slugs = [[device.arch for device in source.devices()] for source in tuner.runtime.lookup.desk().sources()]
+    assert slugs == [["sm_80"], ["sm_80"], ["sm_90"], [], ["sm_80"]]
+
+
+def test_reading_makes_and_changes_no_file(tmp_path, monkeypatch, make_row, make_table, make_database, ship):
+    ship("mylib.tuned", make_table(make_row(32)))
+    monkeypatch.setenv("TUNER_DB", str(make_database(tmp_path / "tuner.db", make_row())))
+    monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
+    make_table(make_row(16)).write(tmp_path)
+    tuner.use(None)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in tmp_path.rglob("*")}
+    for m in (16, 32, 64, 100, 4096):
+        tuner.lookup(PROBLEM.with_shape(m, 512, 256), H200)
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in tmp_path.rglob("*")} == before
+
+
+def test_the_explanation_names_every_source_and_what_it_holds(tmp_path, make_row, make_table, ship):
+    ship("mylib.tuned", make_table(make_row(), device=KNOWN["sm_80"]))
+    tuner.use(make_table(make_row(512)).write(tmp_path))
+    text = tuner.explain(PROBLEM, H200)
+    assert (
+        textwrap.dedent(f"""\
+        matmul 64x512x256 float16 nn on {H200.slug}
+        sources, in the order they are asked:
+          1. {tmp_path}/matmul--{H200.slug}.json: 1 tuned problem for {H200.slug}
+          2. database {tmp_path}/absent/tuner.db: not there
+          3. package mylib.tuned: nothing for {H200.slug}; it has tables for nvidia-a100-sxm4-80gb-sm80-108
+        config: toy(BLOCK_SIZE_M=16, num_warps=4)
+        rule: default""")
+        in text
+    )
+    assert "nearest tuned problems:\n  matmul 512x512x256 float16 nn" in text
+    assert text.endswith("to tune it: tuner run --shape 64x512x256 --dtype float16 --layout nn")
