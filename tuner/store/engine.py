@@ -103,9 +103,7 @@ def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_
 
 def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """A connection to a SQLite file, foreign keys on, that begins no transaction by itself."""
-    mode = "rwc"
-    if read_only:
-        mode = "ro&immutable=1" if _must_be_immutable(path) else "ro"
+    mode = _reading_mode(path) if read_only else "rwc"
     connection = sqlite3.connect(
         f"file:{quote(str(path.absolute()))}?mode={mode}",
         uri=True,
@@ -115,6 +113,8 @@ def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT
         check_same_thread=False,
     )
     connection.execute("PRAGMA foreign_keys = ON")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
     return connection
 
 
@@ -169,17 +169,21 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('begin', 'DEFERRED')}")
 
 
-def _must_be_immutable(path: Path) -> bool:
-    """Whether SQLite can read this file only if told that nobody writes it.
+def _reading_mode(path: Path) -> str:
+    """How SQLite opens a file that will only be read.
 
-    A reader of a write-ahead log makes two files beside the database. Where it cannot, and no log is there, the
-    database is whole by itself.
+    A reader of a write-ahead log makes two files beside the database, and only one that may write removes them. Where
+    they cannot be made and no log is waiting, the database is whole by itself, and SQLite must be told so.
     """
-    if os.access(path.parent, os.W_OK) or path.with_name(f"{path.name}-wal").exists():
-        return False
+    folder_writable = os.access(path.parent, os.W_OK)
+    if folder_writable and os.access(path, os.W_OK):
+        return "rw"
+    log = path.with_name(f"{path.name}-wal")
+    if folder_writable or (log.exists() and log.stat().st_size):
+        return "ro"
     with path.open("rb") as file:
         header = file.read(20)
-    return len(header) == 20 and header[18] == _WAL_HEADER
+    return "ro&immutable=1" if len(header) == 20 and header[18] == _WAL_HEADER else "ro"
 
 
 def _server_engine(database: Database) -> Engine:

@@ -81,7 +81,7 @@ def prepare(engine: Engine, database: Database, *, read_only: bool) -> None:
                 migrate(connection)
                 found = HEAD
     if found != HEAD:
-        raise _refusal(found, database)
+        raise refusal(found, database)
 
 
 def upgrade(location: str | None = None) -> Upgrade:
@@ -100,7 +100,7 @@ def upgrade(location: str | None = None) -> Upgrade:
                 if before == HEAD:
                     return Upgrade(database.label, before, HEAD, None)
                 if before is not None and before not in _known():
-                    raise _refusal(before, database)
+                    raise refusal(before, database)
                 copy = None
                 if database.path is not None and before is not None and _has_rows(connection):
                     # The write lock is held: what is copied is what is upgraded.
@@ -156,6 +156,22 @@ def drift(connection: Connection) -> list[str]:
     ]
 
 
+def refusal(found: str | None, database: Database) -> SchemaError:
+    """Why a database whose revision is not the head is not used, and what to type. None is an empty one."""
+    from tuner import __version__
+
+    typed = shlex.quote(database.label)
+    if found is None:
+        return SchemaError(f"{database.label} is empty: `tuner run --db {typed}` fills it")
+    if found in _known():
+        cure = f"run `tuner db upgrade --db {typed}`"
+        return SchemaError(f"{database.label} has schema {found}, this version needs {HEAD}: {cure}")
+    return SchemaError(
+        f"{database.label} has schema {found}, newer than the {HEAD} of this version ({__version__}):"
+        " upgrade triton-tuner, or name another with --db"
+    )
+
+
 def scripts() -> Path:
     """The folder of the migrations: migrations/ of a checkout, tuner/_migrations of a wheel."""
     return Path(next(iter(importlib.import_module("tuner._migrations").__path__)))
@@ -174,21 +190,6 @@ def _known() -> set[str]:
     from alembic.script import ScriptDirectory
 
     return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-
-
-def _refusal(found: str | None, database: Database) -> SchemaError:
-    from tuner import __version__
-
-    typed = shlex.quote(database.label)
-    if found is None:
-        return SchemaError(f"{database.label} is empty: `tuner run --db {typed}` fills it")
-    if found in _known():
-        cure = f"run `tuner db upgrade --db {typed}`"
-        return SchemaError(f"{database.label} has schema {found}, this version needs {HEAD}: {cure}")
-    return SchemaError(
-        f"{database.label} has schema {found}, newer than the {HEAD} of this version ({__version__}):"
-        " upgrade triton-tuner, or name another with --db"
-    )
 
 
 def _has_rows(connection: Connection) -> bool:

@@ -12,11 +12,12 @@ from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.problem import Problem
 from tuner.records import KernelVersion, Outcome, Trial, Verdict, Winner
-from tuner.store import listing, models, rows, runs, schema, trials, verdicts
+from tuner.store import listing, models, rows, runs, schema, verdicts
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, settle_journal, writing
 from tuner.store.keys import Keys
 from tuner.store.listing import DeviceRow, ProblemRow, RunRow, TrialFilter, TrialRow
 from tuner.store.runs import Run, RunStatus
+from tuner.store.trials import record, settled
 
 __all__ = ["Run", "RunStatus", "Store", "TrialFilter"]
 
@@ -99,17 +100,17 @@ class Store:
         with self._writing() as connection:
             runs.end(connection, run, status)
 
-    def record(self, run: Run, measured: Iterable[Trial]) -> None:
+    def record(self, run: Run, trials: Iterable[Trial]) -> None:
         """Keep trials, all or none.
 
         Raises:
             StoreError: also when one of them was recorded by this run before.
         """
-        batch = list(measured)
+        batch = list(trials)
         if not batch:
             return
         with self._writing() as connection:
-            trials.record(connection, self._keys, run, batch)
+            record(connection, self._keys, run, batch)
 
     def settled(
         self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
@@ -121,7 +122,7 @@ class Store:
             kernels: op, name and version that the trials must have been measured with; a source hash does not count.
         """
         with self._reading() as connection:
-            return trials.settled(connection, self._keys, (device, environment, problem), kernels)
+            return settled(connection, self._keys, (device, environment, problem), kernels)
 
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
         """Make a verdict the current winner of (device, environment, problem); the one before is superseded.

@@ -1,0 +1,97 @@
+"""`tuner db`: upgrade, check and back up the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tuner.cli import options
+from tuner.errors import StoreError
+
+
+@click.group()
+def db() -> None:
+    """Upgrade, check or back up the database."""
+
+
+@db.command()
+@options.db_option
+@options.json_option
+def upgrade(db: str | None, as_json: bool) -> None:
+    """Bring the database to this version's schema; one that has rows is copied first."""
+    from tuner.store import schema
+
+    done = schema.upgrade(db)
+    if as_json:
+        backup = str(done.backup) if done.backup else None
+        options.print_json(
+            {"location": done.location, "before": done.before, "after": done.after, "backup": backup},
+        )
+        return
+    if done.before == done.after:
+        click.echo(f"{done.location} is at {done.after} already")
+        return
+    if done.backup is not None:
+        click.echo(f"copied to {done.backup}")
+    click.echo(f"{done.location}: {done.before or 'empty'} -> {done.after}")
+
+
+@db.command()
+@options.db_option
+@options.json_option
+def current(db: str | None, as_json: bool) -> None:
+    """Print the database's revision and the one this version needs."""
+    from tuner.store import health, schema
+
+    location, revision = health.current(db)
+    if as_json:
+        options.print_json({"location": location, "revision": revision, "head": schema.HEAD})
+    else:
+        click.echo(f"{location}: {revision or 'empty'} (head {schema.HEAD})")
+
+
+@db.command()
+@options.db_option
+@options.json_option
+@click.pass_context
+def check(ctx: click.Context, db: str | None, as_json: bool) -> None:
+    """Check pages, references, revision and schema; exit 1 when something is wrong."""
+    from tuner.store import health
+
+    found = health.check(db)
+    if as_json:
+        options.print_json(
+            {
+                "location": found.location,
+                "revision": found.revision,
+                "head": found.head,
+                "ok": not found.complaints,
+                "complaints": list(found.complaints),
+            }
+        )
+    else:
+        for complaint in found.complaints or ("pages, references and schema are sound",):
+            click.echo(f"{found.location}: {complaint}")
+    ctx.exit(1 if found.complaints else 0)
+
+
+@db.command()
+@click.argument("destination", metavar="[DEST]", required=False, type=click.Path(path_type=Path))
+@options.db_option
+@options.json_option
+def backup(destination: Path | None, db: str | None, as_json: bool) -> None:
+    """Copy the database, also while a run writes to it, to DEST (a file or a folder; beside it when not given)."""
+    from tuner.store import health
+    from tuner.store.backup import backup_file
+    from tuner.store.engine import locate
+
+    location, revision = health.current(db)
+    path = locate(db).path
+    if path is None:
+        raise StoreError(f"{location} is on a server: copy it by its own means, for instance pg_dump")
+    copy = backup_file(path, revision=revision, destination=destination)
+    if as_json:
+        options.print_json({"location": location, "revision": revision, "backup": str(copy)})
+    else:
+        click.echo(copy)

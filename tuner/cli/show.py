@@ -1,0 +1,300 @@
+"""`tuner show`: list winners, trials, runs, devices, problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tuner.cli import options
+from tuner.config import Config
+from tuner.errors import UsageError
+from tuner.problem import parse_shape
+from tuner.records import State, Winner
+
+if TYPE_CHECKING:
+    from tuner.store.listing import TrialRow
+    from tuner.store.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NEWEST = 50
+"""Trials and runs in a table when `--limit` does not say; JSON has them all."""
+_NUMBERS = ("us", "TFLOPS", "vs default", "vs vendor", "ties", "trials", "complete", "winners", "runs")
+_NUMBERS += ("registers", "spills", "shared")
+
+
+@click.group()
+def show() -> None:
+    """List winners, trials, runs, devices or problems."""
+
+
+_device_option = click.option("--device", metavar="SLUG", help="Of this device only; `tuner show devices` lists them.")
+_shape_option = click.option("--shape", "--problem", "shape", metavar="MxNxK", help="Of this shape only.")
+_kernel_option = click.option("--kernel", metavar="NAME", help="Of this kernel only.")
+_limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+
+
+@show.command()
+@options.db_option
+@_device_option
+@_shape_option
+@_kernel_option
+@_limit_option
+@options.json_option
+def winners(
+    *, db: str | None, device: str | None, shape: str | None, kernel: str | None, limit: int | None, as_json: bool
+) -> None:
+    """The current winner of each problem, by device."""
+    wanted = parse_shape(shape) if shape else None
+    with _open(db, device) as store:
+        found = [
+            winner
+            for winner in store.winners(device_slug=device)
+            if wanted in (None, winner.problem.shape) and kernel in (None, winner.config.kernel)
+        ][:limit]
+    if as_json:
+        options.print_json([_winner_document(winner) for winner in found])
+        return
+    _print_table(
+        ("device", "problem", "config", "us", "TFLOPS", "vs default", "vs vendor", "ties", "triton"),
+        [
+            (
+                winner.device.slug,
+                str(winner.problem),
+                str(winner.config),
+                f"{winner.median_us:.2f}",
+                f"{winner.tflops:.1f}",
+                _ratio(winner.vs_default),
+                _ratio(winner.vs_vendor),
+                str(winner.ties),
+                winner.environment.triton,
+            )
+            for winner in found
+        ],
+        "no winners: `tuner run` makes them",
+    )
+
+
+@show.command()
+@options.db_option
+@_device_option
+@_shape_option
+@_kernel_option
+@click.option("--state", type=click.Choice([state.value for state in State], case_sensitive=False))
+@_limit_option
+@options.json_option
+def trials(
+    *,
+    db: str | None,
+    device: str | None,
+    shape: str | None,
+    kernel: str | None,
+    state: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Every config that was measured, the newest first."""
+    from tuner.store.listing import TrialFilter
+
+    asked = TrialFilter(device, parse_shape(shape) if shape else None, kernel, State(state) if state else None)
+    with _open(db, device) as store:
+        found = store.trials(asked, limit=limit if as_json else limit or NEWEST)
+        count = store.count_trials(asked)
+    if as_json:
+        options.print_json([_trial_document(row) for row in found])
+        return
+    _print_table(
+        ("device", "problem", "config", "state", "us", "registers", "spills", "shared", "measured", "message"),
+        [
+            (
+                row.device,
+                str(row.problem),
+                str(row.config),
+                str(row.outcome.state),
+                "" if row.outcome.median_us is None else f"{row.outcome.median_us:.2f}",
+                _figure(row.outcome.resources.registers),
+                _figure(row.outcome.resources.spill_bytes),
+                _figure(row.outcome.resources.shared_bytes),
+                row.measured_at,
+                row.outcome.message.partition("\n")[0][:80],
+            )
+            for row in found
+        ],
+        "no trials: `tuner run` makes them",
+    )
+    if len(found) < count:
+        click.echo(f"the newest {len(found)} of {count}: --limit {count} shows all", err=True)
+
+
+@show.command()
+@options.db_option
+@_device_option
+@_limit_option
+@options.json_option
+def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool) -> None:
+    """Every `tuner run`, the newest first."""
+    with _open(db, device) as store:
+        found = store.runs(device_slug=device, limit=limit if as_json else limit or NEWEST)
+    if as_json:
+        options.print_json([asdict(row) for row in found])
+        return
+    _print_table(
+        ("run", "device", "status", "trials", "started", "ended", "host", "triton", "tuner"),
+        [
+            (
+                row.uuid,
+                row.device,
+                row.status,
+                str(row.trials),
+                row.started_at,
+                row.ended_at or "",
+                row.host,
+                row.environment.triton,
+                row.tool_version,
+            )
+            for row in found
+        ],
+        "no runs: `tuner run` makes one",
+    )
+
+
+@show.command()
+@options.db_option
+@options.json_option
+def devices(*, db: str | None, as_json: bool) -> None:
+    """Every GPU model that was tuned."""
+    with _open(db, None) as store:
+        found = store.devices()
+    if as_json:
+        options.print_json(
+            [
+                asdict(row.device) | {key: value for key, value in asdict(row).items() if key != "device"}
+                for row in found
+            ]
+        )
+        return
+    _print_table(
+        ("device", "name", "also called", "arch", "runs", "trials", "winners"),
+        [
+            (
+                row.device.slug,
+                row.device.name,
+                ", ".join(row.aliases),
+                row.device.arch,
+                str(row.runs),
+                str(row.trials),
+                str(row.winners),
+            )
+            for row in found
+        ],
+        "no devices: `tuner run` adds the one it runs on",
+    )
+
+
+@show.command()
+@options.db_option
+@_device_option
+@_shape_option
+@_limit_option
+@options.json_option
+def problems(*, db: str | None, device: str | None, shape: str | None, limit: int | None, as_json: bool) -> None:
+    """Every problem that was tried, with its trials, how many of them are COMPLETE, and its winners."""
+    with _open(db, device) as store:
+        found = store.problems(device_slug=device, shape=parse_shape(shape) if shape else None, limit=limit)
+    if as_json:
+        options.print_json(
+            [
+                {
+                    "problem": row.problem.fields(),
+                    "trials": row.trials,
+                    "complete": row.complete,
+                    "winners": row.winners,
+                }
+                for row in found
+            ]
+        )
+        return
+    _print_table(
+        ("problem", "trials", "complete", "winners"),
+        [(str(row.problem), str(row.trials), str(row.complete), str(row.winners)) for row in found],
+        "no problems: `tuner run` tries some",
+    )
+
+
+def _open(db: str | None, device: str | None) -> Store:
+    """The database, read-only; a device that is not in it is a slip of the hand."""
+    from tuner.store.store import Store
+
+    store = Store.open(db, read_only=True)
+    if device is not None:
+        known = [row.device.slug for row in store.devices()]
+        if device not in known:
+            store.close()
+            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
+    return store
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    if not table.row_count:
+        click.echo(empty, err=True)
+        return
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        # A pipe has no width: whatever reads it wants whole lines.
+        console = Console(markup=False, highlight=False, width=10_000)
+    console.print(table)
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x"
+
+
+def _figure(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _config_document(config: Config) -> dict[str, Any]:
+    return {"kernel": config.kernel, "parameters": dict(config.pairs)}
+
+
+def _winner_document(winner: Winner) -> dict[str, Any]:
+    return {
+        **{key: value for key, value in asdict(winner).items() if key not in ("problem", "config")},
+        "problem": winner.problem.fields(),
+        **_config_document(winner.config),
+        "tflops": winner.tflops,
+        "vs_default": winner.vs_default,
+        "vs_vendor": winner.vs_vendor,
+    }
+
+
+def _trial_document(row: TrialRow) -> dict[str, Any]:
+    outcome = asdict(row.outcome)
+    resources = outcome.pop("resources")
+    figures = {
+        # JSON knows neither infinity nor NaN, which the error of a wrong result can be.
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in (outcome | resources).items()
+    }
+    return {
+        "trial_id": row.trial_id,
+        "run": row.run,
+        "device": row.device,
+        "problem": row.problem.fields(),
+        **_config_document(row.config),
+        "kernel_version": row.kernel_version,
+        **figures,
+        "measured_at": row.measured_at,
+    }

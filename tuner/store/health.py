@@ -1,0 +1,76 @@
+"""Whether a database is sound: its pages, its references, its revision, its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from tuner.store import schema
+from tuner.store.engine import Database, faults, locate, open_engine
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What `check` found.
+
+    Attributes:
+        location: of the database.
+        revision: of its schema; None when it is empty.
+        head: the revision this version needs.
+        complaints: what is wrong, one sentence each; nothing when it is sound.
+    """
+
+    location: str
+    revision: str | None
+    head: str
+    complaints: tuple[str, ...]
+
+
+def check(location: str | None = None) -> Health:
+    """Read a database through and say what is wrong with it; nothing is written.
+
+    Raises:
+        StoreError: it is missing, or so damaged that it cannot be read.
+        SchemaError: it is no database of triton-tuner.
+    """
+    with _reading(location) as (connection, database):
+        pages = _damage(connection) if database.path is not None else []
+        found = schema.revision(connection, database)
+        if found == schema.HEAD:
+            return Health(database.label, found, schema.HEAD, (*pages, *schema.drift(connection)))
+        return Health(database.label, found, schema.HEAD, (*pages, str(schema.refusal(found, database))))
+
+
+def current(location: str | None = None) -> tuple[str, str | None]:
+    """A database's location and the revision of its schema, None when it is empty.
+
+    Raises:
+        StoreError: it cannot be read, or is no database of triton-tuner.
+    """
+    with _reading(location) as (connection, database):
+        return database.label, schema.revision(connection, database)
+
+
+@contextmanager
+def _reading(location: str | None) -> Iterator[tuple[Connection, Database]]:
+    """A connection to a database at any revision."""
+    database = locate(location)
+    with faults(database):
+        engine = open_engine(database, read_only=True)
+        try:
+            with engine.connect() as connection:
+                yield connection, database
+        finally:
+            engine.dispose()
+
+
+def _damage(connection: Connection) -> list[str]:
+    pages = [f"damaged: {row[0]}" for row in connection.exec_driver_sql("PRAGMA integrity_check") if row[0] != "ok"]
+    orphans = [
+        f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there"
+        for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
+    ]
+    return pages + orphans
