@@ -1,0 +1,77 @@
+"""What a GEMM's result must be: the float64 reference, and how far from it a right result may lie.
+
+docs/numerics.md derives the rule that `tolerance` states.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tuner import dtype as dtypes
+from tuner.kernels.epilogue import activated, saturated
+from tuner.problem import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from tuner.kernels.operands import Operands
+
+ROUNDOFF = {
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+"""Largest relative error of rounding to a dtype: half its spacing at 1."""
+OPERAND_ERROR = {"default": 0.0, "ieee": 0.0, "tf32": 2.0**-9, "tf32x3": 2.0**-18}
+"""Largest relative error of a product by how its operands are read.
+
+tf32 cuts both operands to 10 bits of fraction (2^-10 each); tf32x3 adds the cut parts back, but for their product.
+"""
+PRECISE_OUTPUTS = ("float32", "float16")
+"""Outputs fine enough to show what Hopper's fp8 accumulators lose: their sums move to float32 registers on the way."""
+_STEEPEST_ACTIVATION = 1.13
+
+
+def reference(operands: Operands) -> torch.Tensor:
+    """The result in float64 [M, N]; outside an 8-bit output's range it is the nearest end, as the kernels store."""
+    problem = operands.problem
+    result = operands.a.double() @ operands.b.double()
+    if operands.bias is not None:
+        result += operands.bias.double()
+    return saturated(activated(result, problem.activation), problem.out_dtype)
+
+
+def tolerance(problem: Problem) -> float:
+    """Largest error a right result may show, in the measure of `tuner.sweep.verify.error`.
+
+    The measure is max |out - reference| / (sqrt(K) + 1) over operands N(0, 1). The rule is the sum of what rounding the
+    output costs at the largest value to be expected, what reading the operands costs there, and what accumulating
+    costs.
+    """
+    peak = _peak(problem.k)
+    reading = OPERAND_ERROR[problem.precision] * peak
+    return ROUNDOFF[problem.out_dtype] * peak + _STEEPEST_ACTIVATION * (reading + _accumulation(problem))
+
+
+def max_imprecise(problem: Problem, block_size_k: int) -> int | None:
+    """How many products Hopper's fp8 tensor cores may add up by themselves (None: all of K)."""
+    if dtypes.is_fp8(problem.a_dtype) and problem.out_dtype in PRECISE_OUTPUTS:
+        return min(128, block_size_k)
+    return None
+
+
+def _peak(k: int) -> float:
+    """A bound on the largest |result| over sqrt(K) + 1 that 10^12 elements will show.
+
+    Bernstein's inequality for a sum of K products of two N(0, 1) values: P(|sum| > t) <= 2·exp(-t²/(2(K + t))), which
+    is 2e-12 at t = 7.4·sqrt(K) + 55; 7 more for a bias.
+    """
+    return (7.4 * math.sqrt(k) + 62) / (math.sqrt(k) + 1)
+
+
+def _accumulation(problem: Problem) -> float:
+    step = 2.0**-13 if dtypes.is_fp8(problem.a_dtype) else 2.0**-20
+    return step * math.sqrt(problem.k)

@@ -1,0 +1,149 @@
+"""One set of GEMM operands: how the tensors lie in memory, and inputs made for tuning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from tuner import dtype as dtypes
+from tuner.errors import ProblemError
+from tuner.problem import Problem
+
+VECTOR_BYTES = 16
+"""The widest load of one thread, and what cp.async and TMA ask of an address."""
+_GUARD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Tensors of one GEMM: the `Inputs` of every kernel of the op `matmul`.
+
+    Attributes:
+        a: [M, K], any strides.
+        b: [K, N], any strides.
+        out: [M, N], any strides that do not overlap.
+        bias: [N] or None.
+        problem: what is computed.
+        buffer: the allocation `out` lies inside; `out` itself where there is none around it.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    out: torch.Tensor
+    bias: torch.Tensor | None
+    problem: Problem
+    buffer: torch.Tensor
+
+    @property
+    def output(self) -> torch.Tensor:
+        """What a launch writes."""
+        return self.out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operands and the output."""
+        tensors = (self.a, self.b, self.out, *(() if self.bias is None else (self.bias,)))
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a matrix lies in memory.
+
+    Attributes:
+        transposed: columns are contiguous, not rows. False also where neither is.
+        vector: elements, a power of two up to 16 bytes' worth, that divide its leading stride and its contiguous
+            extent; 1 where its address is no multiple of 16 bytes or neither dimension is contiguous.
+    """
+
+    transposed: bool
+    vector: int
+
+
+def placement(matrix: torch.Tensor) -> Placement:
+    """Describe a matrix (2-D, any strides)."""
+    (rows, columns), (row_stride, column_stride) = matrix.shape, matrix.stride()
+    transposed = column_stride != 1 and row_stride == 1
+    if column_stride != 1 and not transposed:
+        return Placement(False, 1)
+    if matrix.data_ptr() % VECTOR_BYTES:
+        return Placement(transposed, 1)
+    lead, extent, others = (column_stride, rows, columns) if transposed else (row_stride, columns, rows)
+    # The stride of a dimension of one element is never used, whatever torch says it is.
+    lead = 0 if others == 1 else lead
+    return Placement(transposed, math.gcd(lead, extent, VECTOR_BYTES // matrix.element_size()))
+
+
+def is_aligned(*matrices: torch.Tensor) -> bool:
+    """Whether every matrix's address, leading stride and contiguous extent is a multiple of 16 bytes."""
+    return all(placement(matrix).vector * matrix.element_size() == VECTOR_BYTES for matrix in matrices)
+
+
+def bias_dtype(problem: Problem) -> torch.dtype:
+    """Dtype of a tuned problem's bias: the output's, bfloat16 where that is an 8-bit float."""
+    return dtypes.to_torch("bfloat16" if dtypes.is_fp8(problem.out_dtype) else problem.out_dtype)
+
+
+def cannot_align(problem: Problem) -> str | None:
+    """Why a problem that says it is aligned cannot be, or None."""
+    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
+    if problem.aligned and not natural:
+        return "aligned operands need contiguous extents of a multiple of 16 bytes, these are not"
+    return None
+
+
+def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
+    """Operands N(0, 1) of a problem.
+
+    A problem that is not aligned though its sizes would be gets A and B one element off a 16-byte address.
+
+    Args:
+        problem: what is computed.
+        torch_device: "cuda:0", "cpu"; "meta" gives tensors without memory, for a compile.
+        seed: of the values.
+
+    Raises:
+        ProblemError: the problem says it is aligned and its sizes cannot be.
+    """
+    if reason := cannot_align(problem):
+        raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
+    m, n, k = problem.shape
+    values = _Values(torch_device, seed)
+    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
+    shift = 1 if natural and not problem.aligned else 0
+    a = values.matrix(m, k, dtypes.to_torch(problem.a_dtype), problem.layout[0] == "t", shift)
+    b = values.matrix(k, n, dtypes.to_torch(problem.b_dtype), problem.layout[1] == "t", shift)
+    bias = values.vector(n, bias_dtype(problem)) if problem.has_bias else None
+    out, buffer = _guarded(m, n, dtypes.to_torch(problem.out_dtype), torch_device)
+    return Operands(a, b, out, bias, problem, buffer)
+
+
+class _Values:
+    """Draws N(0, 1) on the device itself: a copy from the host of 1 GiB takes longer than a hundred trials."""
+
+    def __init__(self, torch_device: str, seed: int) -> None:
+        self._device = torch_device
+        self._generator = None if torch_device == "meta" else torch.Generator(torch_device).manual_seed(seed)
+
+    def vector(self, size: int, dtype: torch.dtype, shift: int = 0) -> torch.Tensor:
+        storage = torch.empty(size + shift, dtype=dtype, device=self._device)
+        if self._generator is not None:
+            # Drawn in chunks: float32 values of a large 8-bit operand would take four times its memory.
+            for chunk in storage.split(1 << 26):
+                drawn = torch.randn(chunk.shape, generator=self._generator, device=self._device)
+                chunk.copy_(drawn)
+        return storage[shift:]
+
+    def matrix(self, rows: int, columns: int, dtype: torch.dtype, transposed: bool, shift: int) -> torch.Tensor:
+        stored = self.vector(rows * columns, dtype, shift)
+        return stored.view(columns, rows).t() if transposed else stored.view(rows, columns)
+
+
+def _guarded(m: int, n: int, dtype: torch.dtype, torch_device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """An output between two guard bands, each of one row and 256 bytes at least, so that a stray store shows."""
+    unit = _GUARD_BYTES // dtype.itemsize
+    guard = (n // unit + 2) * unit
+    buffer = torch.empty(guard + m * n + guard, dtype=dtype, device=torch_device)
+    return buffer[guard : guard + m * n].view(m, n), buffer
