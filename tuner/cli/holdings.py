@@ -7,13 +7,9 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tuner.cli.finding import Finding, Status
 from tuner.errors import StoreError, TableError
-
-if TYPE_CHECKING:
-    from tuner.store.engine import Database
 
 
 def check_database(location: str | None) -> list[Finding]:
@@ -25,7 +21,7 @@ def check_database(location: str | None) -> list[Finding]:
         database = locate(location)
         with faults(database):
             if database.path is None or database.path.exists():
-                findings = [_open_database(database)]
+                findings = _check_contents(location)
             else:
                 findings = [_missing_database(database.path)]
     except StoreError as e:
@@ -68,20 +64,19 @@ def _missing_database(path: Path) -> Finding:
     )
 
 
-def _open_database(database: Database) -> Finding:
-    from tuner.store.engine import open_engine
-    from tuner.store.schema import HEAD, prepare, revision
+def _check_contents(location: str | None) -> list[Finding]:
+    from tuner.store import health
 
-    engine = open_engine(database, read_only=True)
-    try:
-        with engine.connect() as connection:
-            empty = revision(connection, database) is None
-        if empty:
-            return Finding("database", Status.OK, f"{database.label} is empty: the first `tuner run` fills it")
-        prepare(engine, database, read_only=True)
-    finally:
-        engine.dispose()
-    return Finding("database", Status.OK, f"{database.label}, schema {HEAD}")
+    found = health.check(location)
+    if found.revision is None:
+        return [Finding("database", Status.OK, f"{found.location} is empty: the first `tuner run` fills it")]
+    if found.complaints:
+        # A complaint about the revision names the database itself, for it is an error elsewhere.
+        return [
+            Finding("database", Status.WRONG, text if found.location in text else f"{found.location}: {text}")
+            for text in found.complaints
+        ]
+    return [Finding("database", Status.OK, f"{found.location}, schema {found.revision}")]
 
 
 @contextlib.contextmanager
