@@ -125,7 +125,7 @@ def _create_runs() -> None:
         sa.ForeignKeyConstraint(["device_id"], ["device.device_id"], name="fk_run_device_id"),
         sa.ForeignKeyConstraint(["environment_id"], ["environment.environment_id"], name="fk_run_environment_id"),
         sa.UniqueConstraint("uuid", name="uq_run_uuid"),
-        sa.CheckConstraint("status IN ('RUNNING', 'DONE', 'INTERRUPTED', 'FAILED')", name="ck_run_status"),
+        sa.CheckConstraint("status IN ('RUNNING', 'DONE', 'INTERRUPTED', 'FAILED')", name=op.f("ck_run_status")),
     )
 
 
@@ -156,8 +156,8 @@ def _create_trials() -> None:
         sa.ForeignKeyConstraint(["problem_id"], ["problem.problem_id"], name="fk_trial_problem_id"),
         sa.ForeignKeyConstraint(["config_id"], ["config.config_id"], name="fk_trial_config_id"),
         sa.UniqueConstraint("run_id", "problem_id", "config_id", name="uq_trial_run_id"),
-        sa.CheckConstraint(f"state IN ({STATES})", name="ck_trial_state"),
-        sa.CheckConstraint("state <> 'COMPLETE' OR median_us > 0", name="ck_trial_timed"),
+        sa.CheckConstraint(f"state IN ({STATES})", name=op.f("ck_trial_state")),
+        sa.CheckConstraint("state <> 'COMPLETE' OR (median_us IS NOT NULL AND median_us > 0)", name=op.f("ck_trial_timed")),
     )
     op.create_index("ix_trial_problem_id", "trial", ["problem_id"])
     op.create_index("ix_trial_config_id", "trial", ["config_id"])

@@ -23,8 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NEWEST = 50
 """Trials and runs in a table when `--limit` does not say; JSON has them all."""
-_NUMBERS = ("us", "TFLOPS", "vs default", "vs vendor", "ties", "trials", "complete", "winners", "runs")
-_NUMBERS += ("registers", "spills", "shared")
+_COUNTS = ("trials", "complete", "winners", "runs")
+_NUMBERS = ("us", "TFLOPS", "vs default", "vs vendor", "ties", "registers", "spills", "shared", *_COUNTS)
 
 
 @click.group()

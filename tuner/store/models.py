@@ -174,7 +174,7 @@ trial = Table(
         " 'TIMEOUT', 'CRASHED')",
         name="state",
     ),
-    CheckConstraint("state <> 'COMPLETE' OR median_us > 0", name="timed"),
+    CheckConstraint("state <> 'COMPLETE' OR (median_us IS NOT NULL AND median_us > 0)", name="timed"),
     UniqueConstraint("run_id", "problem_id", "config_id"),
     Index(None, "problem_id"),
     Index(None, "config_id"),
