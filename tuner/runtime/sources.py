@@ -188,7 +188,10 @@ def named(where: str | Path) -> Source:
     path = sqlite_path(str(where))
     if path is None:
         raise TableError(f"{_without_password(str(where))} is not read at run time: export a table from it first")
-    source = _at(str(where), path.expanduser())
+    path = path.expanduser()
+    if not path.exists():
+        raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
+    source = _at(str(where), path)
     source.check()
     return source
 

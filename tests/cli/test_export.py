@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tuner import cli
+from tuner.device import INTERPRETER, KNOWN, Environment
+from tuner.problem import Problem
+from tuner.runtime import table
+
+H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
+
+pytestmark = pytest.mark.usefixtures("toy", "no_tables")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a command; returns exit code, stdout, stderr."""
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exited:
+            cli.main([str(argument) for argument in arguments])
+        return exited.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def db(tmp_path, make_database, make_row) -> Path:
+    (tmp_path / "home").mkdir()
+    path = make_database(tmp_path / "home" / "tuner.db", make_row(16), make_row(64, dtype="bf16", layout="nt"))
+    make_database(path, make_row(16), device=B200)
+    return make_database(path, make_row(16, block=64), device=INTERPRETER)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_one_table_a_device_is_written_and_found_again(tmp_path, run, db, make_row):
+    code, out, err = run("export", tmp_path / "new" / "out", "--db", db)
+    assert (code, err) == (0, "")
+    assert names(tmp_path / "new" / "out") == [f"matmul--{B200.slug}.json", f"matmul--{H200.slug}.json"]
+    assert f"matmul--{H200.slug}.json: 2 rows, sha256:" in out
+    found = table.load(tmp_path / "new" / "out" / f"matmul--{H200.slug}.json")
+    assert set(found.rows) == {make_row(16), make_row(64, dtype="bf16", layout="nt")}
+    tuner.use(tmp_path / "new" / "out")
+    assert tuner.lookup(Problem(16, 512, 256), H200).rule == "exact"
+
+
+def test_exporting_twice_gives_the_same_bytes(tmp_path, run, db):
+    run("export", tmp_path / "a", "--db", db)
+    run("export", tmp_path / "b", "--db", db)
+    for name in names(tmp_path / "a"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_the_date_is_the_newest_winners_own(tmp_path, run, db):
+    run("export", tmp_path, "--db", db)
+    assert table.load(tmp_path / f"matmul--{H200.slug}.json").date == "2026-01-31T12:00:01Z"
+
+
+def test_the_interpreter_is_exported_only_by_its_name(tmp_path, run, db):
+    assert run("export", tmp_path / "out", "--db", db, "--device", "interpreter")[0] == 0
+    assert names(tmp_path / "out") == ["matmul--interpreter.json"]
+
+
+def test_with_winners_of_the_interpreter_only_it_says_how_to_export_them(tmp_path, run, make_database, make_row):
+    path = make_database(tmp_path / "tuner.db", make_row(16), device=INTERPRETER)
+    code, out, err = run("export", tmp_path / "out", "--db", path)
+    assert (code, out) == (1, "")
+    assert "--device interpreter" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_json_tells_what_was_written(tmp_path, run, db):
+    code, out, _ = run("export", tmp_path / "out", "--db", db, "--device", H200.slug, "--json")
+    written = json.loads(out)["written"]
+    path = tmp_path / "out" / f"matmul--{H200.slug}.json"
+    digest = table.load(path).digest
+    assert code == 0
+    assert written == [{"path": str(path), "op": "matmul", "device": H200.slug, "rows": 2, "digest": digest}]
+
+
+def test_of_two_environments_the_newest_decision_ships(tmp_path, run, db, make_database, make_row):
+    environment = Environment("3.8.0", "2.14.0", "cuda 13.1", "590.1", "3.12.1")
+    made = dataclasses.replace(make_row().made, environment=environment)
+    make_database(db, make_row(16, block=64, made=made))
+    code, _, err = run("export", tmp_path / "out", "--db", db, "--device", H200.slug)
+    rows = {row.problem.m: row for row in table.load(tmp_path / "out" / f"matmul--{H200.slug}.json").rows}
+    assert code == 0
+    assert rows[16].config["BLOCK_SIZE_M"] == 64
+    assert (rows[16].made.environment.triton, rows[64].made.environment.triton) == ("3.8.0", "3.7.1")
+    assert "left out: 1 winner decided again" in err
+
+
+def test_winners_of_an_older_version_of_a_kernel_do_not_ship(tmp_path, run, db, make_database, make_row):
+    make_database(db, make_row(128, version=2))
+    code, _, err = run("export", tmp_path / "out", "--db", db, "--device", H200.slug)
+    assert code == 0
+    assert [row.problem.m for row in table.load(tmp_path / "out" / f"matmul--{H200.slug}.json").rows] == [128]
+    assert "left out: 2 winners of kernels that have a newer version" in err
+
+
+def test_a_package_holds_the_tables_and_the_lines_to_add_are_printed(tmp_path, run, db):
+    code, out, _ = run("export", tmp_path / "src", "--db", db, "--package", "mylib.tuned")
+    assert code == 0
+    assert names(tmp_path / "src" / "mylib") == ["__init__.py", "tuned"]
+    assert names(tmp_path / "src" / "mylib" / "tuned") == [
+        "__init__.py",
+        f"matmul--{B200.slug}.json",
+        f"matmul--{H200.slug}.json",
+    ]
+    assert '[project.entry-points."tuner.tables"]\nmylib = "mylib.tuned"' in out
+    assert '"mylib.tuned" = ["*.json"]' in out
+
+
+def test_a_package_that_is_there_keeps_its_own_files(tmp_path, run, db):
+    (tmp_path / "space" / "tuned").mkdir(parents=True)  # a namespace package: it must not become another kind
+    (tmp_path / "space" / "tuned" / "__init__.py").write_text("X = 1\n")
+    run("export", tmp_path, "--db", db, "--package", "space.tuned")
+    assert not (tmp_path / "space" / "__init__.py").exists()
+    assert (tmp_path / "space" / "tuned" / "__init__.py").read_text() == "X = 1\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["my-lib.tuned", "mylib..tuned", "", "mylib.class", "1lib", "../mylib", "tuner.tables"]
+)
+def test_a_name_that_cannot_be_imported_is_wrong_usage(tmp_path, run, db, name):
+    code, _, err = run("export", tmp_path / "src", "--db", db, "--package", name)
+    assert code == 2
+    assert "mylib.tuned" in err
+    assert not (tmp_path / "src").exists()
+
+
+def test_a_database_that_ships_is_one_file_that_opens_immutable(tmp_path, run, db, make_database, make_row):
+    with closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("UPDATE run SET host = 'secret', argv = '[\"secret\"]'")
+        connection.execute("UPDATE winner SET superseded_by = 2 WHERE winner_id = 1")
+    code, out, _ = run("export", tmp_path / "out", "--db", db, "--format", "sqlite", "--device", H200.slug)
+    path = tmp_path / "out" / "winners.db"
+    assert (code, out) == (0, f"{path}: 1 winner for {H200.slug}\n")
+    assert names(tmp_path / "out") == ["winners.db"]
+    assert path.read_bytes()[18:20] == b"\x01\x01"  # no write-ahead log
+    assert b"secret" not in path.read_bytes()
+    with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as copy:
+        counts = {
+            name: copy.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("winner", "trial", "run", "problem", "config", "kernel", "environment", "device")
+        }
+        assert set(counts.values()) == {1}, counts
+        assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert copy.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert copy.execute("PRAGMA freelist_count").fetchone() == (0,)
+        assert copy.execute("SELECT count(*) FROM tuned_gemm").fetchone() == (1,)
+    tuner.use(path)
+    assert tuner.lookup(Problem(64, 512, 256, dtype="bf16", layout="nt"), H200).rule == "exact"
+    assert names(tmp_path / "out") == ["winners.db"]
+
+
+def test_exporting_a_database_leaves_the_source_as_it_was(tmp_path, run, db):
+    def content() -> list[str]:
+        with closing(sqlite3.connect(db)) as connection:
+            return list(connection.iterdump())
+
+    before = content()
+    assert run("export", tmp_path / "out", "--db", db, "--format", "sqlite")[0] == 0
+    assert run("export", tmp_path / "out", "--db", db, "--format", "sqlite", "--json")[0] == 0  # again: replaced
+    assert content() == before
+
+
+def test_a_database_never_replaces_itself(tmp_path, run, db):
+    moved = db.rename(db.with_name("winners.db"))
+    code, _, err = run("export", moved.parent, "--db", moved, "--format", "sqlite")
+    assert code == 2
+    assert "is the database itself" in err
+    with closing(sqlite3.connect(moved)) as connection:
+        assert connection.execute("SELECT count(*) FROM winner").fetchone() == (4,)
+
+
+def test_a_package_of_a_database_is_wrong_usage(tmp_path, run, db):
+    assert run("export", tmp_path, "--db", db, "--format", "sqlite", "--package", "mylib.tuned")[0] == 2
+
+
+def test_an_unknown_device_lists_the_known_ones(tmp_path, run, db):
+    code, _, err = run("export", tmp_path / "out", "--db", db, "--device", "h200")
+    assert code == 2
+    assert all(device.slug in err for device in (H200, B200, INTERPRETER))
+
+
+def test_a_database_without_winners_says_what_to_type(tmp_path, run, make_database):
+    path = make_database(tmp_path / "tuner.db")
+    code, _, err = run("export", tmp_path / "out", "--db", path)
+    assert code == 1
+    assert f"tuner run --db {path}" in err
+
+
+def test_a_missing_database_is_one_line_and_is_not_made(tmp_path, run):
+    code, _, err = run("export", tmp_path / "out", "--db", tmp_path / "gone.db")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--format", "sqlite"], ["--package", "mylib.tuned"]])
+def test_a_file_where_the_folder_should_be_is_one_line_and_stays(tmp_path, run, db, arguments):
+    (tmp_path / "file").write_text("mine")
+    for where in (tmp_path / "file", tmp_path / "file" / "below"):
+        code, _, err = run("export", where, "--db", db, *arguments)
+        assert (code, len(err.splitlines())) == (1, 1)
+        assert "is not a folder" in err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("arguments", ["", "--format sqlite", "--package mylib.tuned"])
+def test_a_folder_that_may_not_be_written_is_one_line(tmp_path, db, arguments):
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    folder.chmod(0o555)
+    for parent in (folder, db.parent, *tmp_path.parents, tmp_path):
+        if parent.stat().st_uid == os.getuid():
+            parent.chmod(parent.stat().st_mode | 0o055)
+    db.chmod(0o644)
+    code = f"""
+import os, sys
+import tuner.cli.export, tuner.export.database, tuner.export.package, tuner.store.store, sqlalchemy.dialects.sqlite
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+tuner.cli.main({["export", str(folder), "--db", str(db), *arguments.split()]!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert str(folder) in done.stderr
+    assert names(folder) == []

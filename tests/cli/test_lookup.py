@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner import cli
+from tuner.device import INTERPRETER, KNOWN, describe
+
+H200 = KNOWN["sm_90"]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, toy, no_tables):
+    """Run a command; returns exit code, stdout, stderr."""
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exited:
+            cli.main([str(argument) for argument in arguments])
+        return exited.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def db(tmp_path, make_database, make_row) -> Path:
+    path = make_database(tmp_path / "tuner.db", make_row(64))
+    return make_database(path, make_row(64, block=64), device=INTERPRETER)
+
+
+def test_a_tuned_problem_shows_config_rule_grade_source_and_evidence(run, db):
+    code, out, err = run("lookup", "64x512x256", "--db", db, "--device", H200.slug)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        f"matmul 64x512x256 float16 nn on {H200.slug}: toy(BLOCK_SIZE_M=32, num_warps=4)",
+        f"rule exact, grade exact, from {db}",
+        "12.5 us, 1.250 times as fast as the default config, 0.950 times as fast as torch's own, 2 configs within 0.5%",
+    ]
+
+
+def test_an_untuned_problem_shows_the_command_and_exits_1(run, db):
+    code, out, _ = run("lookup", "4096x512x256", "--db", db, "--device", "sm_90", "--dtype", "bf16", "--layout", "nt")
+    assert code == 1
+    assert "rule default" in out
+    assert out.endswith("to tune it: tuner run --shape 4096x512x256 --dtype bfloat16 --layout nt\n")
+
+
+def test_a_borrowed_config_exits_0_and_shows_the_command(run, db):
+    code, out, _ = run("lookup", "100x512x256", "--db", db, "--device", "sm_90")
+    assert code == 0
+    assert "rule near_m" in out
+    assert "tuner run --shape 100x512x256" in out
+
+
+def test_json_holds_the_whole_answer(run, db):
+    code, out, _ = run("lookup", "100x512x256", "--db", db, "--device", "sm_90", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["config"] == {"BLOCK_SIZE_M": 32, "num_warps": 4}
+    assert (document["rule"], document["grade"], document["source"]) == ("near_m", "exact", str(db))
+    assert (document["problem"]["m"], document["tuned_for"]["m"], document["median_us"]) == (100, 64, 12.5)
+    assert document["sources"][0] == {"name": str(db), "holds": f"1 tuned problem for {H200.slug}"}
+
+
+def test_explain_lists_sources_and_neighbours(run, db):
+    code, out, _ = run("lookup", "512x512x256", "--db", db, "--device", "sm_90", "--explain")
+    assert code == 1
+    assert f"1. {db}: 1 tuned problem for {H200.slug}" in out
+    assert "nearest tuned problems:\n  matmul 64x512x256 float16 nn" in out
+
+
+def test_without_a_gpu_the_interpreter_is_looked_up_for(run, db, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, out, err = run("lookup", "64x512x256", "--db", db)
+    assert code == 0
+    assert "on interpreter: toy(BLOCK_SIZE_M=64" in out
+    assert "no GPU here" in err
+
+
+def test_a_device_that_only_a_database_knows_can_be_named(run, tmp_path, make_database, make_row):
+    odd = describe(name="NVIDIA Odd", arch="sm_86", sm_count=7, memory_bytes=2**33, l2_bytes=2**20)
+    path = make_database(tmp_path / "odd.db", make_row(64), device=odd)
+    assert run("lookup", "64x512x256", "--db", path, "--device", odd.slug)[0] == 0
+    code, _, err = run("lookup", "64x512x256", "--device", "nvidia-odd")
+    assert code == 2
+    assert "known are" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["64x512"], "MxNxK"),
+        (["0x512x256"], "M must be from 1"),
+        (["64x512x256", "--dtype", "fp12"], "unknown dtype"),
+        (["64x512x256", "--layout", "zz"], "unknown layout"),
+        (["64x512x256", "--device", "tpu"], "unknown device"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_is_wrong(run, arguments, words):
+    code, out, err = run("lookup", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_a_database_that_is_not_there_is_one_line_and_is_not_made(run, tmp_path):
+    code, _, err = run("lookup", "64x512x256", "--db", tmp_path / "gone.db", "--device", "sm_90")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_problem_no_kernel_serves_is_one_line(run):
+    code, _, err = run("lookup", "64x512x256", "--layout", "tt", "--device", "sm_90")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "no tt" in err
+
+
+def test_the_real_kernels_answer_from_a_fresh_process(tmp_path):
+    environment = {**os.environ, "TUNER_DB": str(tmp_path / "none.db")}
+    command = [sys.executable, "-m", "tuner", "lookup", "4096x4096x4096", "--dtype", "bf16", "--device", "sm_90"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "BLOCK_SIZE_M=" in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,117 @@
+"""`tuner export`: write tuned tables that ship."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli import options
+from tuner.device import INTERPRETER
+from tuner.errors import TableError, UsageError
+
+if TYPE_CHECKING:
+    from tuner.export.table import Selection
+    from tuner.records import Winner
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["table", "sqlite"]),
+    default="table",
+    show_default=True,
+    help="JSON tables, one for each op and device, or one SQLite file.",
+)
+@click.option("--package", metavar="IMPORT.NAME", help="Write the tables as data of this package, whose root is DIR.")
+@click.option("--device", metavar="SLUG", help="This device only; `tuner show devices` lists them.")
+@options.db_option
+@options.json_option
+def export(
+    *, directory: Path, kind: str, package: str | None, device: str | None, db: str | None, as_json: bool
+) -> None:
+    """Write the current winners into DIR, in files that ship.
+
+    What was measured under the interpreter is left out, unless --device interpreter asks for it.
+    """
+    if package is not None and kind != "table":
+        raise UsageError("--package ships tables: leave --format out")
+    winners = _winners(db, device)
+    if kind == "sqlite":
+        _report_database(_write_database(db, directory, winners), winners, as_json=as_json)
+        return
+    from tuner.export import package as packages
+    from tuner.export import table
+
+    selection = table.select(winners)
+    folder = directory if package is None else packages.prepare(directory, package)
+    lines = None if package is None else packages.pyproject_lines(package)
+    _report_tables(selection, table.write(selection.tables, folder), lines, as_json=as_json)
+
+
+def _winners(db: str | None, device: str | None) -> list[Winner]:
+    from tuner.store.store import Store
+
+    with Store.open(db, read_only=True) as store:
+        known = [row.device.slug for row in store.devices()]
+        if device is not None and device not in known:
+            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
+        winners = store.winners(device_slug=device)
+        location = store.location
+    if device is None:
+        interpreted = [winner for winner in winners if winner.device.slug == INTERPRETER.slug]
+        winners = [winner for winner in winners if winner.device.slug != INTERPRETER.slug]
+        if interpreted and not winners:
+            raise TableError(
+                f"{location} has winners of the interpreter only, which are no figures of a GPU: to export them all the"
+                " same add --device interpreter"
+            )
+    if not winners:
+        raise TableError(f"no winner in {location} to export: `tuner run --db {location}` finds some")
+    return winners
+
+
+def _write_database(db: str | None, directory: Path, winners: list[Winner]) -> Path:
+    from tuner.export import database
+
+    return database.write(db, directory, {winner.device.slug for winner in winners})
+
+
+def _report_database(path: Path, winners: list[Winner], *, as_json: bool) -> None:
+    slugs = sorted({winner.device.slug for winner in winners})
+    if as_json:
+        options.print_json({"written": [{"path": str(path), "devices": slugs, "winners": len(winners)}]})
+    else:
+        click.echo(f"{path}: {_count(len(winners), 'winner')} for {', '.join(slugs)}")
+
+
+def _report_tables(selection: Selection, paths: list[Path], lines: str | None, *, as_json: bool) -> None:
+    written: list[dict[str, Any]] = [
+        {
+            "path": str(path),
+            "op": table.op,
+            "device": table.device.slug,
+            "rows": len(table.rows),
+            "digest": table.digest,
+        }
+        for table, path in zip(selection.tables, paths, strict=True)
+    ]
+    if as_json:
+        document = {"written": written, "left_out": {"stale": selection.stale, "older": selection.older}}
+        options.print_json(document | ({} if lines is None else {"pyproject": lines}))
+        return
+    for entry in written:
+        click.echo(f"{entry['path']}: {_count(entry['rows'], 'row')}, {entry['digest']}")
+    if selection.stale:
+        click.echo(f"left out: {_count(selection.stale, 'winner')} of kernels that have a newer version", err=True)
+    if selection.older:
+        click.echo(f"left out: {_count(selection.older, 'winner')} decided again in another environment", err=True)
+    if lines is not None:
+        click.echo(f"\nAdd to pyproject.toml:\n\n{lines}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,114 @@
+"""`tuner lookup`: which config a problem would get, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tuner.cli import options
+from tuner.device import INTERPRETER, KNOWN, Device, current
+from tuner.errors import DeviceError, TableError, UsageError
+from tuner.problem import Problem, parse_shape
+from tuner.runtime.explain import evidence, explain
+from tuner.runtime.lookup import Decision, command, desk, use
+from tuner.runtime.sources import Shelf
+
+
+@click.command()
+@click.argument("shape", metavar="MxNxK")
+@options.dtype_option
+@options.layout_option
+@click.option("--explain", "explained", is_flag=True, help="Say which sources were asked and what was refused.")
+@click.option(
+    "--device",
+    "slug",
+    metavar="SLUG|ARCH",
+    help="Look up for another device. [default: this machine's, or interpreter]",
+)
+@options.db_option
+@options.json_option
+@click.pass_context
+def lookup(
+    ctx: click.Context,
+    *,
+    shape: str,
+    dtype: str,
+    layout: str,
+    explained: bool,
+    slug: str | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """Say which config a problem would get here, by which rule, from where.
+
+    A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or one near
+    it, so that only the default formula is left.
+    """
+    problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout)
+    if db is not None:
+        use(db)
+    device = _this_device() if slug is None else _device(slug)
+    device, shelves, decision = desk().explanation(problem, device)
+    if as_json:
+        options.print_json(_document(problem, device, shelves, decision))
+    elif explained:
+        click.echo(explain(problem, device))
+    else:
+        _print(problem, device, decision)
+    ctx.exit(1 if decision.match.rule == "default" else 0)
+
+
+def _this_device() -> Device:
+    try:
+        return current()
+    except DeviceError:
+        click.echo("no GPU here: looking up for the interpreter (--device SLUG for another)", err=True)
+        return INTERPRETER
+
+
+def _device(name: str) -> Device:
+    """A device by its slug or its architecture: one that a source has rows for, or one of each architecture."""
+    known = {INTERPRETER.slug: INTERPRETER} | {device.slug: device for device in KNOWN.values()}
+    for source in desk().sources():
+        try:
+            known |= {device.slug: device for device in source.devices()}
+        except TableError as e:
+            click.echo(f"{source.name} is not used: {e}", err=True)
+    if name not in known and name not in KNOWN:
+        raise UsageError(f"unknown device {name!r}: known are {', '.join(sorted([*known, *KNOWN]))}")
+    return known[name] if name in known else KNOWN[name]
+
+
+def _print(problem: Problem, device: Device, decision: Decision) -> None:
+    match = decision.match
+    click.echo(f"{problem} on {device.slug}: {match.config}")
+    click.echo(f"rule {match.rule}, grade {match.grade}, from {match.source}")
+    if decision.row is not None:
+        click.echo(evidence(decision.row))
+    if match.rule != "exact":
+        click.echo(f"to tune it: {command(problem)}")
+
+
+def _document(problem: Problem, device: Device, shelves: list[Shelf], decision: Decision) -> dict[str, Any]:
+    match, row = decision.match, decision.row
+    return {
+        "problem": problem.fields(),
+        "device": device.slug,
+        "kernel": match.kernel,
+        "config": dict(match.config),
+        "rule": match.rule,
+        "source": match.source,
+        "grade": match.grade,
+        "median_us": row and row.median_us,
+        "vs_default": row and row.vs_default,
+        "vs_vendor": row and row.vs_vendor,
+        "ties": row and row.ties,
+        "tuned_for": row and row.problem.fields(),
+        "sources": [{"name": shelf.source, "holds": shelf.note} for shelf in shelves],
+        "refused": [
+            {"source": r.source, "rule": r.rule, "config": dict(r.row.config), "reason": r.reason}
+            for r in decision.refused
+        ],
+        "command": command(problem),
+    }
