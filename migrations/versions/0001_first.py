@@ -157,7 +157,9 @@ def _create_trials() -> None:
         sa.ForeignKeyConstraint(["config_id"], ["config.config_id"], name="fk_trial_config_id"),
         sa.UniqueConstraint("run_id", "problem_id", "config_id", name="uq_trial_run_id"),
         sa.CheckConstraint(f"state IN ({STATES})", name=op.f("ck_trial_state")),
-        sa.CheckConstraint("state <> 'COMPLETE' OR (median_us IS NOT NULL AND median_us > 0)", name=op.f("ck_trial_timed")),
+        sa.CheckConstraint(
+            "state <> 'COMPLETE' OR (median_us IS NOT NULL AND median_us > 0)", name=op.f("ck_trial_timed")
+        ),
     )
     op.create_index("ix_trial_problem_id", "trial", ["problem_id"])
     op.create_index("ix_trial_config_id", "trial", ["config_id"])

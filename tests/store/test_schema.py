@@ -217,6 +217,16 @@ def test_an_upgrade_of_a_database_without_rows_makes_no_copy(store, database, ne
     assert [entry.name for entry in database.parent.iterdir()] == ["tuner.db"]
 
 
+def test_an_upgrade_whose_copy_cannot_be_written_does_not_happen(filled, newer_version, monkeypatch, tmp_path):
+    newer_version()
+    copy = schema.backup_file
+    absent = tmp_path / "absent" / "copy.db"
+    monkeypatch.setattr(schema, "backup_file", lambda path, revision: copy(path, revision=revision, destination=absent))
+    with pytest.raises(StoreError, match="no backup of"):
+        schema.upgrade(str(filled))
+    assert query(filled, "SELECT version_num FROM alembic_version") == [("0001",)]
+
+
 def test_a_migration_that_fails_leaves_everything_as_it_was(filled, newer_version):
     before = query(filled, "SELECT * FROM sqlite_master"), query(filled, "SELECT * FROM trial")
     newer_version(f"{ADD_COLUMN}\n    op.execute('INSERT INTO nowhere VALUES (1)')\n")

@@ -66,10 +66,9 @@ def locate(location: str | None) -> Database:
         return Database(given, path.expanduser())
     try:
         url = make_url(given)
-    except ArgumentError:
-        raise StoreError(
-            f"not a database: {given!r}: expected a path or a URL such as postgresql://host/name"
-        ) from None
+    except (ArgumentError, ValueError):
+        scheme = given.partition("://")[0]  # no more of it: it may hold a password
+        raise StoreError(f"not a database: {scheme}://...: expected a path, or postgresql://user@host/name") from None
     if url.get_backend_name() == "sqlite":
         raise StoreError(f"not a database file: {given!r}: expected a path, or sqlite:/// and a path")
     if url.drivername == "postgresql":
@@ -179,7 +178,7 @@ def _reading_mode(path: Path) -> str:
     if folder_writable and os.access(path, os.W_OK):
         return "rw"
     log = path.with_name(f"{path.name}-wal")
-    if folder_writable or (log.exists() and log.stat().st_size):
+    if folder_writable or not os.access(path, os.R_OK) or (log.exists() and log.stat().st_size):
         return "ro"
     with path.open("rb") as file:
         header = file.read(20)

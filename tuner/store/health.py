@@ -68,9 +68,10 @@ def _reading(location: str | None) -> Iterator[tuple[Connection, Database]]:
 
 
 def _damage(connection: Connection) -> list[str]:
-    pages = [f"damaged: {row[0]}" for row in connection.exec_driver_sql("PRAGMA integrity_check") if row[0] != "ok"]
-    orphans = [
+    found = [" ".join(row[0].split()) for row in connection.exec_driver_sql("PRAGMA integrity_check")]
+    if found != ["ok"]:
+        return [f"damaged: {sentence}" for sentence in found]
+    return [
         f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there"
         for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
     ]
-    return pages + orphans

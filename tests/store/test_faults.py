@@ -1,0 +1,286 @@
+"""What can go wrong with a file: each is one line that names it, and the file stays as it was."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import StoreError
+from tuner.store import health, schema
+from tuner.store.store import Store
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN " + sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
+RECORD_FOR_EVER = """
+import itertools, resource, sys
+from tuner.config import Config
+from tuner.device import KNOWN, Environment
+from tuner.errors import StoreError
+from tuner.problem import Problem
+from tuner.records import KernelVersion, Outcome, State, Trial
+from tuner.store.store import Store
+
+path, limit = sys.argv[1], int(sys.argv[2])
+kernel, problem = KernelVersion("matmul", "pointer", 1, "a0"), Problem(64, 64, 64)
+with Store.open(path) as store:
+    run = store.begin_run(KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "cuda", "", "3.11"), argv=[], host="h")
+    if limit:  # SIGXFSZ is ignored by Python: writes beyond the limit fail
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    for batch in itertools.count(1):
+        configs = [Config("pointer", batch=batch, i=i) for i in range(10)]
+        try:
+            store.record(run, [Trial(problem, c, kernel, Outcome(State.TIMEOUT, "x" * 200)) for c in configs])
+        except StoreError as e:
+            print(e, flush=True)
+            break
+        print(batch * 10, flush=True)
+"""
+AS_NOBODY = """
+import os, sys
+from tuner.errors import StoreError
+from tuner.store.store import Store
+
+Store.open(sys.argv[2]).winners()  # nobody may not be able to import what is imported late
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+for read_only in (True, False):
+    try:
+        with Store.open(sys.argv[1], read_only=read_only) as store:
+            print(store.count_trials())
+    except StoreError as e:
+        print(e)
+"""
+
+
+@pytest.fixture
+def filled(store, database, run, make_trial) -> Path:
+    store.record(run, [make_trial(block) for block in range(1, 400)])
+    store.close()
+    return database
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that other users may enter, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="tuner-test-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 512 KiB, where one may be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def one_line(error: pytest.ExceptionInfo[StoreError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def integrity(path: Path) -> list[tuple]:
+    with closing(sqlite3.connect(path)) as plain:
+        return plain.execute("PRAGMA integrity_check").fetchall()
+
+
+@pytest.mark.parametrize("use", [Store.open, schema.upgrade, health.check, health.current])
+@pytest.mark.parametrize("content", [b"PK\x03\x04 not a database at all" * 100, b"SQLite format 3\0" + b"\x07" * 5000])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content, use):
+    path = tmp_path / "tuner.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"tuner\.db: not a SQLite database") as raised:
+        use(str(path))
+    one_line(raised)
+    assert path.read_bytes() == content
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tuner.db"]
+
+
+def test_a_damaged_schema_is_refused_and_left_alone(filled):
+    content = bytearray(filled.read_bytes())
+    content[100:2000] = b"\xff" * 1900  # the first page, after the header
+    filled.write_bytes(content)
+    with pytest.raises(StoreError, match="damaged: restore a backup") as raised:
+        Store.open(str(filled))
+    one_line(raised)
+    assert filled.read_bytes() == content
+
+
+def test_damaged_rows_are_one_line_when_read_and_found_by_the_check(filled):
+    content = bytearray(filled.read_bytes())
+    content[-30_000:] = b"\xff" * 30_000
+    filled.write_bytes(content)
+    with Store.open(str(filled)) as store, pytest.raises(StoreError, match="damaged: restore a backup") as raised:
+        store.trials()
+    one_line(raised)
+    assert any("damaged" in complaint for complaint in health.check(str(filled)).complaints)
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
+    with pytest.raises(StoreError, match=rf"is a folder: expected a database file, for instance {tmp_path}/tuner\.db"):
+        Store.open(str(tmp_path))
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="name another with --db") as raised:
+        Store.open(str(tmp_path / "file" / "tuner.db"))
+    one_line(raised)
+
+
+def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
+    for use in (lambda path: Store.open(path, read_only=True), health.check, health.current):
+        with pytest.raises(StoreError, match=r"no database at .*tuner\.db: `tuner run` makes one"):
+            use(str(tmp_path / "folder" / "tuner.db"))
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("sqlite://", "expected a path, or sqlite:/// and a path"),
+        ("sqlite+pysqlite:///tuner.db", "expected a path, or sqlite:/// and a path"),
+        ("postgresql://u:secret@host:port/x", "expected a path, or postgresql://user@host/name"),
+        ("nosuchbase://u:secret@host/x", "no driver for it"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_one_line_without_its_password(location, message):
+    with pytest.raises(StoreError, match=re.escape(message)) as raised:
+        Store.open(location)
+    assert "secret" not in one_line(raised)
+
+
+def test_a_sqlite_url_names_a_file(tmp_path):
+    Store.open(f"sqlite:///{tmp_path}/a b%c?.db").close()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a b%c?.db"]
+
+
+def test_a_locked_database_is_one_line_after_the_timeout(filled, python, run, make_trial):
+    holder = python(HOLD, filled, "IMMEDIATE")
+    assert holder.stdout.readline() == "held\n"
+    start = time.monotonic()
+    with Store.open(str(filled), busy_timeout_s=0.2) as store:
+        assert store.count_trials() == 399, "a writer does not keep readers out"
+        with pytest.raises(StoreError, match="another process holds its lock") as raised:
+            store.record(run, [make_trial(1000)])
+        one_line(raised)
+        assert time.monotonic() - start < 5
+        holder.communicate()
+        store.record(run, [make_trial(1000)])
+        assert store.count_trials() == 400
+
+
+def test_a_new_database_that_another_process_locks_is_one_line(tmp_path, python):
+    holder = python(HOLD, tmp_path / "tuner.db", "EXCLUSIVE")
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(StoreError, match="another process holds its lock"):
+        Store.open(str(tmp_path / "tuner.db"), busy_timeout_s=0.2)
+
+
+def test_a_full_disk_loses_nothing_that_was_recorded_and_room_lets_it_go_on(
+    small_disk, device, environment, make_trial
+):
+    path = small_disk / "tuner.db"
+    with Store.open(str(path)) as store:
+        run = store.begin_run(device, environment, argv=[], host="node1")
+        recorded = 0
+        message = ""
+        while not message:
+            try:
+                store.record(run, [make_trial(recorded + i) for i in range(50)])
+                recorded += 50
+            except StoreError as e:
+                message = str(e)
+        assert message.startswith(f"{path}: the disk is full: nothing of this was written")
+        assert 0 < recorded == store.count_trials()
+        subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+        store.record(run, [make_trial(recorded + i) for i in range(50)])
+        assert store.count_trials() == recorded + 50
+    assert integrity(path) == [("ok",)]
+
+
+def test_a_disk_too_full_for_the_schema_leaves_no_half_of_it(small_disk, device, environment):
+    (small_disk / "other").write_bytes(b"x" * 460_000)
+    path = small_disk / "tuner.db"
+    with pytest.raises(StoreError, match="the disk is full"):
+        Store.open(str(path))
+    (small_disk / "other").unlink()
+    Store.open(str(path)).close()
+    assert integrity(path) == [("ok",)]
+
+
+def test_a_file_that_may_not_grow_loses_nothing_that_was_recorded(tmp_path, python):
+    path = tmp_path / "tuner.db"
+    writer = python(RECORD_FOR_EVER, path, 300_000)
+    *recorded, message = writer.communicate(timeout=60)[0].splitlines()
+    assert writer.returncode == 0
+    assert f"{path}: the disk could not be read or written: nothing of this was written" in message
+    with Store.open(str(path), read_only=True) as store:
+        assert store.count_trials() == int(recorded[-1])
+    assert integrity(path) == [("ok",)]
+
+
+def test_a_writer_killed_at_any_moment_loses_nothing_that_was_recorded(tmp_path, python):
+    path = tmp_path / "tuner.db"
+    for batches in (1, 4, 9):
+        writer = python(RECORD_FOR_EVER, path, 0)
+        for _ in range(batches):
+            recorded = int(writer.stdout.readline())
+        writer.kill()
+        rest, _ = writer.communicate()
+        recorded = max([recorded, *(int(line) for line in rest.splitlines() if line.endswith("0"))])
+        assert integrity(path) == [("ok",)]
+        with Store.open(str(path)) as store:
+            assert recorded <= store.runs()[0].trials <= recorded + 10
+            assert store.runs()[0].trials % 10 == 0
+
+
+def test_a_file_that_may_not_be_read_is_one_line(filled, open_folder, python):
+    path = open_folder / "tuner.db"
+    shutil.copy(filled, path)
+    path.chmod(0)
+    out, err = python(AS_NOBODY, path, filled).communicate(timeout=60)
+    assert err == ""
+    expected = f"{path}: could not be opened: check its permissions and its folder's"
+    assert [line.startswith(expected) for line in out.splitlines()] == [True, True]
+
+
+def test_a_read_only_file_in_a_read_only_folder_can_be_read(filled, open_folder, python):
+    path = open_folder / "tuner.db"
+    shutil.copy(filled, path)
+    path.chmod(0o444)
+    open_folder.chmod(0o555)
+    out, err = python(AS_NOBODY, path, filled).communicate(timeout=60)
+    assert err == ""
+    assert out.splitlines()[0] == "399"
+    assert [entry.name for entry in open_folder.iterdir()] == ["tuner.db"]
+
+
+def test_a_server_that_is_not_there_is_one_line():
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    with pytest.raises(StoreError, match=re.escape("postgresql://u:***@127.0.0.1:1/x: ")) as raised:
+        Store.open("postgresql://u:secret@127.0.0.1:1/x")
+    one_line(raised)
