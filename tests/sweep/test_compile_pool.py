@@ -29,9 +29,7 @@ def test_failures_of_a_compiler_stay_in_its_child_and_are_told(faulty, capfd):
         good, raised, aborted, hung, noisy = wait_for(pool, keys)
     assert isinstance(good, Compiled)
     assert raised == Failed(State.COMPILE_ERROR, "ValueError: cannot lower this")
-    assert aborted == Failed(
-        State.COMPILE_ERROR, "compiler died with signal SIGABRT: LLVM ERROR: unreachable executed"
-    )
+    assert aborted == Failed(State.COMPILE_ERROR, "compiler died with signal SIGABRT: LLVM ERROR: unreachable executed")
     assert hung == Failed(State.TIMEOUT, "compile took more than 3 s")
     assert isinstance(noisy, Compiled)
     assert capfd.readouterr().out == ""

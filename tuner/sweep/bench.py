@@ -82,7 +82,6 @@ class GraphTimer:
         self._l2_bytes = max(l2_bytes, 1 << 20)
         self._sweep = torch.zeros(L2_SWEEPS * self._l2_bytes // 4, dtype=torch.int32, device="cuda")
         self._sink = torch.zeros((), dtype=torch.int64, device="cuda")
-        self._pool = torch.cuda.graph_pool_handle()
 
     def buffer_sets(self, nbytes: int) -> int:
         """Sets so that five times the L2 is touched before one comes round, as many as a graph has calls at most."""
@@ -107,7 +106,7 @@ class GraphTimer:
         calls = max(1, min(MAX_CALLS, math.ceil(REPLAY_US / max(estimate_us, 1e-3))))
         graph = torch.cuda.CUDAGraph()
         # torch.cuda.graph() would collect garbage and empty the allocator's cache at each capture: 50 ms and more.
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        graph.capture_begin(capture_error_mode="thread_local")
         try:
             for index in range(calls):
                 call(index % sets)

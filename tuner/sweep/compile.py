@@ -28,7 +28,7 @@ from tuner.device import Device
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.records import Resources, State
-from tuner.sweep.process import die_with_parent
+from tuner.sweep.process import death, die_with_parent, last_line, redirect_output
 
 TIME_LIMIT_S = 60.0
 """A compile takes 0.1 to 0.9 s, 512x512 tiles 7 s (H200, 16 cores); beyond this it hangs."""
@@ -140,8 +140,7 @@ class CompilePool:
         exitcode, pid = getattr(error, "exitcode", None), getattr(error, "pid", None)
         if exitcode is None:
             return f"{type(error).__name__}: {error}"
-        death = f"signal {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
-        return f"compiler died with {death}{_tail(Path(self._logs.name) / f'{pid}.log')}"
+        return f"compiler died with {death(exitcode)}{last_line(Path(self._logs.name) / f'{pid}.log')}"
 
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
@@ -203,21 +202,11 @@ def _number(pattern: str, text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def _tail(log: Path) -> str:
-    try:
-        lines = log.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return f": {lines[-1][:300]}" if lines else ""
-
-
 def _start_child(arch: str, log_folder: str, path: list[str]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[:] = path
-    log = os.open(Path(log_folder) / f"{os.getpid()}.log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    redirect_output(Path(log_folder) / f"{os.getpid()}.log")
     from tuner.sweep import target
 
     target.activate(arch)

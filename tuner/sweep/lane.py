@@ -8,7 +8,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from tuner.config import Config
-from tuner.records import Outcome, Verdict
+from tuner.errors import SweepError
+from tuner.records import Outcome, State, Verdict
 from tuner.sweep.compile import Compiled, CompilePool
 from tuner.sweep.job import Job
 from tuner.sweep.messages import (
@@ -27,6 +28,8 @@ from tuner.sweep.worker import Worker, WorkerDiedError
 BATCH = 16
 """Configs replayed in rotation: about 0.15 s of work, so that an interrupt waits no longer."""
 _STRIKES = 3
+DEATHS_IN_A_ROW = 10
+"""Workers dying one after the other, no config measured in between: it is the machine, not the configs."""
 _log = logging.getLogger(__name__)
 
 
@@ -68,6 +71,7 @@ class Lane:
         self.busy = False
         self._alone = False
         self._strikes = 0
+        self._deaths = 0
 
     def assign(self, job: Job) -> None:
         """Take on a problem."""
@@ -168,6 +172,8 @@ class Lane:
                 outcome = dataclasses.replace(outcome, resources=result.resources)
         self.job.outcomes[config] = outcome
         self.job.measured += 1
+        if outcome.state is State.COMPLETE:
+            self._deaths = 0
         self.record(self.job, config, outcome)
 
     def _end(self, failure: str) -> None:
@@ -181,6 +187,9 @@ class Lane:
         """Record what the worker died of, hand the rest back, start another."""
         assert self.job is not None
         _log.debug("%s at %s", death, death.config)
+        self._deaths += 1
+        if self._deaths >= DEATHS_IN_A_ROW:
+            raise SweepError(f"{self._deaths} workers died in a row: {death}; type `tuner doctor`")
         culprit = death.config
         if culprit is None and self.phase is Phase.SEARCHING and len(self._flying) == 1:
             culprit = self._flying[0]

@@ -232,23 +232,26 @@ class _Loop:
     def work(self, todo: deque[Problem], stop: threading.Event) -> None:
         """Go on until every problem is decided or given up, the time is up, or `stop` is set."""
         self._observer.started(self._report.device, self._report.environment, list(todo))
-        while True:
-            late = time.monotonic() > self._deadline
-            if late or stop.is_set():
-                self._drop(todo)
-            for lane in self._lanes:
-                if lane.phase is Phase.DONE:
-                    self._conclude(lane, interrupted=stop.is_set())
-                if lane.phase is Phase.FREE and (job := self._next_job(todo)) is not None:
-                    self._observer.problem_started(job, lane.gpu)
-                    lane.assign(job)
-                lane.step(late=late, stopping=stop.is_set())
-            self._compile_ahead(todo)
-            self._commit(force=False)
-            if all(lane.phase is Phase.FREE for lane in self._lanes):
-                break
-            self._listen()
-        self._commit(force=True)
+        try:
+            while True:
+                late = time.monotonic() > self._deadline
+                if late or stop.is_set():
+                    self._drop(todo)
+                for lane in self._lanes:
+                    if lane.phase is Phase.DONE:
+                        self._conclude(lane, interrupted=stop.is_set())
+                    if lane.phase is Phase.FREE and (job := self._next_job(todo)) is not None:
+                        self._observer.problem_started(job, lane.gpu)
+                        lane.assign(job)
+                    lane.step(late=late, stopping=stop.is_set())
+                self._compile_ahead(todo)
+                self._commit(force=False)
+                if all(lane.phase is Phase.FREE for lane in self._lanes):
+                    break
+                self._listen()
+        finally:
+            # However it ends, what was measured is kept.
+            self._commit(force=True)
         self._report.interrupted = stop.is_set()
 
     def _listen(self) -> None:

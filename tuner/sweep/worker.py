@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import platform
 import signal
+import tempfile
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from tuner import registry
@@ -30,7 +32,7 @@ from tuner.sweep.messages import (
     Result,
     SetProblem,
 )
-from tuner.sweep.process import die_with_parent
+from tuner.sweep.process import death, die_with_parent, last_line, redirect_output
 
 START_LIMIT_S = 180.0
 """Importing torch and Triton and opening a CUDA context, on a cold disk."""
@@ -62,7 +64,10 @@ class Worker:
         self._trial_limit_s = trial_limit_s or (TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, gpu), name=f"tuner-worker-{gpu}", daemon=True)
+        self._logs = tempfile.TemporaryDirectory(prefix="tuner-worker-")
+        self._log = Path(self._logs.name) / "output"
+        arguments = (theirs, gpu, str(self._log))
+        self._process = context.Process(target=serve, args=arguments, name=f"tuner-worker-{gpu}", daemon=True)
         self._process.start()
         theirs.close()
         self._config: Config | None = None
@@ -137,18 +142,19 @@ class Worker:
         self._process.kill()
         self._process.join()
         self.connection.close()
+        self._logs.cleanup()
 
     def _died(self) -> WorkerDiedError:
         self._process.join(5)
-        code = self._process.exitcode
+        how = f"worker died with {death(self._process.exitcode)}{last_line(self._log)}"
         self.kill()
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        return WorkerDiedError(State.CRASHED, f"worker died with {how}", self._config)
+        return WorkerDiedError(State.CRASHED, how, self._config)
 
 
-def serve(connection: Connection, gpu: int | None) -> None:
-    """Run in the child: answer requests until the pipe closes."""
+def serve(connection: Connection, gpu: int | None, log: str) -> None:
+    """Run in the child: answer requests until the pipe closes; what anything prints goes into the log."""
     die_with_parent()
+    redirect_output(Path(log))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if gpu is None:
         # Read when Triton is imported and when a kernel is decorated: neither has happened in this fresh process.
