@@ -121,6 +121,7 @@ def test_a_problem_no_kernel_serves_is_one_line(run):
 
 
 def test_the_real_kernels_answer_from_a_fresh_process(tmp_path):
+    pytest.importorskip("triton", reason="Triton is not installed: no kernel answers")
     environment = {**os.environ, "TUNER_DB": str(tmp_path / "none.db")}
     command = [sys.executable, "-m", "tuner", "lookup", "4096x4096x4096", "--dtype", "bf16", "--device", "sm_90"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)

@@ -143,6 +143,7 @@ assert not heavy, heavy
 
 
 def test_importing_has_no_side_effects_and_a_lookup_imports_nothing_heavy(tmp_path, make_row, make_table, monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed: no kernel answers")
     path = make_table(make_row()).write(tmp_path)
     command = [sys.executable, "-c", SERVE, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
