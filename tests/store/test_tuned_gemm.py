@@ -1,0 +1,107 @@
+"""The view for people with a SQL prompt: read by plain sqlite3."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.config import Config
+from tuner.problem import Problem
+from tuner.records import Outcome, State, Trial, Verdict
+
+
+def rows(database: Path, query: str = "SELECT * FROM tuned_gemm ORDER BY m, n, k") -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(database)) as plain:
+        plain.row_factory = sqlite3.Row
+        return [dict(row) for row in plain.execute(query)]
+
+
+@pytest.fixture
+def decide(store, run, kernel):
+    def decide(problem: Problem, config: Config, **figures: float | None) -> None:
+        store.record(run, [Trial(problem, config, kernel, Outcome(State.COMPLETE, median_us=20.0))])
+        figures = {"median_us": 20.0, "default_us": None, "vendor_us": None, **figures}
+        store.decide(run, problem, kernel, Verdict(config, **figures, ties=(config,)))
+
+    return decide
+
+
+CONFIG = Config(
+    "pointer", BLOCK_SIZE_M=128, BLOCK_SIZE_N=256, BLOCK_SIZE_K=64, GROUP_SIZE_M=8, num_stages=3, num_warps=8
+)
+
+
+def test_a_winner_is_one_flat_row(database, decide, device):
+    decide(Problem(4096, 2048, 1024, dtype="bf16", layout="nt"), CONFIG, default_us=25.0, vendor_us=18.0)
+    (row,) = rows(database)
+    assert row == {
+        "gpu": "NVIDIA H200",
+        "device": device.slug,
+        "arch": "sm_90",
+        "m": 4096,
+        "n": 2048,
+        "k": 1024,
+        "dtype": "bfloat16",
+        "b_dtype": "bfloat16",
+        "out_dtype": "bfloat16",
+        "layout": "nt",
+        "aligned": 1,
+        "epilogue": "none",
+        "precision": "default",
+        "kernel": "pointer",
+        "kernel_version": 1,
+        "BLOCK_SIZE_M": 128,
+        "BLOCK_SIZE_N": 256,
+        "BLOCK_SIZE_K": 64,
+        "GROUP_SIZE_M": 8,
+        "SPLIT_K": None,
+        "num_stages": 3,
+        "num_warps": 8,
+        "parameters": CONFIG.parameters_json,
+        "us": 20.0,
+        "tflops": pytest.approx(2 * 4096 * 2048 * 1024 / 20e-6 / 1e12),
+        "vs_default": 1.25,
+        "vs_vendor": 0.9,
+        "ties": 1,
+        "triton": "3.7.1",
+        "torch": "2.13.0",
+        "backend": "cuda 13.0",
+        "driver": "580.65",
+        "protocol": 1,
+        "tool_version": row["tool_version"],
+        "decided_at": row["decided_at"],
+    }
+
+
+def test_only_current_winners_are_there(database, decide):
+    problem = Problem(64, 64, 64)
+    decide(problem, CONFIG)
+    decide(problem, CONFIG.replace(BLOCK_SIZE_M=64))
+    assert [row["BLOCK_SIZE_M"] for row in rows(database)] == [64]
+
+
+def test_what_was_not_measured_is_null(database, decide):
+    decide(Problem(64, 64, 64), Config("gemv", ROWS=4))
+    (row,) = rows(database)
+    assert [row[name] for name in ("vs_default", "vs_vendor", "BLOCK_SIZE_M", "num_warps")] == [None] * 4
+
+
+def test_the_rate_of_a_huge_problem_does_not_overflow(database, decide):
+    decide(Problem(2**31 - 1, 2**31 - 1, 2**31 - 1), CONFIG)
+    assert rows(database)[0]["tflops"] == pytest.approx(2 * (2**31 - 1) ** 3 / 20e-6 / 1e12)
+
+
+def test_ops_that_are_no_gemm_are_not_there(database, decide):
+    decide(Problem(64, 64, 64, op="softmax"), CONFIG)
+    assert rows(database) == []
+
+
+def test_a_question_of_a_person_is_one_line_of_sql(database, decide):
+    decide(Problem(16, 4096, 4096, dtype="bf16"), CONFIG, vendor_us=10.0)
+    decide(Problem(4096, 4096, 4096, dtype="bf16"), CONFIG, vendor_us=22.0)
+    slower = rows(database, "SELECT m, n, k FROM tuned_gemm WHERE vs_vendor < 1 AND dtype = 'bfloat16'")
+    assert slower == [{"m": 16, "n": 4096, "k": 4096}]
