@@ -188,8 +188,6 @@ class Lane:
         assert self.job is not None
         _log.debug("%s at %s", death, death.config)
         self._deaths += 1
-        if self._deaths >= DEATHS_IN_A_ROW:
-            raise SweepError(f"{self._deaths} workers died in a row: {death}; type `tuner doctor`")
         culprit = death.config
         if culprit is None and self.phase is Phase.SEARCHING and len(self._flying) == 1:
             culprit = self._flying[0]
@@ -202,6 +200,8 @@ class Lane:
             # Nobody to blame: one config at a time from here on tells, and three times is enough.
             self._alone = True
             self._strikes += 1
+        if self._deaths >= DEATHS_IN_A_ROW:
+            raise SweepError(f"{self._deaths} workers died in a row: {death}; type `tuner doctor`")
         self._restart()
         if self._strikes >= _STRIKES:
             self._fail(f"the worker died {_STRIKES} times: {death}")
