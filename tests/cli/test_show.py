@@ -1,0 +1,169 @@
+"""`tuner show`, over the database kept for the newest revision."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tuner.cli import main, show
+from tuner.store import schema
+from tuner.store.store import Store
+
+FIXTURE = Path(__file__).parents[1] / "store" / "fixtures" / f"{schema.HEAD}.db"
+H200 = "nvidia-h200-sm90-132"
+
+
+@pytest.fixture
+def database(tmp_path) -> Path:
+    return Path(shutil.copy(FIXTURE, tmp_path / "tuner.db"))
+
+
+@pytest.fixture
+def tuner(capsys, database):
+    """Run `tuner show` here: (exit code, stdout, stderr)."""
+
+    def tuner(*arguments: str, db: Path = database) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["show", *arguments, "--db", str(db)])
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return tuner
+
+
+@pytest.fixture
+def document(tuner):
+    def document(*arguments: str) -> list[dict]:
+        code, out, err = tuner(*arguments, "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    return document
+
+
+def test_winners_are_a_table_of_whole_lines(tuner):
+    code, out, err = tuner("winners")
+    assert (code, err) == (0, "")
+    header, decode, tf32 = out.splitlines()
+    assert header.split()[:3] == ["device", "problem", "config"]
+    assert decode.split("  ")[0] == H200
+    assert "matmul 16x4096x4096 bfloat16 nt" in decode
+    assert decode.split()[-5:] == ["12.25", "43.8", "1.22x", "2", "3.7.1"]
+    assert tf32.split()[-6:] == ["40.50", "53.0", "1.28x", "1.02x", "1", "3.7.1"]
+
+
+def test_winners_as_json_hold_their_evidence(document):
+    decode, tf32 = document("winners")
+    assert decode["device"]["slug"] == tf32["device"]["slug"] == H200
+    assert decode["problem"]["layout"] == "nt"
+    assert decode["kernel"] == "pointer"
+    assert decode["parameters"]["BLOCK_SIZE_M"] == 32
+    assert (decode["median_us"], decode["vs_vendor"], decode["ties"]) == (12.25, None, 2)
+    assert tf32["vs_default"] == pytest.approx(52 / 40.5)
+    assert tf32["environment"]["driver"] == "580.65.06"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["winners", "--shape", "16x4096x4096"], 1),
+        (["winners", "--problem", "1x1x1"], 0),
+        (["winners", "--kernel", "split_k"], 0),
+        (["winners", "--device", H200, "--limit", "1"], 1),
+        (["trials"], 12),
+        (["trials", "--state", "TIMEOUT"], 1),
+        (["trials", "--state", "complete"], 5),
+        (["trials", "--shape", "1024x1024x1024"], 2),
+        (["trials", "--device", H200, "--kernel", "pointer", "--limit", "3"], 3),
+        (["trials", "--kernel", "split_k"], 0),
+        (["runs"], 2),
+        (["runs", "--limit", "1", "--device", H200], 1),
+        (["devices"], 1),
+        (["problems"], 2),
+        (["problems", "--shape", "1024x1024x1024", "--device", H200], 1),
+        (["problems", "--limit", "1"], 1),
+    ],
+)
+def test_filters_narrow_what_is_listed(document, tuner, arguments, count):
+    assert len(document(*arguments)) == count
+    _, out, err = tuner(*arguments)
+    assert max(0, len(out.splitlines()) - 1) == count
+    assert count or err.startswith(f"no {arguments[0]}: `tuner run`")
+
+
+def test_trials_show_states_and_reasons(document):
+    newest, *_, oldest = document("trials")
+    assert (newest["problem"]["m"], newest["state"], newest["median_us"]) == (1024, "COMPLETE", 44.0)
+    assert oldest["registers"] == 96
+    timeout = document("trials", "--state", "TIMEOUT")[0]
+    assert (timeout["message"], timeout["median_us"]) == ("how TIMEOUT reads", None)
+
+
+def test_a_table_of_trials_says_what_it_leaves_out(tuner, monkeypatch):
+    monkeypatch.setattr(show, "NEWEST", 5)
+    _, out, err = tuner("trials")
+    assert len(out.splitlines()) == 6
+    assert err == "the newest 5 of 12: --limit 12 shows all\n"
+
+
+def test_runs_devices_and_problems_tell_what_is_known(document):
+    second, first = document("runs")
+    assert (first["status"], first["trials"], first["argv"][:2]) == ("INTERRUPTED", 9, ["tuner", "run"])
+    assert (second["status"], second["host"]) == ("DONE", "node1")
+    (device,) = document("devices")
+    assert (device["slug"], device["trials"], device["winners"]) == (H200, 12, 2)
+    assert device["aliases"] == ["NVIDIA H200 (another driver's word)"]
+    decode, tf32 = document("problems")
+    assert (decode["problem"]["m"], decode["trials"], decode["complete"], decode["winners"]) == (16, 10, 3, 1)
+    assert (tf32["trials"], tf32["complete"]) == (2, 2)
+
+
+def test_an_error_that_is_not_finite_is_null_in_json(document, database):
+    with closing(sqlite3.connect(database)) as plain, plain:
+        plain.execute("UPDATE trial SET error = 9e999 WHERE state = 'WRONG_RESULT'")
+    assert document("trials", "--state", "WRONG_RESULT")[0]["error"] is None
+
+
+def test_an_unknown_device_is_a_slip_that_names_the_known_ones(tuner, database):
+    code, out, err = tuner("winners", "--device", "h100")
+    assert (code, out) == (2, "")
+    assert err == f"tuner: no device 'h100' in {database}: known are {H200}\n"
+
+
+def test_a_shape_that_is_none_is_wrong_usage(tuner):
+    code, _, err = tuner("trials", "--shape", "16x16")
+    assert code == 2
+    assert "expected MxNxK" in err
+
+
+def test_an_empty_database_lists_nothing(tuner, tmp_path):
+    Store.open(str(tmp_path / "fresh.db")).close()
+    for noun in ("winners", "trials", "runs", "devices", "problems"):
+        code, out, err = tuner(noun, db=tmp_path / "fresh.db")
+        assert (code, out) == (0, "")
+        assert "`tuner run`" in err
+        assert tuner(noun, "--json", db=tmp_path / "fresh.db")[:2] == (0, "[]\n")
+
+
+def test_listing_changes_nothing(tuner, database):
+    before = database.read_bytes()
+    for noun in ("winners", "trials", "runs", "devices", "problems"):
+        tuner(noun)
+    assert database.read_bytes() == before
+    assert [entry.name for entry in database.parent.iterdir()] == ["tuner.db"]
+
+
+def test_help_does_not_load_the_database():
+    code = "import sys; from tuner.cli import cli\n"
+    code += "for command in (['show', 'trials'], ['db', 'check']):\n"
+    code += "    cli.main([*command, '--help'], standalone_mode=False)\n"
+    code += "print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert not {"sqlalchemy", "alembic", "rich", "torch", "triton"} & set(done.stdout.splitlines()[-1].split())
