@@ -13,8 +13,10 @@ import pytest
 from tuner.config import Config
 from tuner.device import INTERPRETER, KNOWN
 from tuner.errors import TableError
+from tuner.records import KernelVersion, Outcome, State, Trial, Verdict
 from tuner.runtime import database
 from tuner.store import schema
+from tuner.store.store import Store
 
 H200 = KNOWN["sm_90"]
 SLUG = H200.slug
@@ -76,6 +78,23 @@ def test_winners_are_read_as_they_were_decided(tuned, make_row):
     found = database.read_winners(tuned, SLUG)
     assert found.faults == ()
     assert set(found.rows) == {make_row(16), make_row(64, dtype="e5m2", extras={"w": 3})}
+
+
+def test_what_the_store_decided_is_what_the_runtime_reads(tmp_path, make_row):
+    row = make_row(16, epilogue="bias+gelu", extras={"causal": True, "window": 3})
+    kernel = KernelVersion("matmul", "toy", 1, "none")
+    verdict = Verdict(row.config, row.median_us, 15.0, None, (row.config,))
+    outcome = Outcome(State.COMPLETE, median_us=12.0, samples=5)
+    with Store.open(str(tmp_path / "tuner.db")) as store:
+        run = store.begin_run(H200, row.made.environment, argv=[], host="here")
+        store.record(run, [Trial(row.problem, row.config, kernel, outcome)])
+        store.decide(run, row.problem, kernel, verdict)
+        store.decide(run, row.problem, kernel, verdict)  # supersedes the first
+        (found,) = database.read_winners(tmp_path / "tuner.db", SLUG).rows
+        (winner,) = store.winners()
+    assert (found.problem, found.config, found.kernel_version) == (row.problem, row.config, 1)
+    assert found.made.environment == row.made.environment
+    assert (found.median_us, found.vs_default, found.vs_vendor, found.ties) == (12.5, winner.vs_default, None, 1)
 
 
 def test_only_this_devices_current_winners_are_read(tuned, make_database, make_row):

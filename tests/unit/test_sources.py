@@ -108,6 +108,23 @@ def test_a_shipped_package_is_read_without_running_its_code(make_row, make_table
     assert not [name for name in sys.modules if name.startswith("heavylib")]
 
 
+def test_a_package_without_init_files_is_read(make_row, make_table, ship):
+    folder = ship("spacelib.tuned", make_table(make_row()))
+    for init in (folder / "__init__.py", folder.parent / "__init__.py"):
+        init.unlink()
+    tuner.use(None)
+    assert source_of() == "package spacelib.tuned"
+
+
+def test_an_entry_point_that_names_no_package_is_one_warning(make_row, make_table, monkeypatch, caplog):
+    for value in ("json:loads", "sys", "json.nothing.here"):
+        monkeypatch.setattr(sources, "entry_points", lambda group, value=value: [EntryPoint("x", value, group)])
+        caplog.clear()
+        tuner.use(None)
+        assert tuner.lookup(PROBLEM, H200).rule == "default"
+        assert len([r for r in caplog.records if r.name == "tuner.runtime.sources"]) <= 1
+
+
 def test_a_package_in_a_zip_file_is_read(tmp_path, make_row, make_table, ship, monkeypatch):
     import zipfile
 
@@ -132,7 +149,7 @@ def test_an_entry_point_to_nowhere_is_one_warning_and_the_next_package_serves(ma
     sources.importlib.resources.files("alib").joinpath("tuned").rmdir()
     tuner.use(None)
     assert source_of() == "package blib.tuned"
-    assert [r.getMessage() for r in caplog.records if "no package alib.tuned" in r.getMessage()]
+    assert [r.getMessage() for r in caplog.records if "no such package" in r.getMessage()]
     assert len(caplog.records) == 1
 
 

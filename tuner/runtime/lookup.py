@@ -28,7 +28,7 @@ from tuner.runtime.table import BAD_VALUE, Row
 NEAR_M = 2.0
 """How far the tuned M may be away, as a factor. Within it the best tile height differs by one step at most."""
 MEMO_LIMIT = 65_536
-"""Answers kept, about 1 KiB each: a server whose M takes every value must not grow for ever."""
+"""Answers kept, 0.75 KB each (benchmarks/results/lookup.json): M may take every value in a server."""
 _log = logging.getLogger(__name__)
 
 
@@ -284,5 +284,6 @@ def _renew_lock() -> None:
     _lock = threading.RLock()
 
 
-# A child forked while another thread of the parent held the lock would wait for that thread for ever.
-os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(os, "register_at_fork"):  # where processes fork
+    # A child forked while another thread of the parent held the lock would wait for that thread for ever.
+    os.register_at_fork(after_in_child=_renew_lock)

@@ -291,14 +291,26 @@ def _tables_in(folder: Traversable) -> list[Traversable]:
 
 def _package_folder(name: str) -> Traversable:
     """A package's files, found without running any of its code: a lookup must not import whoever ships a table."""
+    try:
+        spec = _spec_of(name)
+        if spec is None:
+            raise TableError(f"entry point of {GROUP} names {name!r}: there is no such package")
+        return importlib.resources.files(importlib.util.module_from_spec(spec))
+    except (AttributeError, ImportError, OSError, TypeError, ValueError) as e:  # loaders differ in what they can do
+        raise TableError(f"entry point of {GROUP} names {name!r}, whose files cannot be read: {e}") from e
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
     spec: ModuleSpec | None = None
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
-        spec = _find_spec(".".join(parts[:depth]), spec)
+        try:
+            spec = _find_spec(".".join(parts[:depth]), spec)
+        except KeyError:  # a namespace inside a package asks for that package in sys.modules: it must be imported
+            return importlib.util.find_spec(name)
         if spec is None:
-            raise TableError(f"entry point of {GROUP} names {name!r}: there is no package {'.'.join(parts[:depth])}")
-    assert spec is not None
-    return importlib.resources.files(importlib.util.module_from_spec(spec))
+            return None
+    return spec
 
 
 def _find_spec(name: str, parent: ModuleSpec | None) -> ModuleSpec | None:
