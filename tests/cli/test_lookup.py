@@ -75,6 +75,7 @@ def test_explain_lists_sources_and_neighbours(run, db):
 
 
 def test_without_a_gpu_the_interpreter_is_looked_up_for(run, db, monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, out, err = run("lookup", "64x512x256", "--db", db)
     assert code == 0

@@ -101,6 +101,13 @@ def test_a_row_of_another_triton_is_compatible(tuned, make_row):
     assert tuner.lookup(PROBLEM, H200).grade == "compatible"
 
 
+def test_the_grade_is_by_the_triton_that_is_installed(monkeypatch, make_row):
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.undo()  # the fixture's Triton
+    assert lookups.grade(make_row(64, made=made_under(triton.__version__))) == "exact"
+    assert lookups.grade(make_row(64, made=made_under("3.0.0"))) == "compatible"
+
+
 def test_of_a_databases_environments_this_triton_comes_first(tmp_path, make_row, make_database):
     ours, newer = make_row(64, block=32), make_row(64, block=64, made=made_under("3.9.0"))
     tuner.use(make_database(tmp_path / "tuner.db", ours, newer))
@@ -193,8 +200,7 @@ def test_this_process_own_device_is_found_once(monkeypatch, tuned, make_row):
 
 
 def test_without_a_device_the_error_says_so(monkeypatch):
-    import torch
-
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="no GPU found"):
         tuner.lookup(PROBLEM)
