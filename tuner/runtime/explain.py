@@ -58,7 +58,7 @@ def _answer(decision: Decision) -> Iterator[str]:
 
 def evidence(row: Row) -> str:
     """A row's figures, for people."""
-    parts = [f"{row.median_us:.4g} us"]
+    parts = [f"{row.median_us:.2f} us"]
     if row.vs_default is not None:
         parts.append(f"{row.vs_default:.3f} times as fast as the default config")
     if row.vs_vendor is not None:
