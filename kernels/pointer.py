@@ -97,7 +97,7 @@ def compile_class(problem: Problem, config: Config) -> str:
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """Sorts configs from simplest: least memory held in flight, fewest threads, row-major order, then canonical order."""
+    """Sorts configs from simplest: least memory in flight, fewest threads, row-major order, then canonical order."""
     rows = config.integer("BLOCK_SIZE_M") + config.integer("BLOCK_SIZE_N")
     held = rows * config.integer("BLOCK_SIZE_K") * config.integer("num_stages")
     return (held, config.integer("num_warps"), config.integer("GROUP_SIZE_M"), config)
@@ -182,4 +182,5 @@ SPEC = KernelSpec(
     compile_class=compile_class,
     simplicity=simplicity,
     source_hash=source_hash,
+    runtime_parameters=("GROUP_SIZE_M",),
 )

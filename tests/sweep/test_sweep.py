@@ -156,7 +156,7 @@ def test_a_machine_where_every_worker_dies_ends_the_sweep_and_keeps_the_trials(f
     with pytest.raises(SweepError, match=r"2 workers died in a row: worker died with signal SIGSEGV"):
         sweep(store, [problem], [None], Plan())
     assert store.runs()[-1].status == "FAILED"
-    assert [trial.outcome.state for trial in store.trials()] == [State.COMPLETE, State.CRASHED]
+    assert sorted(trial.outcome.state for trial in store.trials()) == ["COMPLETE", "CRASHED", "CRASHED"]
 
 
 def test_a_problem_no_kernel_serves_is_reported_and_the_others_are_tuned(faulty, store):

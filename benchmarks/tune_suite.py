@@ -1,0 +1,122 @@
+"""Tune a suite exhaustively and say what it took: trials by state, seconds, rates, winners beside default and vendor.
+
+python benchmarks/tune_suite.py --suite FILE.csv --rows bfloat16/nt,float16/nn --db NEW.db --out RESULT.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+
+import record
+
+from tuner import suite
+from tuner.records import State
+from tuner.store.store import Store
+from tuner.sweep.run import Observer, Plan, sweep
+from tuner.sweep.search import STRATEGIES
+
+
+class Stopwatch(Observer):
+    """Notes when each problem's trials ended, and what each binary cost."""
+
+    def __init__(self):
+        self.ends = {}
+        self.compile_ms = {}
+        self.begin = time.monotonic()
+
+    def trial_ended(self, job, config, outcome):
+        self.ends.setdefault(job.problem, []).append((time.monotonic(), outcome.state))
+        if outcome.resources.compile_ms is not None:
+            self.compile_ms[job.key(config)] = outcome.resources.compile_ms
+
+    def problem_ended(self, report):
+        winner = report.winner
+        label = winner.config.label if winner else report.reason
+        print(f"{time.monotonic() - self.begin:7.1f} s  {report.problem}: {label}", flush=True)
+
+    def rate(self):
+        """Measured trials a second between the first and the last trial of a problem, over all problems."""
+        measured = seconds = 0.0
+        for ends in self.ends.values():
+            ran = [at for at, state in ends if state in (State.COMPLETE, State.WRONG_RESULT, State.RUNTIME_ERROR)]
+            if len(ran) > 1:
+                measured += len(ran) - 1
+                seconds += ran[-1] - ran[0]
+        return measured, seconds
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--suite", required=True)
+    parser.add_argument("--rows", default="", help="dtype/layout pairs, comma separated; all when empty")
+    parser.add_argument("--db", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--strategy", default="exhaustive", choices=STRATEGIES)
+    parser.add_argument("--gpu", type=int, default=0, help="-1: the interpreter, to rehearse")
+    args = parser.parse_args()
+    kinds = [tuple(kind.split("/")) for kind in args.rows.split(",") if kind]
+    problems = [p for p in suite.load(args.suite) if not kinds or (p.a_dtype, p.layout) in kinds]
+    watch = Stopwatch()
+    plan = Plan(strategy=STRATEGIES[args.strategy], trials=args.trials)
+    with Store.open(args.db) as store:
+        report = sweep(store, problems, [None if args.gpu < 0 else args.gpu], plan, observer=watch)
+    record.write(args.out, body(report, watch))
+
+
+def body(report, watch):
+    states = Counter()
+    rows = []
+    for ended in report.problems:
+        states += ended.states
+        winner = ended.winner
+        rows.append(
+            {
+                "problem": str(ended.problem),
+                "reason": ended.reason,
+                "considered": ended.considered,
+                "measured": ended.measured,
+                "states": {str(state): count for state, count in sorted(ended.states.items())},
+                "seconds": round(ended.seconds, 2),
+                **(
+                    {}
+                    if winner is None
+                    else {
+                        "winner": winner.config.label,
+                        "median_us": round(winner.median_us, 3),
+                        "tflops": round(winner.tflops, 1),
+                        "vs_default": winner.vs_default and round(winner.vs_default, 4),
+                        "vs_vendor": winner.vs_vendor and round(winner.vs_vendor, 4),
+                        "ties": winner.ties,
+                    }
+                ),
+            }
+        )
+    measured, seconds = watch.rate()
+    summary = {
+        "device": report.device.slug,
+        "environment": report.environment,
+        "wall_s": round(report.seconds, 1),
+        "binaries": report.compiled,
+        "compile_cpu_s": round(sum(watch.compile_ms.values()) / 1e3, 1),
+        "trials_by_state": {str(state): count for state, count in sorted(states.items())},
+        "measured_trials": int(measured),
+        "measuring_s": round(seconds, 1),
+        "trials_per_s": round(measured / seconds, 1) if seconds else None,
+        "geomean_vs_default": round(record.geomean([r["vs_default"] for r in rows if r.get("vs_default")]), 4),
+        "geomean_vs_vendor": round(record.geomean([r["vs_vendor"] for r in rows if r.get("vs_vendor")]), 4),
+    }
+    for name, value in summary.items():
+        print(f"{name:20} {value}")
+    for row in rows:
+        print(
+            f"{row['problem']:44} {row.get('winner', row['reason'])[:48]:48} "
+            f"{row.get('median_us') or 0:9.2f} us  {row.get('vs_default') or 0:6.3f} {row.get('vs_vendor') or 0:6.3f}"
+        )
+    return {"summary": summary, "rows": rows}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""A problem's job, without processes: what a compile decides, who enters the finals, who wins."""
+
+import pytest
+
+from tuner.device import KNOWN
+from tuner.problem import Problem
+from tuner.records import Outcome, Resources, State
+from tuner.sweep.compile import Compiled, Failed
+from tuner.sweep.job import Job
+from tuner.sweep.measure import VENDOR
+from tuner.sweep.search import exhaustive
+
+pytest.importorskip("triton")
+DEVICE = KNOWN["sm_90"]
+PROBLEM = Problem(4096, 4096, 4096, dtype="bfloat16", layout="nt")
+
+
+class Pool:
+    """Answers every request with the result that `decide` gives for a config."""
+
+    def __init__(self, decide):
+        self.decide, self.results = decide, {}
+
+    def request(self, spec, problem, config):
+        self.results[config.digest] = self.decide(config)
+        return config.digest
+
+    def result(self, key):
+        return self.results[key]
+
+
+def job_of(decide, trials=None):
+    job = Job(PROBLEM, DEVICE, exhaustive, trials=trials, seed=0)
+    job.resume({})
+    pool = Pool(decide)
+    job.request(pool)
+    return job, pool
+
+
+def test_the_default_config_is_the_first_candidate_whatever_the_budget():
+    job, _ = job_of(lambda config: None, trials=1)
+    assert job.candidates == [job.default]
+
+
+def test_configs_that_differ_in_a_run_time_parameter_alone_are_each_measured():
+    job, pool = job_of(lambda config: Compiled(Resources(shared_bytes=0), "one binary for all"))
+    batch, decided = job.take(10_000, pool)
+    groups = {config["GROUP_SIZE_M"] for config in batch}
+    assert groups == {1, 4, 8, 16}
+    assert len(batch) == 4
+    assert {outcome.state for _, outcome in decided} == {State.INVALID}
+    assert all("same program as pointer(" in outcome.message for _, outcome in decided)
+
+
+def test_a_binary_that_needs_too_much_shared_memory_is_not_measured():
+    job, pool = job_of(lambda config: Compiled(Resources(shared_bytes=300_000), config.digest), trials=2)
+    batch, decided = job.take(16, pool)
+    assert batch == []
+    assert [outcome.state for _, outcome in decided] == [State.OUT_OF_RESOURCES] * 2
+    assert decided[0][1].message == "needs 300000 bytes of shared memory, a block has 232448"
+
+
+def test_a_failed_compile_is_the_trial():
+    job, pool = job_of(lambda config: Failed(State.COMPILE_ERROR, "no"), trials=1)
+    assert job.take(16, pool) == ([], [(job.default, Outcome(State.COMPILE_ERROR, "no"))])
+
+
+def test_configs_wait_for_their_binary_in_their_order():
+    job, pool = job_of(lambda config: None, trials=5)
+    assert job.take(16, pool) == ([], [])
+    assert job.searching
+    pool.results[job.candidates[3].digest] = Compiled(Resources(), "x")
+    assert job.take(16, pool)[0] == [job.candidates[3]]
+    for config in job.candidates:
+        pool.results[config.digest] = Compiled(Resources(), config.digest)
+    assert job.take(2, pool)[0] == [job.candidates[0], job.candidates[1]]
+    assert job.take(9, pool)[0] == [job.candidates[2], job.candidates[4]]
+    assert not job.searching
+
+
+def settle(job, medians):
+    job.resume({c: Outcome(State.COMPLETE, median_us=us) for c, us in zip(job.candidates, medians, strict=False)})
+
+
+def test_finalists_are_the_fastest_within_five_percent_without_the_rejected():
+    job, _ = job_of(lambda config: None, trials=4)
+    settle(job, [100.0, 104.0, 106.0, 102.0])
+    assert job.finalists() == [job.candidates[0], job.candidates[3], job.candidates[1]]
+    job.rejected[job.candidates[0].digest] = "wrong"
+    assert job.finalists() == [job.candidates[3], job.candidates[1], job.candidates[2]]
+
+
+def test_of_a_tie_the_default_wins_and_else_the_simplest():
+    job, _ = job_of(lambda config: None, trials=3)
+    settle(job, [100.0, 100.0, 100.0])
+    first, second, third = (config.digest for config in job.candidates)
+    tie = job.verdict({first: [100.2] * 30, second: [100.0] * 30, third: [100.0] * 30, VENDOR: [90.0] * 30})
+    assert tie.config == job.default
+    assert len(tie.ties) == 3
+    assert tie.vendor_us == pytest.approx(90.0)
+    beaten = job.verdict({first: [102.0] * 30, second: [100.0] * 30, third: [100.1] * 30})
+    assert beaten.config in job.candidates[1:]
+    assert beaten.default_us == pytest.approx(102.0, rel=2e-3)
+    assert beaten.vendor_us is None
+
+
+def test_no_contestant_but_the_vendor_is_no_verdict():
+    job, _ = job_of(lambda config: None, trials=1)
+    settle(job, [100.0])
+    assert job.verdict({VENDOR: [90.0] * 30}) is None
