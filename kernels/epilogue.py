@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @triton.jit
-def activate(x, ACTIVATION: tl.constexpr):
+def activate(x, ACTIVATION: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
     """Apply an activation of `tuner.problem.ACTIVATIONS` to float32 values; a NaN stays a NaN.
 
     gelu is the tanh form, 0.5·x·(1 + tanh(u)), written as x·sigmoid(2u): the same number by an identity, without a
@@ -33,7 +33,7 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def saturate(x, dtype: tl.constexpr):
+def saturate(x, dtype: tl.constexpr):  # noqa: ANN201
     """Clamp float32 values to what an 8-bit float can hold, as NVIDIA's own conversion does; other dtypes pass."""
     if dtype == tl.float8e4nv:
         x = tl.where(x > 448.0, 448.0, tl.where(x < -448.0, -448.0, x))

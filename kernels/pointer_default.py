@@ -25,8 +25,9 @@ def default_config(problem: Problem, device: Device) -> Config:
     """The tile with the least estimated time, as deep a pipeline as fits, as many warps as the sums ask for.
 
     An estimate is waves times the cycles of one tile; a step along K takes the longer of its multiply-adds and its
-    loads, and a quarter of the other, which never hides entirely. This is the wave quantization of NVIDIA's Matrix Multiplication Background guide joined with the roofline of
-    one multiprocessor. Ties go to the larger tile. The first estimate that the search space would try is taken.
+    loads, and a quarter of the other, which never hides entirely. This is the wave quantization of NVIDIA's Matrix
+    Multiplication Background guide joined with the roofline of one multiprocessor. Ties go to the larger tile. The
+    best that the search space would try is taken.
     """
     blocks = (16, 32, 64) if device.is_interpreter else (16, 32, 64, 128, 256)
     rows = [size for size in blocks if size <= max(16, rules.next_power_of_two(problem.m))]
@@ -66,7 +67,7 @@ def _complete(block_m: int, block_n: int, problem: Problem, device: Device) -> C
     warps = _warps(block_m, block_n, device)
     group = 8 if -(-problem.m // block_m) * -(-problem.n // block_n) > device.sm_count else 1
     if device.vendor == "amd":
-        kpack = 2 if device.arch == "gfx942" else 1
+        kpack = 2 if device.arch == "gfx942" and itemsize == 2 else 1
         amd = {"matrix_instr_nonkdim": 16, "waves_per_eu": 0, "kpack": kpack}
         config = Config(NAME, **tile, GROUP_SIZE_M=group, num_stages=2, num_warps=warps, **amd)
         deepest = 2

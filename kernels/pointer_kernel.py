@@ -13,7 +13,7 @@ from tuner.kernels.epilogue import activate, saturate
 
 
 @triton.jit
-def known_multiple(x, divisor: tl.constexpr):
+def known_multiple(x, divisor: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
     """`x`, which the host knows to be a multiple of `divisor`, so written that the compiler knows it too.
 
     Triton's own specialization knows multiples of 16 and nothing below: bfloat16 rows of 8 elements' alignment (16
@@ -27,7 +27,7 @@ def known_multiple(x, divisor: tl.constexpr):
     do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
     do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
 )
-def matmul_kernel(
+def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     a_ptr,
     b_ptr,
     c_ptr,
@@ -110,7 +110,7 @@ def matmul_kernel(
     b_step = tl.cast(stride_bk, tl.int64) * BLOCK_SIZE_K
 
     accumulator = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
-    for step in range(0, (K - 1) // BLOCK_SIZE_K + 1):
+    for step in range((K - 1) // BLOCK_SIZE_K + 1):
         if EVEN_K:
             a = tl.load(a_tile + a_offsets, mask=in_m[:, None], other=0.0)
             b = tl.load(b_tile + b_offsets, mask=in_n[None, :], other=0.0)
@@ -118,9 +118,7 @@ def matmul_kernel(
             in_k = offs_k < K - step * BLOCK_SIZE_K
             a = tl.load(a_tile + a_offsets, mask=in_m[:, None] & in_k[None, :], other=0.0)
             b = tl.load(b_tile + b_offsets, mask=in_k[:, None] & in_n[None, :], other=0.0)
-        accumulator = tl.dot(
-            a, b, accumulator, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE
-        )
+        accumulator = tl.dot(a, b, accumulator, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE)
         a_tile += a_step
         b_tile += b_step
 

@@ -1,4 +1,4 @@
-"""The `pointer` kernel's search space: which configs are worth trying for a problem on a device, and why not the rest."""
+"""The `pointer` kernel's search space: which configs are worth trying, and why not the rest."""
 
 from __future__ import annotations
 
@@ -156,6 +156,13 @@ def _matrix_instruction(config: Config, problem: Problem, device: Device) -> str
     return None
 
 
+def _kpack(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    packed, block_k = config.integer("kpack", 1), config.integer("BLOCK_SIZE_K")
+    if problem.precision == "tf32" and packed == 2 and block_k < 32 and config.integer("matrix_instr_nonkdim") == 16:
+        return f"kpack 2 with BLOCK_SIZE_K {block_k}: the compiler fails"
+    return None
+
+
 def _padding(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = rules.tile(config)
     rows = rules.next_power_of_two(max(16, problem.m))
@@ -230,6 +237,7 @@ RULES = (
     Rule("idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", _too_many_warps),
     Rule("tensor core shape", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", _tensor_core_shape),
     Rule("matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", _matrix_instruction),
+    Rule("kpack", "compiled for gfx942: 16x16 xf32 packed twice takes 32 values of K", _kpack, fatal=True),
     Rule("padding", "the shape itself: the rest of such a tile is masked", _padding),
     Rule("beyond K", "the shape itself", _beyond_k),
     Rule("short rows", "CUDA C++ Best Practices Guide, 32-byte sectors; PTX ISA, 128-byte swizzle", _short_rows),

@@ -61,13 +61,15 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block, bytes, for operands that can be pipelined (an upper bound for those that cannot).
 
     wgmma and tcgen05 read their operands from shared memory while the next loads land: num_stages buffers. mma.sync and
-    AMD's MFMA copy them to registers first: one buffer less. Source: exact on 110 of 110 pointer kernels compiled for
-    sm_90, on those of tests/compile otherwise.
+    AMD's MFMA copy them to registers first: one buffer less. tcgen05 adds two barriers. Source: exact on 110 of 110
+    pointer kernels compiled for sm_90, on those of tests/compile for the rest; on AMD one stage may take less.
     """
     stages = config.integer("num_stages")
-    asynchronous = uses_wgmma(config, problem, device) or uses_tcgen05(config, problem, device)
-    buffers = stages if asynchronous else max(1, stages - 1)
-    return buffers * tile_bytes(config, problem)
+    if uses_wgmma(config, problem, device):
+        return stages * tile_bytes(config, problem)
+    if uses_tcgen05(config, problem, device):
+        return stages * tile_bytes(config, problem) + 16
+    return max(1, stages - 1) * tile_bytes(config, problem)
 
 
 def accumulator_registers(config: Config, device: Device) -> float:

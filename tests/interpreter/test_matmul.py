@@ -1,0 +1,216 @@
+"""matmul is right for every shape, layout, dtype and epilogue, judged by the rule of docs/numerics.md."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tuner import Problem
+from tuner.dtype import name_of
+from tuner.errors import InputError
+from tuner.kernels import matmul
+from tuner.kernels.epilogue import activated, saturated
+from tuner.kernels.numerics import tolerance
+from tuner.kernels.precision import torch_precision
+from tuner.sweep import verify
+
+RAGGED = [(1, 1, 1), (1, 129, 17), (7, 16, 127), (16, 7, 1), (17, 17, 17), (127, 1, 129), (129, 127, 7)]
+DTYPES = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+def drawn(*shape: int, dtype: str = "float16", seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator).to(getattr(torch, dtype))
+
+
+def assert_right(out: torch.Tensor, a, b, *, bias=None, activation="none") -> None:
+    k = b.shape[0]
+    reference = a.double().reshape(-1, k) @ b.double()
+    if bias is not None:
+        reference += bias.double()
+    out_dtype = name_of(out.dtype)
+    reference = saturated(activated(reference, activation), out_dtype)
+    assert out.shape == (*a.shape[:-1], b.shape[1])
+    problem = Problem(*reference.shape, k, a_dtype=name_of(a.dtype), b_dtype=name_of(b.dtype), out_dtype=out_dtype)
+    assert verify.error(out.reshape(reference.shape), reference, k) <= tolerance(problem)
+
+
+@pytest.mark.parametrize("shape", RAGGED, ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_ragged_shapes_in_every_layout(shape, layout):
+    m, n, k = shape
+    a = drawn(m, k) if layout[0] == "n" else drawn(k, m).t()
+    b = drawn(k, n) if layout[1] == "n" else drawn(n, k).t()
+    assert_right(matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_gives_the_dtype_torch_would(dtype):
+    a, b = drawn(33, 70, dtype=dtype), drawn(70, 48, dtype=dtype)
+    out = matmul(a, b)
+    assert out.dtype == (torch.bfloat16 if dtype.startswith("float8") else a.dtype)
+    assert_right(out, a, b)
+
+
+@pytest.mark.parametrize("out_dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_every_output_dtype(dtype, out_dtype):
+    a, b = drawn(17, 64, dtype=dtype), drawn(64, 31, dtype=dtype)
+    out = matmul(a, b, out_dtype=getattr(torch, out_dtype))
+    assert out.dtype == getattr(torch, out_dtype)
+    assert_right(out, a, b)
+
+
+def test_the_two_8_bit_floats_multiply_each_other():
+    a, b = drawn(17, 64, dtype="float8_e4m3fn"), drawn(64, 31, dtype="float8_e5m2")
+    assert_right(matmul(a, b), a, b)
+
+
+def test_an_8_bit_output_saturates():
+    a = torch.full((16, 64), 4.0, dtype=torch.float16)
+    assert (matmul(a, a.t(), out_dtype=torch.float8_e4m3fn).float() == 448.0).all()
+    assert (matmul(a, -a.t(), out_dtype=torch.float8_e4m3fn).float() == -448.0).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("activation", ["none", "relu", "leaky_relu", "gelu", "silu"])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_epilogues(dtype, activation, with_bias):
+    a, b = drawn(17, 40, dtype=dtype), drawn(40, 33, dtype=dtype)
+    bias = drawn(33, dtype=dtype) if with_bias else None
+    assert_right(matmul(a, b, bias=bias, activation=activation), a, b, bias=bias, activation=activation)
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "gelu", "silu"])
+def test_activations_far_out_and_at_nan(activation):
+    far = torch.tensor([[-1e30], [-200.0], [-1e-30], [0.0], [200.0], [1e30], [math.nan]])
+    out = matmul(far, torch.ones(1, 1), activation=activation)
+    torch.testing.assert_close(out, activated(far, activation), equal_nan=True)
+
+
+def test_a_bias_may_be_of_another_dtype_than_the_operands():
+    a, b, bias = drawn(8, 16, dtype="bfloat16"), drawn(16, 24, dtype="bfloat16"), drawn(24, dtype="float32")
+    assert_right(matmul(a, b, bias=bias), a, b, bias=bias)
+
+
+def test_slices_and_steps():
+    store = drawn(80, 200)
+    a, b = store[3:50:2, 5:100:3], drawn(90, 77)[::2, 1:65][:32]
+    assert a.stride(1) == 3
+    assert_right(matmul(a, b), a, b)
+
+
+def test_expanded_operands_with_a_stride_of_zero():
+    a, b = drawn(1, 48).expand(20, 48), drawn(1, 1).expand(48, 33)
+    assert (a.stride(), b.stride()) == ((0, 1), (0, 0))
+    assert_right(matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 48), (0, 5, 48), (4, 1, 48)], ids=str)
+def test_leading_dimensions_are_flattened(shape):
+    a, b = drawn(*shape), drawn(48, 20)
+    out = matmul(a, b)
+    assert out.shape == (*shape[:-1], 20)
+    if out.numel():
+        assert_right(out, a, b)
+
+
+def test_leading_dimensions_that_cannot_be_flattened_in_place():
+    a, b = drawn(3, 7, 48).transpose(0, 1), drawn(48, 20)
+    assert_right(matmul(a, b), a, b)
+    out = torch.empty(3, 7, 20, dtype=torch.float16).transpose(0, 1)
+    assert matmul(a, b, out=out) is out
+    assert_right(out, a, b)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 8), (4, 0, 8), (0, 0, 0), (4, 5, 0)], ids=str)
+def test_sizes_of_zero_give_what_torch_gives(shape):
+    m, n, k = shape
+    a, b = drawn(m, k, dtype="float32"), drawn(k, n, dtype="float32")
+    torch.testing.assert_close(matmul(a, b), torch.mm(a, b))
+
+
+def test_no_products_leave_the_activation_of_the_bias():
+    bias = drawn(5, dtype="float32")
+    out = matmul(torch.empty(3, 0), torch.empty(0, 5), bias=bias, activation="relu")
+    torch.testing.assert_close(out, torch.relu(bias).expand(3, 5))
+
+
+def test_out_is_written_in_place_whatever_its_strides():
+    a, b = drawn(17, 48), drawn(48, 33)
+    buffer = torch.full((17, 80), 7.0, dtype=torch.float16)
+    for out in (torch.empty(17, 33).half(), torch.empty(33, 17).half().t(), buffer[:, 10:43]):
+        assert matmul(a, b, out=out) is out
+        assert_right(out, a, b)
+    assert (buffer[:, :10] == 7).all()
+    assert (buffer[:, 43:] == 7).all()
+
+
+def test_out_of_another_dtype_when_it_is_asked_for():
+    a, b = drawn(17, 48), drawn(48, 33)
+    out = torch.empty(17, 33)
+    assert_right(matmul(a, b, out=out, out_dtype=torch.float32), a, b)
+
+
+def test_float32_follows_torchs_own_setting():
+    a, b = drawn(8, 16, dtype="float32"), drawn(16, 8, dtype="float32")
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        for setting in ("ieee", "tf32"):
+            torch.backends.cuda.matmul.fp32_precision = setting
+            assert torch_precision() == setting
+            assert_right(matmul(a, b), a, b)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert_right(matmul(a, b, precision="tf32x3"), a, b)
+
+
+def ok(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, dtype=torch.float16)
+
+
+SHARED = torch.ones(8, 8, dtype=torch.float16)
+ERRORS = {
+    "a has shape [4]": lambda: matmul(ok(4), ok(4, 4)),
+    "b has shape [2, 4, 4]": lambda: matmul(ok(4, 4), ok(2, 4, 4)),
+    "a [4, 5] and b [4, 6] do not fit": lambda: matmul(ok(4, 5), ok(4, 6)),
+    "a is int32: expected one of float32": lambda: matmul(ok(4, 4).int(), ok(4, 4).int()),
+    "a is float16 and b float32: expected one dtype": lambda: matmul(ok(4, 4), ok(4, 4).float()),
+    "a is on cpu and b on meta": lambda: matmul(ok(4, 4), ok(4, 4).to("meta")),
+    "bias has shape [3]: expected [4]": lambda: matmul(ok(4, 4), ok(4, 4), bias=ok(3)),
+    "bias is int64": lambda: matmul(ok(4, 4), ok(4, 4), bias=torch.ones(4, dtype=torch.int64)),
+    "bias is on meta and a on cpu": lambda: matmul(ok(4, 4), ok(4, 4), bias=ok(4).to("meta")),
+    "bias is not contiguous": lambda: matmul(ok(4, 4), ok(4, 4), bias=ok(8)[::2]),
+    "activation is 'tanh'": lambda: matmul(ok(4, 4), ok(4, 4), activation="tanh"),
+    "precision is 'fast'": lambda: matmul(ok(4, 4), ok(4, 4), precision="fast"),
+    "precision 'tf32' is for float32": lambda: matmul(ok(4, 4), ok(4, 4), precision="tf32"),
+    "out_dtype is int8": lambda: matmul(ok(4, 4), ok(4, 4), out_dtype=torch.int8),
+    "out has shape [4, 5]: expected [4, 4]": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(4, 5)),
+    "add out_dtype=torch.float32": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(4, 4).float()),
+    "give one of them": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(4, 4), out_dtype=torch.float32),
+    "out is on meta": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(4, 4).to("meta")),
+    "out has elements that share memory": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(1, 4).expand(4, 4)),
+    "out shares memory with an operand": lambda: matmul(SHARED, ok(8, 8), out=SHARED),
+    "requires a gradient": lambda: matmul(ok(4, 4).float().requires_grad_(), ok(4, 4).float()),
+}
+
+
+@pytest.mark.parametrize("message", list(ERRORS))
+def test_what_does_not_fit_is_one_clear_error(message):
+    with pytest.raises(InputError) as raised:
+        ERRORS[message]()
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_operands_that_require_gradients_pass_under_no_grad():
+    with torch.no_grad():
+        assert matmul(torch.ones(4, 4, requires_grad=True), torch.ones(4, 4)).sum() == 64
+
+
+def test_out_beside_an_operand_in_one_buffer_is_accepted():
+    buffer = torch.ones(8, 16, dtype=torch.float16)
+    matmul(buffer[:, :8], ok(8, 8), out=buffer[:, 8:])
+    assert (buffer[:, 8:] == 8).all()

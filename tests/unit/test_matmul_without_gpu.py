@@ -1,0 +1,22 @@
+"""What matmul says where there is no GPU and no interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels import matmul
+
+
+def test_a_cpu_tensor_outside_the_interpreter_is_one_clear_error():
+    with pytest.raises(InputError, match=r"a is on cpu: expected a GPU; use a\.cuda\(\), or set TRITON_INTERPRET=1"):
+        matmul(torch.ones(4, 4), torch.ones(4, 4))
+
+
+def test_the_function_and_the_module_of_one_name_are_both_reachable():
+    import tuner.kernels
+    import tuner.kernels.matmul as imported  # `import a.b as c` gives the attribute, which is the function
+
+    assert callable(tuner.kernels.matmul)
+    assert imported is tuner.kernels.matmul
