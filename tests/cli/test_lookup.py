@@ -39,7 +39,8 @@ def test_a_tuned_problem_shows_config_rule_grade_source_and_evidence(run, db):
     assert out.splitlines() == [
         f"matmul 64x512x256 float16 nn on {H200.slug}: toy(BLOCK_SIZE_M=32, num_warps=4)",
         f"rule exact, grade exact, from {db}",
-        "12.50 us, 1.250 times as fast as the default config, 0.950 times as fast as torch's own, 2 configs within 0.5%",
+        "12.50 us, 1.250 times as fast as the default config, 0.950 times as fast as torch's own, "
+        "2 configs within 0.5%",
     ]
 
 
