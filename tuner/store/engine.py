@@ -23,6 +23,7 @@ from tuner.store.filesystem import journal_mode
 BUSY_TIMEOUT_S = 30.0
 """How long a statement waits for another process's lock."""
 
+_ADVISORY_LOCK = 0x7475_6E65  # any number that nobody else takes: "tune"
 _log = logging.getLogger(__name__)
 _WAL_HEADER = (
     2  # bytes 18 and 19 of a database's header: https://www.sqlite.org/fileformat.html#file_format_version_numbers
@@ -118,9 +119,9 @@ def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT
 
 
 def writing(engine: Engine) -> Engine:
-    """The same connections, whose transactions take SQLite's write lock at their begin.
+    """The same connections, whose transactions take the write lock at their begin.
 
-    A transaction that read first and then wants to write cannot wait for the lock: it would fail at once.
+    A transaction of SQLite that read first and then wants to write cannot wait for the lock: it would fail at once.
     """
     return engine.execution_options(begin="IMMEDIATE")
 
@@ -164,6 +165,12 @@ def _meaning(error: BaseException | None) -> str:
     return said
 
 
+def _lock_server(connection: Connection) -> None:
+    """One writer at a time on PostgreSQL too: `Keys` relies on it, and so do first starts."""
+    if connection.get_execution_options().get("begin") == "IMMEDIATE":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+
+
 def _begin(connection: Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('begin', 'DEFERRED')}")
 
@@ -188,8 +195,11 @@ def _reading_mode(path: Path) -> str:
 def _server_engine(database: Database) -> Engine:
     assert database.url is not None
     try:
-        return create_engine(database.url)
+        engine = create_engine(database.url)
     except (NoSuchModuleError, ModuleNotFoundError) as e:
         raise StoreError(
             f"{database.label}: no driver for it ({e}): pip install 'triton-tuner[postgres]', or name a SQLite file"
         ) from e
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "begin", _lock_server)
+    return engine
