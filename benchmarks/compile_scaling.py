@@ -19,13 +19,15 @@ from tuner.problem import Problem
 from tuner.sweep.compile import Compiled, CompilePool
 
 DEVICE = KNOWN["sm_90"]
+# Set before the pool's fork server starts: its children inherit the environment of that moment.
+CACHE = tempfile.mkdtemp(prefix="compile-scaling-")
+os.environ["TRITON_CACHE_DIR"] = CACHE
 PROBLEM = Problem(4096, 4096, 4096, dtype="bfloat16", layout="nt")
 
 
 def seconds(configs, workers):
     """Wall seconds from the first finished compile to the last, so that the children's imports do not count."""
-    cache = tempfile.mkdtemp(prefix="compile-scaling-")
-    os.environ["TRITON_CACHE_DIR"] = cache
+    shutil.rmtree(CACHE, ignore_errors=True)
     spec = registry.find("matmul", "pointer")
     with CompilePool(DEVICE, workers=workers) as pool:
         warm = [pool.request(spec, problem, configs[0]) for problem in warm_problems(workers)]
@@ -35,12 +37,11 @@ def seconds(configs, workers):
         wait(pool, keys)
         took = time.monotonic() - start
         assert all(isinstance(pool.result(key), Compiled) for key in keys)
-    shutil.rmtree(cache)
     return took
 
 
 def warm_problems(workers):
-    """Problems of other classes, several a child, so that each has imported all before the clock runs."""
+    """Problems of other classes, several a child, so that each has imported all before the clock."""
     dtypes = ("float16", "float32", "bfloat16")
     epilogues = ("relu", "gelu", "silu", "leaky_relu", "bias", "bias+relu", "bias+gelu", "bias+silu")
     every = [

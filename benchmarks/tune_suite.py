@@ -54,13 +54,14 @@ def main():
     parser.add_argument("--db", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--trials", type=int)
+    parser.add_argument("--time-budget", type=float)
     parser.add_argument("--strategy", default="exhaustive", choices=STRATEGIES)
     parser.add_argument("--gpu", type=int, default=0, help="-1: the interpreter, to rehearse")
     args = parser.parse_args()
     kinds = [tuple(kind.split("/")) for kind in args.rows.split(",") if kind]
     problems = [p for p in suite.load(args.suite) if not kinds or (p.a_dtype, p.layout) in kinds]
     watch = Stopwatch()
-    plan = Plan(strategy=STRATEGIES[args.strategy], trials=args.trials)
+    plan = Plan(strategy=STRATEGIES[args.strategy], trials=args.trials, time_budget_s=args.time_budget)
     with Store.open(args.db) as store:
         report = sweep(store, problems, [None if args.gpu < 0 else args.gpu], plan, observer=watch)
     record.write(args.out, body(report, watch))

@@ -1,0 +1,201 @@
+"""`tuner run` as a user meets it: real processes, Triton's interpreter, real signals."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+TUNER = [sys.executable, "-m", "tuner"]
+SMALL = "m,n,k,dtype,layout\n32,32,32,float16,nn\n32,32,16,float32,nt\n"
+
+
+@pytest.fixture
+def tuner(tmp_path):
+    """Runs the command line in its own process, its database in `tmp_path`."""
+
+    def run(*arguments):
+        environment = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db"), "TRITON_INTERPRET": "0"}
+        return subprocess.run(
+            [*TUNER, *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=200,
+            check=False,
+        )
+
+    return run
+
+
+def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_run_measures_nothing(tuner, tmp_path):
+    (tmp_path / "small.csv").write_text(SMALL)
+    first = tuner("run", "--suite", "small.csv", "--json")
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.count("no GPU found: running on Triton's interpreter") == 1
+    document = json.loads(first.stdout)
+    assert document["device"] == "interpreter"
+    assert [problem["winner"]["kernel"] for problem in document["problems"]] == ["pointer", "pointer"]
+    measured = sum(problem["measured"] for problem in document["problems"])
+    assert measured > 2
+
+    second = json.loads(tuner("run", "--suite", "small.csv", "--json").stdout)
+    assert [problem["measured"] for problem in second["problems"]] == [0, 0]
+    assert [problem["reason"] for problem in second["problems"]] == ["already tuned"] * 2
+    assert [p["winner"] for p in second["problems"]] == [p["winner"] for p in document["problems"]]
+
+    shown = tuner("run", "--suite", "small.csv")
+    assert "already tuned" in shown.stderr
+    for word in ("problem", "winner", "TFLOPS", "vs default", "vs vendor", "ties", "32x32x16"):
+        assert word in shown.stdout
+
+    with closing(sqlite3.connect(tmp_path / "tuner.db")) as database:
+        devices = database.execute(
+            "select distinct slug from trial join run using (run_id) join device using (device_id)"
+        )
+        assert devices.fetchall() == [("interpreter",)]
+
+
+def test_a_dry_run_says_what_would_be_tried_and_leaves_nothing(tuner, tmp_path):
+    done = tuner("run", "--shape", "64x64x64", "--device", "interpreter", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    (forecast,) = json.loads(done.stdout)
+    assert forecast["to_try"] == forecast["considered"] > 1
+    assert forecast["known"] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "no problem given: name some with --suite demo"),
+        (["--shape", "64x64"], 2, "not a shape: '64x64': expected MxNxK"),
+        (["--shape", "0x64x64"], 2, "M must be from 1 to 2147483647, got 0"),
+        (["--shape", "64x-1x64"], 2, "N must be from 1 to 2147483647, got -1"),
+        (["--shape", "64x64x9999999999"], 2, "K must be from 1 to 2147483647, got 9999999999"),
+        (["--shape", "64x64x64", "--dtype", "float7"], 2, "unknown dtype 'float7'"),
+        (["--shape", "64x64x64", "--layout", "xx"], 2, "unknown layout 'xx': expected one of nn, nt, tn, tt"),
+        (["--shape", "64x64x64", "--device", "tpu"], 2, "unknown device 'tpu'"),
+        (["--shape", "64x64x64", "--device", "cuda:7"], 1, "no GPU cuda:7: this machine has 0 GPUs"),
+        (["--shape", "64x64x64", "--time-budget", "soon"], 2, "'soon' is no time span"),
+        (["--shape", "64x64x64", "--trials", "0"], 2, "0 is not in the range x>=1"),
+        (["--suite", "nowhere.csv"], 1, "nowhere.csv"),
+        (["--suite", "no_such_suite"], 2, "unknown suite 'no_such_suite': known are"),
+        (["--suite", "broken.csv"], 1, "broken.csv line 3: M must be from 1 to 2147483647, got 0"),
+        (["--shape", "64x64x64", "--db", "text.db", "--device", "interpreter"], 1, "text.db"),
+    ],
+)
+def test_bad_input_is_one_clear_line(tuner, tmp_path, arguments, code, message):
+    (tmp_path / "broken.csv").write_text("m,n,k,dtype,layout\n16,16,16,float16,nn\n0,16,16,float16,nn\n")
+    (tmp_path / "text.db").write_text("this is no database\n" * 100)
+    done = tuner("run", *arguments)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "tuner.db").exists()
+    assert (tmp_path / "text.db").read_text().startswith("this is no database")
+
+
+def start(tmp_path, *arguments):
+    environment = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db"), "TRITON_INTERPRET": "0"}
+    return subprocess.Popen(
+        [*TUNER, "run", "--device", "interpreter", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def trials(path):
+    """(problem, config) of every committed trial; none before the schema is there."""
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        try:
+            return database.execute("select problem_id, config_id from trial").fetchall()
+        except sqlite3.OperationalError:
+            return []
+
+
+def wait_for_trials(path, count, process):
+    deadline = time.monotonic() + 60
+    while len(trials(path)) < count:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_ctrl_c_finishes_the_trial_says_how_to_go_on_and_exits_130(tmp_path):
+    process = start(tmp_path, "--shape", "128x128x128")
+    wait_for_trials(tmp_path / "tuner.db", 1, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "finishing the trials under way" in errors
+    assert "the same command goes on from here" in errors
+    assert "Traceback" not in errors
+    with closing(sqlite3.connect(tmp_path / "tuner.db")) as database:
+        assert database.execute("select status from run").fetchall() == [("INTERRUPTED",)]
+
+
+def children(pid):
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def alive(pid):
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.timeout(600)
+def test_twenty_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path):
+    shapes = ["--shape", "64x64x64", "--shape", "64x64x48", "--shape", "48x64x64"]
+    moments = random.Random(7)
+    database = tmp_path / "tuner.db"
+    known = Counter()
+    for _ in range(20):
+        process = start(tmp_path, *shapes)
+        time.sleep(moments.uniform(0.2, 6.0))
+        offspring = children(process.pid)
+        process.kill()
+        process.communicate()
+        deadline = time.monotonic() + 10
+        while any(alive(pid) for pid in offspring):
+            assert time.monotonic() < deadline, "a child outlived its parent"
+            time.sleep(0.02)
+        found = Counter(trials(database))
+        assert known <= found, "a committed trial was lost"
+        known = found
+    process = start(tmp_path, *shapes, "--json")
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    problems = json.loads(output)["problems"]
+    assert all(problem["winner"] for problem in problems)
+    found = Counter(trials(database))
+    assert set(found.values()) == {1}, "a config was measured twice"
+    assert len(found) == sum(problem["measured"] + problem["resumed"] for problem in problems)
+    assert sum(problem["resumed"] for problem in problems) > 0
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("pragma foreign_key_check").fetchall() == []
