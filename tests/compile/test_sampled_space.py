@@ -6,7 +6,7 @@ import pytest
 
 from tuner.device import KNOWN
 
-SAMPLES = {"sm_80": 6, "sm_89": 6, "sm_90": 10, "sm_100": 6, "gfx942": 6, "gfx950": 5}
+SAMPLES = {"sm_80": 4, "sm_89": 4, "sm_90": 8, "sm_100": 5, "gfx942": 4, "gfx950": 4}
 
 
 @pytest.mark.parametrize("arch", list(SAMPLES))
