@@ -55,8 +55,8 @@ def test_winners_are_a_table_of_whole_lines(tuner):
     assert header.split()[:3] == ["device", "problem", "config"]
     assert decode.split("  ")[0] == H200
     assert "matmul 16x4096x4096 bfloat16 nt" in decode
-    assert decode.split()[-5:] == ["12.25", "43.8", "1.22x", "2", "3.7.1"]
-    assert tf32.split()[-6:] == ["40.50", "53.0", "1.28x", "1.02x", "1", "3.7.1"]
+    assert decode.split()[-5:] == ["12.25", "43.83", "1.224x", "2", "3.7.1"]
+    assert tf32.split()[-6:] == ["40.50", "53.02", "1.284x", "1.025x", "1", "3.7.1"]
 
 
 def test_winners_as_json_hold_their_evidence(document):
@@ -64,7 +64,7 @@ def test_winners_as_json_hold_their_evidence(document):
     assert decode["device"]["slug"] == tf32["device"]["slug"] == H200
     assert decode["problem"]["layout"] == "nt"
     assert decode["kernel"] == "pointer"
-    assert decode["parameters"]["BLOCK_SIZE_M"] == 32
+    assert decode["config"]["BLOCK_SIZE_M"] == 32
     assert (decode["median_us"], decode["vs_vendor"], decode["ties"]) == (12.25, None, 2)
     assert tf32["vs_default"] == pytest.approx(52 / 40.5)
     assert tf32["environment"]["driver"] == "580.65.06"

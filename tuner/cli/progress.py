@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+import click
 import rich.progress
 from rich.console import Console
-from rich.table import Table
 
+from tuner.cli.tables import FIGURES, config_document, figures, print_table, winner_document
 from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.problem import Problem
-from tuner.records import Outcome, Winner
+from tuner.records import Outcome
 from tuner.sweep.job import Job
 from tuner.sweep.run import Forecast, Observer, ProblemReport, Report
-
-
-def stdout_console() -> Console:
-    """A console for tables on stdout: as wide as the terminal, wide enough for any row when there is none."""
-    return Console(width=None if sys.stdout.isatty() else 200)
 
 
 class Progress(Observer):
@@ -96,21 +91,19 @@ def problem_line(report: ProblemReport) -> str:
 
 def closing_table(report: Report) -> None:
     """Print the winners on stdout, and on stderr what is left and how to go on."""
-    table = Table("problem", "winner", title=f"{report.device.name}, {report.seconds:.0f} s", title_justify="left")
-    for name in ("us", "TFLOPS", "vs default", "vs vendor", "ties"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for problem in report.problems:
-        table.add_row(str(problem.problem), *_cells(problem))
-    if report.problems:
-        stdout_console().print(table, markup=False)
-    errors = Console(stderr=True, soft_wrap=True)
+    rows = [
+        (str(ended.problem), ended.winner.config.label, *figures(ended.winner))
+        for ended in report.problems
+        if ended.winner is not None
+    ]
+    print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
     if report.untried or report.interrupted:
         left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
         why = "interrupted" if report.interrupted else "the time budget is spent"
-        errors.print(
+        click.echo(
             f"{why}: {left} problem{'s' * (left != 1)} without a winner; every trial is kept, "
             "the same command goes on from here",
-            highlight=False,
+            err=True,
         )
 
 
@@ -124,7 +117,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "problems": [
             {
                 "problem": problem.problem.fields(),
-                "winner": None if problem.winner is None else _winner_json(problem.winner),
+                "winner": None if problem.winner is None else winner_document(problem.winner),
                 "reason": problem.reason,
                 "considered": problem.considered,
                 "measured": problem.measured,
@@ -140,18 +133,17 @@ def report_json(report: Report) -> dict[str, Any]:
 
 def forecast_table(forecasts: Sequence[Forecast]) -> None:
     """Print what a run would try."""
-    table = Table("problem", "default config")
-    for name in ("configs", "to try", "known"):
-        table.add_column(name, justify="right")
-    for forecast in forecasts:
-        table.add_row(
+    rows = [
+        (
             str(forecast.problem),
             forecast.reason or (forecast.default.label if forecast.default else ""),
             str(forecast.considered),
             str(forecast.to_try),
             str(forecast.known),
         )
-    stdout_console().print(table, markup=False)
+        for forecast in forecasts
+    ]
+    print_table(("problem", "default config", "configs", "to try", "known"), rows, empty="no problem")
 
 
 def forecast_json(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
@@ -159,7 +151,7 @@ def forecast_json(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
     return [
         {
             "problem": forecast.problem.fields(),
-            "default": None if forecast.default is None else _config_json(forecast.default),
+            "default": None if forecast.default is None else config_document(forecast.default),
             "considered": forecast.considered,
             "to_try": forecast.to_try,
             "known": forecast.known,
@@ -167,30 +159,3 @@ def forecast_json(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
         }
         for forecast in forecasts
     ]
-
-
-def _cells(report: ProblemReport) -> list[str]:
-    if (winner := report.winner) is None:
-        return [f"none: {report.reason}", "", "", "", "", ""]
-    return [
-        winner.config.label,
-        f"{winner.median_us:.4g}",
-        f"{winner.tflops:.4g}",
-        *("" if ratio is None else f"{ratio:.3f}" for ratio in (winner.vs_default, winner.vs_vendor)),
-        str(winner.ties),
-    ]
-
-
-def _winner_json(winner: Winner) -> dict[str, Any]:
-    return {
-        **_config_json(winner.config),
-        "median_us": winner.median_us,
-        "tflops": winner.tflops,
-        "vs_default": winner.vs_default,
-        "vs_vendor": winner.vs_vendor,
-        "ties": winner.ties,
-    }
-
-
-def _config_json(config: Config) -> dict[str, Any]:
-    return {"kernel": config.kernel, "config": dict(config)}

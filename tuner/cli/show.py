@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tuner.cli import options
-from tuner.config import Config
+from tuner.cli.tables import FIGURES, config_document, figures, print_table, winner_document
 from tuner.errors import UsageError
 from tuner.problem import parse_shape
-from tuner.records import State, Winner
+from tuner.records import State
 
 if TYPE_CHECKING:
     from tuner.store.listing import TrialRow
@@ -23,8 +23,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NEWEST = 50
 """Trials and runs in a table when `--limit` does not say; JSON has them all."""
-_COUNTS = ("trials", "complete", "winners", "runs")
-_NUMBERS = ("us", "TFLOPS", "vs default", "vs vendor", "ties", "registers", "spills", "shared", *_COUNTS)
 
 
 @click.group()
@@ -57,25 +55,21 @@ def winners(
             if wanted in (None, winner.problem.shape) and kernel in (None, winner.config.kernel)
         ][:limit]
     if as_json:
-        options.print_json([_winner_document(winner) for winner in found])
+        options.print_json([winner_document(winner) for winner in found])
         return
-    _print_table(
-        ("device", "problem", "config", "us", "TFLOPS", "vs default", "vs vendor", "ties", "triton"),
+    print_table(
+        ("device", "problem", "config", *FIGURES, "triton"),
         [
             (
                 winner.device.slug,
                 str(winner.problem),
-                str(winner.config),
-                f"{winner.median_us:.2f}",
-                f"{winner.tflops:.1f}",
-                _ratio(winner.vs_default),
-                _ratio(winner.vs_vendor),
-                str(winner.ties),
+                winner.config.label,
+                *figures(winner),
                 winner.environment.triton,
             )
             for winner in found
         ],
-        "no winners: `tuner run` makes them",
+        empty="no winners: `tuner run` makes them",
     )
 
 
@@ -107,13 +101,13 @@ def trials(
     if as_json:
         options.print_json([_trial_document(row) for row in found])
         return
-    _print_table(
+    print_table(
         ("device", "problem", "config", "state", "us", "registers", "spills", "shared", "measured", "message"),
         [
             (
                 row.device,
                 str(row.problem),
-                str(row.config),
+                row.config.label,
                 str(row.outcome.state),
                 "" if row.outcome.median_us is None else f"{row.outcome.median_us:.2f}",
                 _figure(row.outcome.resources.registers),
@@ -124,7 +118,7 @@ def trials(
             )
             for row in found
         ],
-        "no trials: `tuner run` makes them",
+        empty="no trials: `tuner run` makes them",
     )
     if len(found) < count:
         click.echo(f"the newest {len(found)} of {count}: --limit {count} shows all", err=True)
@@ -142,7 +136,7 @@ def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool
     if as_json:
         options.print_json([asdict(row) for row in found])
         return
-    _print_table(
+    print_table(
         ("run", "device", "status", "trials", "started", "ended", "host", "triton", "tuner"),
         [
             (
@@ -158,7 +152,7 @@ def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool
             )
             for row in found
         ],
-        "no runs: `tuner run` makes one",
+        empty="no runs: `tuner run` makes one",
     )
 
 
@@ -177,7 +171,7 @@ def devices(*, db: str | None, as_json: bool) -> None:
             ]
         )
         return
-    _print_table(
+    print_table(
         ("device", "name", "also called", "arch", "runs", "trials", "winners"),
         [
             (
@@ -191,7 +185,7 @@ def devices(*, db: str | None, as_json: bool) -> None:
             )
             for row in found
         ],
-        "no devices: `tuner run` adds the one it runs on",
+        empty="no devices: `tuner run` adds the one it runs on",
     )
 
 
@@ -218,10 +212,10 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
             ]
         )
         return
-    _print_table(
+    print_table(
         ("problem", "trials", "complete", "winners"),
         [(str(row.problem), str(row.trials), str(row.complete), str(row.winners)) for row in found],
-        "no problems: `tuner run` tries some",
+        empty="no problems: `tuner run` tries some",
     )
 
 
@@ -238,46 +232,8 @@ def _open(db: str | None, device: str | None) -> Store:
     return store
 
 
-def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    if not table.row_count:
-        click.echo(empty, err=True)
-        return
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        # A pipe has no width: whatever reads it wants whole lines.
-        console = Console(markup=False, highlight=False, width=10_000)
-    console.print(table)
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}x"
-
-
 def _figure(value: int | None) -> str:
     return "" if value is None else str(value)
-
-
-def _config_document(config: Config) -> dict[str, Any]:
-    return {"kernel": config.kernel, "parameters": dict(config.pairs)}
-
-
-def _winner_document(winner: Winner) -> dict[str, Any]:
-    return {
-        **{key: value for key, value in asdict(winner).items() if key not in ("problem", "config")},
-        "problem": winner.problem.fields(),
-        **_config_document(winner.config),
-        "tflops": winner.tflops,
-        "vs_default": winner.vs_default,
-        "vs_vendor": winner.vs_vendor,
-    }
 
 
 def _trial_document(row: TrialRow) -> dict[str, Any]:
@@ -293,7 +249,7 @@ def _trial_document(row: TrialRow) -> dict[str, Any]:
         "run": row.run,
         "device": row.device,
         "problem": row.problem.fields(),
-        **_config_document(row.config),
+        **config_document(row.config),
         "kernel_version": row.kernel_version,
         **figures,
         "measured_at": row.measured_at,

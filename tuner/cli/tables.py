@@ -1,0 +1,86 @@
+"""How commands show winners: as a row of a table, as a JSON object. The same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from tuner.config import Config
+from tuner.records import Winner
+
+FIGURES = ("us", "TFLOPS", "vs default", "vs vendor", "ties")
+"""Columns of a winner's figures; see `figures`."""
+_NUMBERS = {
+    *FIGURES,
+    "registers",
+    "spills",
+    "shared",
+    "trials",
+    "complete",
+    "winners",
+    "runs",
+    "configs",
+    "to try",
+    "known",
+}
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+    """A plain table on stdout: folded to a terminal's width, whole lines where a pipe reads it.
+
+    Args:
+        columns: headings; those of numbers are set right.
+        rows: cells.
+        empty: said on stderr where there is no row.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    if not table.row_count:
+        click.echo(empty, err=True)
+        return
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, width=10_000)
+    console.print(table)
+
+
+def figures(winner: Winner) -> tuple[str, ...]:
+    """Cells for `FIGURES`: microseconds, 10^12 operations a second, times as fast as default and vendor, ties."""
+    return (
+        f"{winner.median_us:.2f}",
+        f"{winner.tflops:.4g}",
+        ratio(winner.vs_default),
+        ratio(winner.vs_vendor),
+        str(winner.ties),
+    )
+
+
+def ratio(value: float | None) -> str:
+    """A factor, "" where it is not known."""
+    return "" if value is None else f"{value:.3f}x"
+
+
+def config_document(config: Config) -> dict[str, Any]:
+    """A config as a JSON object."""
+    return {"kernel": config.kernel, "config": dict(config.pairs)}
+
+
+def winner_document(winner: Winner) -> dict[str, Any]:
+    """A winner as a JSON object, its evidence and where it comes from included."""
+    return {
+        **{key: value for key, value in asdict(winner).items() if key not in ("problem", "config")},
+        "problem": winner.problem.fields(),
+        **config_document(winner.config),
+        "tflops": winner.tflops,
+        "vs_default": winner.vs_default,
+        "vs_vendor": winner.vs_vendor,
+    }
