@@ -60,7 +60,7 @@ class Progress(Observer):
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
         """Advance the bar."""
-        best = "" if job.best_us is None else f"best {job.best_us:.4g} us"
+        best = "" if job.best_us is None else f"best {job.best_us:.2f} us"
         self._bar.update(self._tasks[job.problem], completed=len(job.outcomes), best=best)
 
     def problem_ended(self, report: ProblemReport) -> None:
@@ -86,7 +86,7 @@ def problem_line(report: ProblemReport) -> str:
     if report.resumed:
         trials += f", {report.resumed} known"
     tail = report.reason or trials
-    return f"{report.problem}: {winner.config.label}, {winner.median_us:.4g} us{ratios} ({tail})"
+    return f"{report.problem}: {winner.config.label}, {winner.median_us:.2f} us{ratios} ({tail})"
 
 
 def closing_table(report: Report) -> None:
