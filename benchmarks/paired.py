@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
 
-import numpy as np
 import torch
 
 from tuner import device, registry
@@ -56,9 +54,8 @@ class Bench:
 
 
 def over(times, base):
-    """Each contestant's time over the base's: median of the paired log ratios, as a factor."""
-    logs = {name: np.log(np.asarray(figures)) for name, figures in times.items()}
-    return {name: math.exp(float(np.median(figures - logs[base]))) for name, figures in logs.items()}
+    """Each contestant's time over the base's, by paired medians."""
+    return {name: finals.ratio(figures, times[base]) for name, figures in times.items()}
 
 
 @contextlib.contextmanager

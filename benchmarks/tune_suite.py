@@ -14,7 +14,8 @@ import record
 from tuner import suite
 from tuner.records import State
 from tuner.store.store import Store
-from tuner.sweep.run import Observer, Plan, sweep
+from tuner.sweep.report import Observer, Plan
+from tuner.sweep.run import sweep
 from tuner.sweep.search import STRATEGIES
 
 

@@ -144,7 +144,7 @@ def test_ctrl_c_finishes_the_trial_says_how_to_go_on_and_exits_130(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "finishing the trials under way" in errors
-    assert "the same command goes on from here" in errors
+    assert "the same command (without --fresh) goes on from here" in errors
     assert "Traceback" not in errors
     with closing(sqlite3.connect(tmp_path / "tuner.db")) as database:
         assert database.execute("select status from run").fetchall() == [("INTERRUPTED",)]

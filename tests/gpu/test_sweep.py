@@ -13,7 +13,8 @@ from tuner.problem import Problem
 from tuner.records import State
 from tuner.store.store import Store
 from tuner.sweep import worker
-from tuner.sweep.run import Plan, sweep
+from tuner.sweep.report import Plan
+from tuner.sweep.run import sweep
 from tuner.sweep.search import sample
 
 pytestmark = [

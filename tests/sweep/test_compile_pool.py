@@ -1,10 +1,16 @@
+import contextlib
+import dataclasses
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from tuner import registry
 from tuner.config import Config
 from tuner.device import KNOWN
+from tuner.errors import SweepError
 from tuner.problem import Problem
 from tuner.records import State
 from tuner.sweep.compile import Compiled, CompilePool, Failed
@@ -16,6 +22,7 @@ def wait_for(pool, keys):
     deadline = time.monotonic() + 120
     while any(pool.result(key) is None for key in keys):
         assert time.monotonic() < deadline, "the pool did not finish"
+        pool.mend()
         time.sleep(0.02)
     return [pool.result(key) for key in keys]
 
@@ -33,6 +40,41 @@ def test_failures_of_a_compiler_stay_in_its_child_and_are_told(faulty, capfd):
     assert hung == Failed(State.TIMEOUT, "compile took more than 3 s")
     assert isinstance(noisy, Compiled)
     assert capfd.readouterr().out == ""
+
+
+def test_a_killed_child_costs_nothing_but_time(faulty):
+    problem = faulty()
+    spec = registry.find("faulty", "faulty")
+    with CompilePool(DEVICE, workers=1) as pool:
+        wait_for(pool, [pool.request(spec, problem, Config("faulty", behaviour="good", index=0))])
+        for child in pool_children():
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.5)
+        keys = [pool.request(spec, problem, Config("faulty", behaviour="good", index=index)) for index in (1, 2)]
+        assert all(isinstance(result, Compiled) for result in wait_for(pool, keys))
+
+
+def test_children_that_cannot_start_are_one_clear_error(faulty):
+    nowhere = dataclasses.replace(DEVICE, arch="sm_none")
+    spec = registry.find("faulty", "faulty")
+    with CompilePool(nowhere, workers=1) as pool:
+        key = pool.request(spec, faulty(), Config("faulty", behaviour="good", index=0))
+        with pytest.raises(SweepError, match=r"compile processes die as soon as they start.*sm_none"):
+            wait_for(pool, [key])
+
+
+def pool_children():
+    """Process ids of the compile children: those whose parent is this process's fork server."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    servers = [pid for pid, parent in parents.items() if parent == os.getpid() and is_forkserver(pid)]
+    return [pid for pid, parent in parents.items() if parent in servers]
+
+
+def is_forkserver(pid):
+    return "forkserver" in (Path("/proc") / str(pid) / "cmdline").read_text()
 
 
 def test_a_binary_is_asked_for_once_however_many_problems_share_it():

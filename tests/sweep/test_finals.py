@@ -3,6 +3,12 @@ import random
 
 from tuner.sweep import finals
 
+ROUNDS, MAX_ROUNDS = 30, 150
+
+
+def play(contestants, fire, **options):
+    return finals.play(contestants, fire, rounds=ROUNDS, max_rounds=MAX_ROUNDS, **options)
+
 
 def steady(levels, noise=0.002, drift=0.0, seed=0):
     """A `fire` whose contestants take `levels` microseconds, with noise, and drift shared by a round's contestants."""
@@ -20,7 +26,7 @@ def steady(levels, noise=0.002, drift=0.0, seed=0):
 
 def test_paired_rounds_see_through_a_drift_that_all_contestants_share():
     levels = {"a": 100.0, "b": 101.0, "c": 130.0}
-    times = finals.play(list(levels), steady(levels, drift=0.02), seed=1)
+    times = play(list(levels), steady(levels, drift=0.02), seed=1)
     table = finals.standings(times)
     assert abs(table["b"].ratio - 1.01) < 0.002
     assert abs(table["c"].ratio - 1.30) < 0.003
@@ -30,15 +36,27 @@ def test_paired_rounds_see_through_a_drift_that_all_contestants_share():
 
 def test_contestants_within_half_a_percent_are_ties():
     levels = {"a": 100.0, "b": 100.2, "c": 101.5}
-    table = finals.standings(finals.play(list(levels), steady(levels), seed=2))
+    table = finals.standings(play(list(levels), steady(levels), seed=2))
     assert sorted(finals.ties(table)) == ["a", "b"]
 
 
-def test_a_contestant_on_the_edge_of_a_tie_is_given_more_rounds():
-    clear = finals.play(["a", "b"], steady({"a": 100.0, "b": 110.0}), seed=3)
-    edge = finals.play(["a", "b"], steady({"a": 100.0, "b": 100.5}, noise=0.01), seed=3)
-    assert len(clear["a"]) == finals.ROUNDS
-    assert finals.ROUNDS < len(edge["a"]) <= finals.MAX_ROUNDS
+def test_contestants_on_the_edge_of_a_tie_play_on_without_the_clear_losers():
+    clear = play(["a", "b"], steady({"a": 100.0, "b": 110.0}), seed=3)
+    edge = play(["a", "b", "c"], steady({"a": 100.0, "b": 100.5, "c": 120.0}, noise=0.01), seed=3)
+    assert len(clear["a"]) == ROUNDS
+    assert ROUNDS < len(edge["a"]) == len(edge["b"]) <= MAX_ROUNDS
+    assert len(edge["c"]) == ROUNDS
+    table = finals.standings(edge)
+    assert abs(table["c"].ratio - 1.2) < 0.01
+
+
+def test_more_rounds_tell_two_percent_apart_where_replays_spread_by_three():
+    levels = {"a": 100.0, "b": 102.0, "c": 101.0}
+    chosen = [
+        finals.ties(finals.standings(play(list(levels), steady(levels, noise=0.03, seed=seed), seed=seed)))
+        for seed in range(20)
+    ]
+    assert sum("b" in tied for tied in chosen) <= 1
 
 
 def test_a_throttled_round_is_repeated_and_not_counted():
@@ -49,14 +67,14 @@ def test_a_throttled_round_is_repeated_and_not_counted():
         played.append(tuple(names))
         return [1000.0 if len(played) <= 2 else 100.0 for _ in names]
 
-    times = finals.play(["a", "b"], fire, seed=4, flagged=lambda: next(flags))
-    assert len(played) == finals.ROUNDS + 2
+    times = play(["a", "b"], fire, seed=4, flagged=lambda: next(flags))
+    assert len(played) == ROUNDS + 2
     assert set(times["a"]) == {100.0}
 
 
 def test_a_card_that_is_always_throttled_still_gives_paired_rounds():
-    times = finals.play(["a"], steady({"a": 5.0}), seed=5, flagged=lambda: True)
-    assert len(times["a"]) == finals.ROUNDS
+    times = play(["a"], steady({"a": 5.0}), seed=5, flagged=lambda: True)
+    assert len(times["a"]) == ROUNDS
 
 
 def test_the_order_of_contestants_differs_between_rounds():
@@ -66,5 +84,13 @@ def test_the_order_of_contestants_differs_between_rounds():
         orders.append(tuple(names))
         return [1.0] * len(names)
 
-    finals.play(["a", "b", "c"], fire, seed=6)
+    play(["a", "b", "c"], fire, seed=6)
     assert len(set(orders)) > 3
+
+
+def test_one_that_is_there_to_be_compared_with_decides_nothing():
+    levels = {"a": 100.0, "b": 100.5, "vendor": 80.0}
+    times = play(list(levels), steady(levels, noise=0.01), seed=3, beside=("vendor",))
+    assert len(times["a"]) == len(times["b"]) > ROUNDS
+    assert len(times["vendor"]) == ROUNDS
+    assert abs(finals.ratio(times["vendor"], times["a"]) - 0.8) < 0.01

@@ -82,12 +82,27 @@ def settle(job, medians):
     job.resume({c: Outcome(State.COMPLETE, median_us=us) for c, us in zip(job.candidates, medians, strict=False)})
 
 
-def test_finalists_are_the_fastest_within_five_percent_without_the_rejected():
+def test_finalists_are_the_fastest_within_five_percent_and_the_default_without_the_rejected():
     job, _ = job_of(lambda config: None, trials=4)
-    settle(job, [100.0, 104.0, 106.0, 102.0])
-    assert job.finalists() == [job.candidates[0], job.candidates[3], job.candidates[1]]
-    job.rejected[job.candidates[0].digest] = "wrong"
-    assert job.finalists() == [job.candidates[3], job.candidates[1], job.candidates[2]]
+    settle(job, [110.0, 104.0, 106.0, 100.0])
+    assert job.finalists() == [job.candidates[3], job.candidates[1], job.default]
+    job.rejected[job.candidates[3].digest] = "wrong"
+    assert job.finalists() == [job.candidates[1], job.candidates[2], job.default]
+    job.rejected[job.default.digest] = "wrong"
+    assert job.finalists() == [job.candidates[1], job.candidates[2]]
+
+
+def test_a_default_that_failed_is_no_finalist():
+    job, _ = job_of(lambda config: None, trials=2)
+    job.resume({job.default: Outcome(State.CRASHED, "x"), job.candidates[1]: Outcome(State.COMPLETE, median_us=1.0)})
+    assert job.finalists() == [job.candidates[1]]
+
+
+def test_a_spent_budget_leaves_the_default_to_be_tried():
+    job, pool = job_of(lambda config: Compiled(Resources(), config.digest), trials=5)
+    job.abandon()
+    assert job.take(16, pool)[0] == [job.default]
+    assert not job.searching
 
 
 def test_of_a_tie_the_default_wins_and_else_the_simplest():

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from tuner.problem import Problem
 from tuner.records import State
 from tuner.store.store import Store
 from tuner.sweep import lane, worker
-from tuner.sweep.run import Observer, Plan, forecast, sweep
+from tuner.sweep.report import Observer, Plan
+from tuner.sweep.run import forecast, sweep
 
 
 @pytest.fixture
@@ -129,6 +131,42 @@ def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):
     assert ended.states[State.CRASHED] <= 1
 
 
+def test_a_crash_is_tried_once_more_by_the_next_sweep_and_then_known(faulty, store):
+    problem = faulty(configs=1, behaviours="good,segfault")
+    measured = [sweep(store, [problem], [None], Plan()).problems[0].measured for _ in range(3)]
+    assert measured == [2, 1, 0]
+
+
+def test_a_default_that_kills_its_worker_costs_neither_its_problem_nor_the_next_one(faulty, store):
+    deadly = faulty(configs=3, behaviours="good,segfault", default="segfault")
+    report = sweep(store, [deadly, faulty(configs=2)], [None], Plan())
+    first, second = report.problems
+    assert first.winner.config["behaviour"] == "good"
+    assert first.winner.vs_default is None
+    assert second.winner is not None
+
+
+def test_a_problem_whose_every_config_fails_is_reported_and_the_next_one_is_tuned(faulty, store):
+    failing = faulty(configs=2, behaviours="raise", default="raise")
+    first, second = sweep(store, [failing, faulty(configs=2)], [None], Plan()).problems
+    assert (first.winner, first.reason) == (None, "no config worked")
+    assert second.winner is not None
+    assert second.states[State.COMPLETE] == 2
+
+
+def test_trials_that_came_after_the_decision_are_heard(faulty, store):
+    problem = faulty(configs=6, behaviours="good,slow", default="slow", sleep_ms=20)
+    first = sweep(store, [problem], [None], Plan(trials=1)).problems[0]
+    assert first.winner.config["behaviour"] == "slow"
+    time.sleep(1.1)  # decisions are dated to the second
+    stop = threading.Event()
+    interrupted = sweep(store, [problem], [None], Plan(), observer=Interrupting(11, stop.set), stop=stop)
+    assert interrupted.interrupted
+    last = sweep(store, [problem], [None], Plan()).problems[0]
+    assert last.measured == 0
+    assert last.winner.config["behaviour"] == "good"
+
+
 def test_a_stopped_worker_is_replaced_and_the_sweep_ends(faulty, store, monkeypatch):
     monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 0.5)
     problem = faulty(configs=12, sleep_ms=30)
@@ -152,11 +190,11 @@ def test_a_worker_that_cannot_start_is_one_clear_error(faulty, store, monkeypatc
 
 def test_a_machine_where_every_worker_dies_ends_the_sweep_and_keeps_the_trials(faulty, store, monkeypatch):
     monkeypatch.setattr(lane, "DEATHS_IN_A_ROW", 2)
-    problem = faulty(configs=20, behaviours="segfault")
-    with pytest.raises(SweepError, match=r"2 workers died in a row: worker died with signal SIGSEGV"):
-        sweep(store, [problem], [None], Plan())
+    problems = [faulty(configs=count, behaviours="segfault", default="segfault") for count in (5, 6, 7)]
+    with pytest.raises(SweepError, match=r"2 workers died in a row: worker died with signal SIGSEGV.*tuner doctor"):
+        sweep(store, problems, [None], Plan())
     assert store.runs()[-1].status == "FAILED"
-    assert sorted(trial.outcome.state for trial in store.trials()) == ["COMPLETE", "CRASHED", "CRASHED"]
+    assert [trial.outcome.state for trial in store.trials()] == [State.CRASHED] * 4
 
 
 def test_a_problem_no_kernel_serves_is_reported_and_the_others_are_tuned(faulty, store):

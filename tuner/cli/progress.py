@@ -16,7 +16,7 @@ from tuner.device import Device, Environment
 from tuner.problem import Problem
 from tuner.records import Outcome
 from tuner.sweep.job import Job
-from tuner.sweep.run import Forecast, Observer, ProblemReport, Report
+from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
 
 
 class Progress(Observer):
@@ -102,7 +102,7 @@ def closing_table(report: Report) -> None:
         why = "interrupted" if report.interrupted else "the time budget is spent"
         click.echo(
             f"{why}: {left} problem{'s' * (left != 1)} without a winner; every trial is kept, "
-            "the same command goes on from here",
+            "the same command (without --fresh) goes on from here",
             err=True,
         )
 

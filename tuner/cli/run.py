@@ -18,7 +18,7 @@ from tuner.errors import DeviceError, UsageError
 from tuner.problem import Problem, parse_shape
 
 if TYPE_CHECKING:
-    from tuner.sweep.run import Plan, Report
+    from tuner.sweep.report import Plan, Report
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -113,7 +113,7 @@ def _dry_run(problems: Sequence[Problem], gpus: Sequence[int | None], plan: Plan
 
 
 def _plan(options: dict[str, Any]) -> Plan:
-    from tuner.sweep.run import Plan
+    from tuner.sweep.report import Plan
     from tuner.sweep.search import STRATEGIES
 
     return Plan(

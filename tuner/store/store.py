@@ -17,7 +17,7 @@ from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_en
 from tuner.store.keys import Keys
 from tuner.store.listing import DeviceRow, ProblemRow, RunRow, TrialFilter, TrialRow
 from tuner.store.runs import Run, RunStatus
-from tuner.store.trials import record, settled
+from tuner.store.trials import newest_at, record, settled
 
 __all__ = ["Run", "RunStatus", "Store", "TrialFilter"]
 
@@ -117,12 +117,19 @@ class Store:
     ) -> dict[Config, Outcome]:
         """What is known already: the newest outcome of each config, whichever run it comes from.
 
+        A config that crashed or hung is not known until two trials in a row agree.
+
         Args:
             device, environment, problem: what the trials must have been measured on, under the current protocol.
             kernels: op, name and version that the trials must have been measured with; a source hash does not count.
         """
         with self._reading() as connection:
             return settled(connection, self._keys, (device, environment, problem), kernels)
+
+    def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
+        """When the newest trial of a problem was recorded, in the form of `Winner.decided_at`; None without trials."""
+        with self._reading() as connection:
+            return newest_at(connection, self._keys, (device, environment, problem))
 
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
         """Make a verdict the current winner of (device, environment, problem); the one before is superseded.

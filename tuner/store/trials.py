@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, insert, select, tuple_
+from sqlalchemy import Connection, func, insert, select, tuple_
 
 from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.problem import Problem
-from tuner.records import PROTOCOL, KernelVersion, Outcome, Trial
+from tuner.records import PROTOCOL, KernelVersion, Outcome, State, Trial
 from tuner.store import rows
 from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
 from tuner.store.runs import Run, now
+
+_PERHAPS_NOT_ITS_FAULT = (State.CRASHED, State.TIMEOUT)
+"""A worker dies of other things than its config too: such a trial settles nothing until a second one agrees."""
 
 
 def record(connection: Connection, keys: Keys, measured_by: Run, trials: Sequence[Trial]) -> None:
@@ -57,6 +60,33 @@ def settled(
             run.c.protocol == PROTOCOL,
             tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(versions),
         )
-        .order_by(trial.c.trial_id)  # of one config the last entry stays in the dict: the newest
+        .order_by(trial.c.trial_id)
     )
-    return {rows.config_of(row): rows.outcome_of(row) for row in connection.execute(query).mappings()}
+    newest: dict[Config, Outcome] = {}
+    doubted: set[Config] = set()
+    for row in connection.execute(query).mappings():
+        tried, outcome = rows.config_of(row), rows.outcome_of(row)
+        known = newest.get(tried)
+        if outcome.state in _PERHAPS_NOT_ITS_FAULT and (known is None or known.state not in _PERHAPS_NOT_ITS_FAULT):
+            doubted.add(tried)
+        else:
+            doubted.discard(tried)
+        newest[tried] = outcome
+    return {tried: outcome for tried, outcome in newest.items() if tried not in doubted}
+
+
+def newest_at(connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem]) -> str | None:
+    """When the newest trial was recorded; see `Store.newest_trial_at`."""
+    device_id, environment_id, problem_id = (keys.find(connection, noun) for noun in place)
+    query = (
+        select(func.max(trial.c.measured_at))
+        .join_from(trial, run, trial.c.run_id == run.c.run_id)
+        .where(
+            trial.c.problem_id == problem_id,
+            run.c.device_id == device_id,
+            run.c.environment_id == environment_id,
+            run.c.protocol == PROTOCOL,
+        )
+    )
+    found: str | None = connection.execute(query).scalar()
+    return found

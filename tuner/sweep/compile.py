@@ -9,7 +9,6 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import hashlib
-import logging
 import multiprocessing
 import os
 import re
@@ -18,21 +17,36 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+
+import pebble
 
 from tuner import registry
 from tuner.config import Config
 from tuner.device import Device
+from tuner.errors import SweepError
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.records import Resources, State
-from tuner.sweep.process import death, die_with_parent, last_line, redirect_output
+from tuner.sweep.process import (
+    deaf_to_interrupts,
+    death,
+    die_with_parent,
+    forget_output,
+    last_line,
+    redirect_output,
+    scratch_folder,
+)
 
 TIME_LIMIT_S = 60.0
 """A compile takes 0.1 to 0.9 s, 512x512 tiles 7 s (H200, 16 cores); beyond this it hangs."""
-_log = logging.getLogger(__name__)
+_REPAIRS = 3
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +82,31 @@ class CompilePool:
     """Child processes that compile for one device; every binary is asked for once, however often it is requested."""
 
     def __init__(self, device: Device, *, workers: int | None = None, time_limit_s: float = TIME_LIMIT_S) -> None:
-        """Start the children; they import Triton while the caller goes on.
+        """Start the children.
 
         Args:
             device: what to compile for.
             workers: children; all cores but one, which the GPU's worker needs, unless told.
             time_limit_s: of one compile, seconds.
         """
-        import pebble
-
         self.workers = workers or max(1, cpu_count() - 1)
+        self._arch = device.arch
         self._time_limit_s = time_limit_s
-        self._logs = tempfile.TemporaryDirectory(prefix="tuner-compile-")
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "triton", "triton.compiler"])
-        self._pool = pebble.ProcessPool(
-            max_workers=self.workers,
-            initializer=_start_child,
-            initargs=(device.arch, self._logs.name, list(sys.path)),
-            context=context,
-        )
+        self._scratch = scratch_folder()
         self._results: dict[str, CompileResult] = {}
-        self._requested: set[str] = set()
+        self._asked: dict[str, tuple[str, str, Problem, Config]] = {}
+        self._lost: deque[str] = deque()
+        self._tried_again: set[str] = set()
+        self._broken = False
+        self._repairs = 0
+        self._pool = self._start()
 
     def __enter__(self) -> CompilePool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.stop()
-        self._pool.join()
-        self._logs.cleanup()
+        self._stop()
+        self._scratch.cleanup()
 
     @property
     def compiled(self) -> int:
@@ -107,32 +116,83 @@ class CompilePool:
     @property
     def waiting(self) -> int:
         """How many binaries were asked for and are not done."""
-        return len(self._requested) - len(self._results)
+        return len(self._asked) - len(self._results)
 
     def request(self, spec: KernelSpec, problem: Problem, config: Config) -> str:
         """Have a config's binary made, unless it was asked for before; returns the key of its result."""
         key = f"{spec.op}/{spec.name}/{spec.compile_class(problem, config)}"
-        if key not in self._requested:
-            self._requested.add(key)
-            future = self._pool.schedule(
-                compile_config, args=(spec.op, spec.name, problem, config), timeout=self._time_limit_s
-            )
-            future.add_done_callback(functools.partial(self._finish, key))
+        if key not in self._asked:
+            self._asked[key] = (spec.op, spec.name, problem, config)
+            self._schedule(key)
         return key
 
     def result(self, key: str) -> CompileResult | None:
         """The result under a key, None while it is being made."""
         return self._results.get(key)
 
+    def mend(self) -> None:
+        """Ask again for what was lost with a child that somebody killed; call it now and then.
+
+        Raises:
+            SweepError: the children die again and again before they can compile anything.
+        """
+        if self._broken:
+            if self._repairs >= _REPAIRS:
+                raise SweepError(
+                    f"compile processes die as soon as they start{self._last_words()}; type `tuner doctor`"
+                )
+            self._repairs += 1
+            self._stop()
+            self._pool = self._start()
+            self._broken = False
+        for _ in range(len(self._lost)):
+            self._schedule(self._lost.popleft())
+
+    def _start(self) -> pebble.ProcessPool:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "triton", "triton.compiler"])
+        with deaf_to_interrupts():
+            forkserver.ensure_running()
+        pool = pebble.ProcessPool(
+            max_workers=self.workers,
+            initializer=_start_child,
+            initargs=(self._arch, self._scratch.name, list(sys.path)),
+            context=context,
+        )
+        pool.schedule(os.getpid)  # the children start with the first task
+        return pool
+
+    def _stop(self) -> None:
+        self._pool.stop()
+        self._pool.join()
+
+    def _schedule(self, key: str) -> None:
+        try:
+            future = self._pool.schedule(compile_config, args=self._asked[key], timeout=self._time_limit_s)
+        except RuntimeError:
+            # Pebble's word for a pool whose children are all gone.
+            self._lost.append(key)
+            self._broken = True
+        else:
+            future.add_done_callback(functools.partial(self._finish, key))
+
     def _finish(self, key: str, future: concurrent.futures.Future[CompileResult]) -> None:
-        # Called in the pool's own thread; a dict's item assignment is atomic.
+        # Called in the pool's own thread; what it does to dicts and deques is atomic.
         if future.cancelled():
             return
         error = future.exception()
         if error is None:
+            self._repairs = 0
             self._results[key] = future.result()
+        elif isinstance(error, BrokenProcessPool):
+            self._lost.append(key)
+            self._broken = True
         elif isinstance(error, (TimeoutError, concurrent.futures.TimeoutError)):
             self._results[key] = Failed(State.TIMEOUT, f"compile took more than {self._time_limit_s:g} s")
+        elif getattr(error, "exitcode", 0) in _KILLED and key not in self._tried_again:
+            # Somebody's kill, the system's out of memory for instance: it says nothing of the config, the first time.
+            self._tried_again.add(key)
+            self._lost.append(key)
         else:
             self._results[key] = Failed(State.COMPILE_ERROR, self._epitaph(error))
 
@@ -140,13 +200,16 @@ class CompilePool:
         exitcode, pid = getattr(error, "exitcode", None), getattr(error, "pid", None)
         if exitcode is None:
             return f"{type(error).__name__}: {error}"
-        return f"compiler died with {death(exitcode)}{last_line(Path(self._logs.name) / f'{pid}.log')}"
+        return f"compiler died with {death(exitcode)}{last_line(Path(self._scratch.name) / f'{pid}.log')}"
+
+    def _last_words(self) -> str:
+        logs = sorted(Path(self._scratch.name).glob("*.log"), key=lambda log: log.stat().st_mtime)
+        return last_line(logs[-1]) if logs else ""
 
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
     """Compile one config for the active driver's target; runs in a child of the pool."""
-    for descriptor in (1, 2):
-        os.ftruncate(descriptor, 0)
+    forget_output()
     start = time.perf_counter()
     try:
         compiled = registry.find(op, kernel).compile(problem, config)
@@ -182,18 +245,17 @@ def _program(compiled: Any) -> str:
 
 
 def _cubin_usage(cubin: bytes) -> tuple[int | None, int | None]:
+    """Registers and stack by cuobjdump; (None, None) where it is missing: a config is not worse for that."""
     from triton import knobs
 
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        shown = subprocess.run(
-            [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        ).stdout
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+            shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, RuntimeError, subprocess.SubprocessError):
+        return None, None
     return _number(r"REG:(\d+)", shown), _number(r"STACK:(\d+)", shown)
 
 
@@ -204,7 +266,6 @@ def _number(pattern: str, text: str) -> int | None:
 
 def _start_child(arch: str, log_folder: str, path: list[str]) -> None:
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[:] = path
     redirect_output(Path(log_folder) / f"{os.getpid()}.log")
     from tuner.sweep import target

@@ -6,13 +6,13 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 TIE = 0.005
 """Paired medians closer than this are a tie: one config's paired ratio moves by 0.4-0.5% between processes (H200)."""
-ROUNDS = 30
-MAX_ROUNDS = 60
+_STEP = 10
 _RESAMPLES = 1_000
 
 
@@ -42,54 +42,61 @@ def play(
     fire: Callable[[Sequence[str]], Sequence[float]],
     *,
     seed: int,
+    rounds: int,
+    max_rounds: int,
+    beside: Sequence[str] = (),
     flagged: Callable[[], bool] = lambda: False,
-    rounds: int = ROUNDS,
-    max_rounds: int = MAX_ROUNDS,
 ) -> dict[str, list[float]]:
     """Run the contestants together, round after round, in an order shuffled each round.
+
+    After `rounds` those that are clearly slower leave; the others play on, `max_rounds` at most, while somebody's
+    interval straddles the edge of a tie.
 
     Args:
         contestants: their names.
         fire: runs the named contestants in the order given; microseconds a call for each.
         seed: of the shuffles.
-        flagged: whether the card was throttled during the last round; such a round is repeated, within `max_rounds`.
-        rounds: rounds to play; played on to `max_rounds` while someone's interval straddles the tie's edge.
+        rounds: rounds that everybody plays.
+        max_rounds: rounds that anybody plays.
+        beside: contestants that are only there to be compared with: they decide nothing.
+        flagged: whether the card was throttled during the last round; such a round is repeated, `rounds` times at most.
 
     Returns:
-        Times of each contestant, one a counted round.
+        Times of each contestant, one a counted round; the i-th of all are from one round.
     """
     shuffler = random.Random(seed)
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    counted = 0
-    for played in range(1, max_rounds + 1):
-        order = list(contestants)
-        shuffler.shuffle(order)
+    playing = list(contestants)
+    counted = repeated = 0
+    while counted < max_rounds and playing:
+        order = shuffler.sample(playing, len(playing))
         figures = dict(zip(order, fire(order), strict=True))
-        # The last `rounds` tries always count: better throttled figures, paired as they are, than none.
-        if flagged() and max_rounds - played >= rounds - counted:
+        # Better throttled figures, paired as they are, than none: repeats have an end.
+        if flagged() and repeated < rounds:
+            repeated += 1
             continue
         counted += 1
         for name, figure in figures.items():
             times[name].append(figure)
-        if counted >= rounds and (counted - rounds) % 10 == 0 and not _straddling(times):
-            break
+        if counted >= rounds and (counted - rounds) % _STEP == 0:
+            playing = _undecided({name: times[name] for name in playing if name not in beside})
     return times
 
 
 def standings(times: Mapping[str, Sequence[float]]) -> dict[str, Standing]:
-    """Each contestant against the fastest by median, from paired rounds.
+    """Each contestant against the fastest by median, from the rounds that both played.
 
     Args:
-        times: equally many figures a contestant, microseconds, the i-th of all from one round.
+        times: of each contestant, microseconds, the i-th of all from one round; those that left early have fewer.
     """
     medians = {name: float(np.median(figures)) for name, figures in times.items()}
-    fastest = min(medians, key=lambda name: (medians[name], name))
-    base = np.log(np.asarray(times[fastest]))
-    picker = np.random.default_rng(0)
-    picks = picker.integers(0, len(base), size=(_RESAMPLES, len(base)))
+    longest = max(len(figures) for figures in times.values())
+    # Among those that played to the end: a shorter list's median is of other rounds.
+    fastest = min((name for name in times if len(times[name]) == longest), key=lambda name: (medians[name], name))
     found: dict[str, Standing] = {}
     for name, figures in times.items():
-        logs = np.log(np.asarray(figures)) - base
+        logs = paired_logs(figures, times[fastest])
+        picks = np.random.default_rng(0).integers(0, len(logs), size=(_RESAMPLES, len(logs)))
         low, high = np.percentile(np.median(logs[picks], axis=1), [2.5, 97.5])
         found[name] = Standing(
             math.exp(float(np.median(logs))), math.exp(float(low)), math.exp(float(high)), medians[name]
@@ -97,10 +104,28 @@ def standings(times: Mapping[str, Sequence[float]]) -> dict[str, Standing]:
     return found
 
 
+def paired_logs(figures: Sequence[float], base: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Log ratios of two contestants' times, round by round, over the rounds that both played."""
+    shared = min(len(figures), len(base))
+    ratios: np.ndarray[Any, np.dtype[np.float64]] = np.log(np.asarray(figures[:shared]) / np.asarray(base[:shared]))
+    return ratios
+
+
+def ratio(figures: Sequence[float], base: Sequence[float]) -> float:
+    """One contestant's time over another's: the median of their paired log ratios, as a factor."""
+    return math.exp(float(np.median(paired_logs(figures, base))))
+
+
 def ties(table: Mapping[str, Standing]) -> list[str]:
     """Contestants within `TIE` of the fastest."""
     return [name for name, standing in table.items() if standing.ratio <= 1 + TIE]
 
 
-def _straddling(times: Mapping[str, Sequence[float]]) -> bool:
-    return any(standing.undecided for standing in standings(times).values())
+def _undecided(times: Mapping[str, Sequence[float]]) -> list[str]:
+    """Who plays on: everybody that may still be a tie, if for one of them that is not clear yet."""
+    if not times:
+        return []
+    table = standings(times)
+    if not any(standing.undecided for standing in table.values()):
+        return []
+    return [name for name, standing in table.items() if standing.low < 1 + TIE]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-
-import numpy as np
 
 from tuner import registry
 from tuner.config import Config
@@ -49,7 +46,7 @@ class Job:
         self.outcomes: dict[Config, Outcome] = {}
         self.rejected: dict[str, str] = {}
         self.measured = self.resumed = 0
-        self._begun = time.monotonic()
+        self._begun: float | None = None
         self._todo: deque[Config] = deque()
         self._keys: dict[Config, str] = {}
         self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
@@ -61,8 +58,12 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """Wall time since the job was made."""
-        return time.monotonic() - self._begun
+        """Wall time since a lane took the problem on, 0 before."""
+        return 0.0 if self._begun is None else time.monotonic() - self._begun
+
+    def begin(self) -> None:
+        """A lane takes the problem on."""
+        self._begun = time.monotonic()
 
     def version(self, config: Config) -> KernelVersion:
         """The version of a config's kernel, as trials record it."""
@@ -125,20 +126,29 @@ class Job:
         """Have configs measured after all, whose worker died before it came to them."""
         self._todo.extendleft(reversed(configs))
 
+    def finish(self, config: Config, outcome: Outcome) -> None:
+        """Take note of a config's outcome."""
+        self.outcomes[config] = outcome
+        self.measured += 1
+
     def abandon(self) -> None:
-        """Leave the rest of the candidates untried: the time is up."""
-        self._todo.clear()
+        """Leave the rest of the candidates untried, but for the default config: the time is up."""
+        self._todo = deque(config for config in self._todo if config == self.default)
 
     def finalists(self) -> list[Config]:
-        """The fastest trials that are close enough to win, fastest first, without those the finals rejected."""
-        complete = [
+        """Who plays the finals: the fastest trials, as far as they are close, and the default config.
+
+        Only configs whose trial is COMPLETE and that no earlier finals rejected.
+        """
+        complete = sorted(
             (outcome.median_us, config)
             for config, outcome in self.outcomes.items()
             if outcome.state is State.COMPLETE and outcome.median_us is not None and config.digest not in self.rejected
-        ]
-        complete.sort()
-        near = [config for median_us, config in complete if median_us <= MARGIN * complete[0][0]]
-        return near[:FINALISTS]
+        )
+        near = [config for median_us, config in complete if median_us <= MARGIN * complete[0][0]][:FINALISTS]
+        if self.default not in near and any(config == self.default for _, config in complete):
+            near.append(self.default)
+        return near
 
     def verdict(self, times: Mapping[str, Sequence[float]]) -> Verdict | None:
         """The winner of the finals, None when no contestant but the vendor's library finished.
@@ -146,7 +156,7 @@ class Job:
         Args:
             times: by config digest, and "vendor"; microseconds a call, the i-th of all from one round.
         """
-        known = {config.digest: config for config in (*self.outcomes, self.default)}
+        known = {config.digest: config for config in self.outcomes}
         table = (
             finals.standings({name: times[name] for name in times if name != VENDOR}) if set(times) - {VENDOR} else {}
         )
@@ -155,11 +165,15 @@ class Job:
         tied = sorted((known[digest] for digest in finals.ties(table)), key=self._simplest_first)
         winner = tied[0]
         median_us = table[winner.digest].median_us
+
+        def paired_us(name: str) -> float | None:
+            return median_us * finals.ratio(times[name], times[winner.digest]) if name in times else None
+
         return Verdict(
             winner,
             median_us,
-            default_us=_paired(median_us, times.get(self.default.digest), times[winner.digest]),
-            vendor_us=_paired(median_us, times.get(VENDOR), times[winner.digest]),
+            default_us=paired_us(self.default.digest),
+            vendor_us=paired_us(VENDOR),
             ties=tuple(tied),
         )
 
@@ -179,9 +193,3 @@ class Job:
         if twin != config:
             return Outcome(State.INVALID, f"same program as {twin}", resources=result.resources)
         return None
-
-
-def _paired(base_us: float, times: Sequence[float] | None, base: Sequence[float]) -> float | None:
-    if times is None:
-        return None
-    return base_us * math.exp(float(np.median(np.log(np.asarray(times)) - np.log(np.asarray(base)))))

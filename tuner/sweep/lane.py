@@ -9,27 +9,31 @@ from enum import Enum, auto
 
 from tuner.config import Config
 from tuner.errors import SweepError
-from tuner.records import Outcome, State, Verdict
+from tuner.records import Outcome, Verdict
 from tuner.sweep.compile import Compiled, CompilePool
 from tuner.sweep.job import Job
 from tuner.sweep.messages import (
+    Beat,
     FinalsPlayed,
+    Hello,
     Idle,
     Measure,
     PlayFinals,
     Ready,
     Refused,
     Reply,
+    Request,
     Result,
     SetProblem,
 )
 from tuner.sweep.worker import Worker, WorkerDiedError
 
 BATCH = 16
-"""Configs replayed in rotation: about 0.15 s of work, so that an interrupt waits no longer."""
-_STRIKES = 3
+"""Configs replayed in rotation: about 0.1 s of work, so that an interrupt waits no longer."""
+STRIKES = 3
+"""Deaths nobody is to blame for, of one problem: then it is given up."""
 DEATHS_IN_A_ROW = 10
-"""Workers dying one after the other, no config measured in between: it is the machine, not the configs."""
+"""Deaths with no answer about any config in between: then the problem is given up, at the second one the sweep."""
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +54,7 @@ class Lane:
         pool: where binaries come from, None under the interpreter.
         record: told of each config's outcome, in the order they come.
         phase, job: where it is, and with which problem.
+        busy: whether the worker owes a reply.
         verdict, failure: how its last problem ended: one of them is None.
     """
 
@@ -65,19 +70,25 @@ class Lane:
         self.record: Callable[[Job, Config, Outcome], None] = lambda _job, _config, _outcome: None
         self.phase = Phase.FREE
         self.job: Job | None = None
+        self.busy = False
         self.verdict: Verdict | None = None
         self.failure: str | None = None
+        self._greeted = True
+        self._ready = False
+        self._begun = False
         self._flying: list[Config] = []
-        self.busy = False
         self._alone = False
         self._strikes = 0
         self._deaths = 0
+        self._given_up = 0
 
     def assign(self, job: Job) -> None:
         """Take on a problem."""
+        job.begin()
         self.job, self.verdict, self.failure = job, None, None
         self._alone, self._strikes = self.gpu is None, 0
-        self._set_up()
+        self._ready = False
+        self.phase = Phase.SETTING_UP
 
     def release(self) -> Job:
         """Hand back a problem that is done and be free for the next."""
@@ -89,36 +100,30 @@ class Lane:
         """Give the worker what there is to do.
 
         Args:
-            late: no new trial; the finals are played over what there is.
+            late: no new trial but the default's; the finals are played over what there is.
             stopping: nothing new at all.
         """
-        if self.busy or self.job is None or self.phase not in (Phase.SEARCHING, Phase.FINALS):
+        if self.busy or self.job is None or self.phase is Phase.DONE:
             return
         if stopping:
             self.phase = Phase.DONE
-            return
-        if self.phase is Phase.SEARCHING:
-            if late:
-                self.job.abandon()
-            batch, decided = self.job.take(1 if self._alone else BATCH, self.pool)
-            for config, outcome in decided:
-                self._finish(config, outcome)
-            if batch:
-                self._flying = batch
-                self._send(Measure(tuple(batch)))
-            elif not self.job.searching:
-                self.phase = Phase.FINALS
-        if self.phase is Phase.FINALS and not self.busy:
-            self._enter_finals()
+        elif not self._ready:
+            self._ask(SetProblem(self.job.problem))
+        elif self.phase is Phase.SEARCHING:
+            self._search(self.job, late=late)
+        elif finalists := self.job.finalists():
+            self._ask(PlayFinals(tuple(finalists), seed=len(self.job.rejected)))
+        else:
+            self._end("the time budget is spent" if late else "no config worked")
 
-    def receive(self) -> None:
+    def receive(self, *, stopping: bool = False) -> None:
         """Take one reply; call it when the worker's connection is readable."""
         try:
             reply = self.worker.receive()
         except WorkerDiedError as e:
-            self._bury(e)
-            return
-        self._take(reply)
+            self._bury(e, stopping=stopping)
+        else:
+            self._take(reply)
 
     def check_alive(self) -> None:
         """Bury a worker that is silent for too long."""
@@ -133,36 +138,60 @@ class Lane:
         """End the worker."""
         self.worker.kill()
 
+    def _search(self, job: Job, *, late: bool) -> None:
+        if late:
+            job.abandon()
+        batch, decided = job.take(1 if self._alone else BATCH, self.pool)
+        for config, outcome in decided:
+            self._finish(config, outcome)
+        if batch:
+            self._flying = batch
+            self._ask(Measure(tuple(batch)))
+        elif not job.searching:
+            self.phase = Phase.FINALS
+
+    def _ask(self, request: Request) -> None:
+        self.busy, self._begun = True, False
+        try:
+            self.worker.send(request)
+        except WorkerDiedError as e:
+            self._bury(e)
+
     def _take(self, reply: Reply) -> None:
-        assert self.job is not None
-        if isinstance(reply, Ready):
-            self.busy, self.phase = False, Phase.FINALS if not self.job.searching else Phase.SEARCHING
-        elif isinstance(reply, Refused):
-            self._fail(reply.message)
-        elif isinstance(reply, Result):
+        if isinstance(reply, Beat):
+            self._begun = True
+            return
+        if isinstance(reply, Result):
+            self._deaths = 0
             if reply.config in self._flying:
                 self._flying.remove(reply.config)
                 self._finish(reply.config, reply.outcome)
             else:
-                self.job.rejected[reply.config.digest] = reply.outcome.message
-        elif isinstance(reply, Idle):
-            self.busy = False
-            if reply.poisoned:
-                self._restart()
-        elif isinstance(reply, FinalsPlayed):
-            self.busy = False
-            self.job.rejected |= reply.rejected
-            self.verdict = self.job.verdict(reply.times)
-            if self.verdict is not None or not self.job.finalists():
-                self._end("every finalist failed its check")
-
-    def _enter_finals(self) -> None:
-        assert self.job is not None
-        finalists = self.job.finalists()
-        if not finalists:
-            self._end("no config worked")
+                self._reject(reply.config, reply.outcome.message)
             return
-        self._send(PlayFinals(tuple(finalists), self.job.default, seed=len(self.job.rejected)))
+        self.busy = False
+        if isinstance(reply, Hello):
+            self._greeted = True
+        elif isinstance(reply, Ready):
+            assert self.job is not None
+            self._ready = True
+            self.phase = Phase.SEARCHING if self.job.searching else Phase.FINALS
+        elif isinstance(reply, Refused):
+            if not self._greeted:
+                raise SweepError(f"a new worker found its device gone: {reply.message}")
+            self._end(reply.message)
+        elif isinstance(reply, Idle) and reply.poisoned:
+            self._replace_worker()
+        elif isinstance(reply, FinalsPlayed):
+            self._judge(reply)
+
+    def _judge(self, played: FinalsPlayed) -> None:
+        assert self.job is not None
+        self._deaths = self._given_up = 0
+        self.job.rejected |= played.rejected
+        self.verdict = self.job.verdict(played.times)
+        if self.verdict is not None or not self.job.finalists():
+            self._end("every finalist failed its check")
 
     def _finish(self, config: Config, outcome: Outcome) -> None:
         assert self.job is not None
@@ -170,59 +199,57 @@ class Lane:
             result = self.pool.result(self.job.key(config))
             if isinstance(result, Compiled):
                 outcome = dataclasses.replace(outcome, resources=result.resources)
-        self.job.outcomes[config] = outcome
-        self.job.measured += 1
-        if outcome.state is State.COMPLETE:
-            self._deaths = 0
+        self.job.finish(config, outcome)
         self.record(self.job, config, outcome)
+
+    def _reject(self, config: Config, reason: str) -> None:
+        assert self.job is not None
+        self.job.rejected[config.digest] = reason
 
     def _end(self, failure: str) -> None:
         self.phase = Phase.DONE
         self.failure = None if self.verdict else failure
 
-    def _fail(self, reason: str) -> None:
-        self.busy, self.failure, self.phase = False, reason, Phase.DONE
-
-    def _bury(self, death: WorkerDiedError) -> None:
+    def _bury(self, death: WorkerDiedError, *, stopping: bool = False) -> None:
         """Record what the worker died of, hand the rest back, start another."""
-        assert self.job is not None
         _log.debug("%s at %s", death, death.config)
+        if self.job is not None and not stopping:
+            self._blame(death)
+        self._replace_worker()
+
+    def _blame(self, death: WorkerDiedError) -> None:
         self._deaths += 1
         culprit = death.config
-        if culprit is None and self.phase is Phase.SEARCHING and len(self._flying) == 1:
+        if culprit is None and self._begun and len(self._flying) == 1:
             culprit = self._flying[0]
-        if culprit in self._flying and culprit is not None:
-            self._flying.remove(culprit)
-            self._finish(culprit, Outcome(death.state, str(death)))
-        elif culprit is not None:
-            self.job.rejected[culprit.digest] = str(death)
-        else:
+        if culprit is None:
             # Nobody to blame: one config at a time from here on tells, and three times is enough.
             self._alone = True
             self._strikes += 1
+        elif culprit in self._flying:
+            self._flying.remove(culprit)
+            self._finish(culprit, Outcome(death.state, str(death)))
+        else:
+            self._reject(culprit, str(death))
         if self._deaths >= DEATHS_IN_A_ROW:
-            raise SweepError(f"{self._deaths} workers died in a row: {death}; type `tuner doctor`")
-        self._restart()
-        if self._strikes >= _STRIKES:
-            self._fail(f"the worker died {_STRIKES} times: {death}")
+            self._give_up(death)
+        elif self._strikes >= STRIKES:
+            self._end(f"the worker died {STRIKES} times: {death}")
 
-    def _restart(self) -> None:
-        assert self.job is not None
+    def _give_up(self, death: WorkerDiedError) -> None:
+        reason = f"{self._deaths} workers died in a row: {death}"
+        self._deaths = 0
+        self._given_up += 1
+        if self._given_up > 1:
+            raise SweepError(f"{reason}; type `tuner doctor`")
+        self._end(reason)
+
+    def _replace_worker(self) -> None:
+        """Start another worker; its `Hello` is what is waited for next, then the problem is set up anew."""
         self.worker.kill()
-        self.job.put_back(self._flying)
+        if self.job is not None:
+            self.job.put_back(self._flying)
         self._flying = []
+        self._ready = self._greeted = False
         self.worker = Worker(self.gpu)
-        self.worker.hello()
-        self._set_up()
-
-    def _set_up(self) -> None:
-        assert self.job is not None
-        self.phase = Phase.SETTING_UP
-        self._send(SetProblem(self.job.problem))
-
-    def _send(self, request: SetProblem | Measure | PlayFinals) -> None:
         self.busy = True
-        try:
-            self.worker.send(request)
-        except WorkerDiedError as e:
-            self._bury(e)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class Measurement:
         first = spec.make_inputs(problem, torch_device, 0)
         count = timer.buffer_sets(first.nbytes)
         self._sets = [first, *(spec.make_inputs(problem, torch_device, seed) for seed in range(1, count))]
-        self._reference = spec.reference(first)
+        self._reference: Any = spec.reference(first)
         self._tolerance = spec.tolerance(problem)
         self._best_us = float("inf")
 
@@ -106,6 +106,8 @@ class Measurement:
         Raises:
             PoisonedError: a finalist lost the CUDA context.
         """
+        # The search is over: its reference makes room for the next.
+        self._reference = None
         fresh = self._spec.make_inputs(self._problem, self._torch_device, _FINAL_SEED + seed)
         reference = self._spec.reference(fresh)
         shots: dict[str, Any] = {}
@@ -129,9 +131,10 @@ class Measurement:
             list(shots),
             fire,
             seed=seed,
+            beside=(VENDOR,),
             flagged=lambda: self._clocks.read().flagged,
             rounds=self._timer.final_rounds,
-            max_rounds=2 * self._timer.final_rounds,
+            max_rounds=self._timer.max_final_rounds,
         )
         return times, rejected
 
@@ -160,17 +163,19 @@ class Measurement:
 
     def _rotate(self, entrants: list[_Entrant]) -> Reading:
         reading = Reading()
+        throttle = 0
         for _ in range(self._timer.search_rounds):
             near = [e for e in entrants if not e.samples or min(e.samples) <= LOSER * self._best_us]
             for _repeat in range(1 + _REPEATS):
                 figures = self._timer.fire([entrant.shot for entrant in near])
                 reading = self._clocks.read()
+                throttle |= reading.throttle or 0
                 if not reading.flagged:
                     break
             for entrant, figure in zip(near, figures, strict=True):
                 entrant.samples.append(figure)
             self._best_us = min([self._best_us, *figures])
-        return reading
+        return reading if reading.throttle is None else replace(reading, throttle=throttle)
 
     def _call(self, config: Config) -> Callable[[int], None]:
         launch = registry.find(self._problem.op, config.kernel).launch

@@ -26,10 +26,12 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class PlayFinals:
-    """To the worker: check finalists on fresh inputs and play the paired rounds. Answered by `FinalsPlayed`."""
+    """To the worker: check finalists on fresh inputs and play the paired rounds.
+
+    Answered by `FinalsPlayed`, or by `Refused`.
+    """
 
     finalists: tuple[Config, ...]
-    default: Config
     seed: int
 
 
@@ -80,8 +82,7 @@ class FinalsPlayed:
     """From the worker: the figures of the finals.
 
     Attributes:
-        times: microseconds a call of each finalist (by the config's digest), "vendor" among them where there is one;
-            the default config is there under its own digest.
+        times: microseconds a call of each finalist (by the config's digest), "vendor" among them where there is one.
         rejected: digest to reason, for finalists whose result was wrong or that failed.
     """
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, and leave no core file behind. Linux only; else nothing.
+    """Have the kernel kill this process when its parent dies, and leave no core file behind.
 
     A parent that is killed cannot clean up: without this its children would go on holding the GPU.
     """
@@ -22,12 +26,37 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Processes started inside never see Ctrl-C, not even while their Python starts: a blocked signal is inherited."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder of this process; those of processes that were killed are removed on the way."""
+    for folder in Path(tempfile.gettempdir()).glob("tuner-sweep-*-*"):
+        owner = folder.name.split("-")[2]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"tuner-sweep-{os.getpid()}-", ignore_cleanup_errors=True)
+
+
 def redirect_output(log: Path) -> None:
     """Send everything this process prints, C++ and MLIR included, to a file: see `last_line`."""
     descriptor = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+def forget_output() -> None:
+    """Empty the log, so that its last line is of what comes next."""
+    for descriptor in (1, 2):
+        os.ftruncate(descriptor, 0)
 
 
 def last_line(log: Path) -> str:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import cast
 
@@ -18,101 +17,18 @@ from tuner.device import Device, Environment
 from tuner.errors import KernelError, StoreError, SweepError
 from tuner.location import sqlite_path
 from tuner.problem import Problem
-from tuner.records import PROTOCOL, Outcome, State, Trial, Winner
+from tuner.records import PROTOCOL, Outcome, Trial, Winner
 from tuner.store.store import Run, RunStatus, Store
 from tuner.sweep.compile import CompilePool
 from tuner.sweep.job import Job
 from tuner.sweep.lane import Lane, Phase
-from tuner.sweep.search import Strategy, exhaustive
+from tuner.sweep.report import Forecast, Observer, Plan, ProblemReport, Report
 
 COMMIT_S = 0.5
 """A trial is committed this long after it ended at the latest."""
 _POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do for each problem.
-
-    Attributes:
-        strategy: picks and orders the candidates.
-        trials: candidates of a problem at most, None for all.
-        time_budget_s: no new trial is begun after this many seconds; problems begun are decided on what there is.
-        fresh: measure again what earlier runs measured.
-        seed: of random choices.
-    """
-
-    strategy: Strategy = exhaustive
-    trials: int | None = None
-    time_budget_s: float | None = None
-    fresh: bool = False
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemReport:
-    """How one problem of a sweep ended.
-
-    Attributes:
-        problem: which.
-        winner: None when there is none.
-        reason: why there is no winner, or why nothing was measured; "" otherwise.
-        considered: configs of the search space.
-        measured: trials of this sweep.
-        resumed: trials of earlier runs taken over.
-        states: trials by state, both kinds.
-        seconds: wall time.
-    """
-
-    problem: Problem
-    winner: Winner | None
-    reason: str
-    considered: int
-    measured: int
-    resumed: int
-    states: Counter[State]
-    seconds: float
-
-
-@dataclass(slots=True)
-class Report:
-    """How a sweep ended; problems it never came to are in `untried`."""
-
-    device: Device
-    environment: Environment
-    problems: list[ProblemReport] = field(default_factory=list)
-    untried: list[Problem] = field(default_factory=list)
-    interrupted: bool = False
-    compiled: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a sweep would do for one problem: `to_try` of its `considered` configs, beside the `known` ones."""
-
-    problem: Problem
-    default: Config | None
-    considered: int
-    to_try: int
-    known: int
-    reason: str = ""
-
-
-class Observer:
-    """Told what happens; the command line draws it. Every method may be left as it is."""
-
-    def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
-        """The workers are up."""
-
-    def problem_started(self, job: Job, gpu: int | None) -> None:
-        """A lane took a problem on."""
-
-    def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:
-        """A config has its outcome."""
-
-    def problem_ended(self, report: ProblemReport) -> None:
-        """A problem was decided, or given up."""
+_ABSENCE_S = 2.0
+"""A loop away for longer was stopped (Ctrl-Z) or waited for a lock: its workers' silence meanwhile means nothing."""
 
 
 def sweep(
@@ -224,7 +140,7 @@ class _Loop:
         self._lanes, self._pool, self._observer, self._report = lanes, pool, observer, report
         self._deadline = time.monotonic() + plan.time_budget_s if plan.time_budget_s is not None else math.inf
         self._trials: list[Trial] = []
-        self._committed = time.monotonic()
+        self._committed = self._listened = time.monotonic()
         self._ahead: deque[Job] = deque()
         for lane in lanes:
             lane.pool, lane.record = pool, self._note
@@ -248,17 +164,21 @@ class _Loop:
                 self._commit(force=False)
                 if all(lane.phase is Phase.FREE for lane in self._lanes):
                     break
-                self._listen()
+                self._listen(stopping=stop.is_set())
         finally:
             # However it ends, what was measured is kept.
             self._commit(force=True)
         self._report.interrupted = stop.is_set()
 
-    def _listen(self) -> None:
+    def _listen(self, *, stopping: bool) -> None:
         by_connection = {lane.worker.connection: lane for lane in self._lanes if lane.busy}
         for ready in connection.wait(list(by_connection), timeout=_POLL_S):
-            by_connection[cast(connection.Connection, ready)].receive()
+            by_connection[cast(connection.Connection, ready)].receive(stopping=stopping)
+        now = time.monotonic()
+        absence, self._listened = now - self._listened, now
         for lane in self._lanes:
+            if absence > _ABSENCE_S:
+                lane.worker.excuse(absence)
             lane.check_alive()
 
     def _next_job(self, todo: deque[Problem]) -> Job | None:
@@ -268,6 +188,8 @@ class _Loop:
             if job is None:
                 continue
             winner = None if job.searching or self._plan.fresh else self._standing_winner(job)
+            if winner is not None and self._is_overtaken(job, winner):
+                winner = None
             if winner is None:
                 return job
             self._end(_report(job, winner, "already tuned"))
@@ -293,6 +215,8 @@ class _Loop:
 
     def _compile_ahead(self, todo: deque[Problem]) -> None:
         """Keep the compilers fed while the GPU measures: the next problem's binaries before this one is done."""
+        if self._pool is not None:
+            self._pool.mend()
         if self._pool is not None and todo and self._pool.waiting < 2 * self._pool.workers and len(self._ahead) < 2:
             job = self._prepare(todo.popleft())
             if job is not None:
@@ -305,20 +229,24 @@ class _Loop:
 
     def _conclude(self, lane: Lane, *, interrupted: bool) -> None:
         job = lane.release()
-        winner = None
         reason = lane.failure or ("interrupted" if interrupted else "")
         if lane.verdict is not None:
             self._commit(force=True)
             self._store.decide(self._run, job.problem, job.version(lane.verdict.config), lane.verdict)
-            winner = self._standing_winner(job)
             reason = ""
-        self._end(_report(job, winner, reason))
+        # Where these finals decided nothing, an earlier run's winner stands.
+        self._end(_report(job, self._standing_winner(job), reason))
 
     def _standing_winner(self, job: Job) -> Winner | None:
         winner = self._store.winner(self._report.device, self._report.environment, job.problem)
         if winner is None or winner.protocol != PROTOCOL or winner.config.kernel not in job.specs:
             return None
         return winner if winner.kernel_version == job.specs[winner.config.kernel].version else None
+
+    def _is_overtaken(self, job: Job, winner: Winner) -> bool:
+        """Whether trials came after the decision, of a run that did not get to its finals."""
+        newest = self._store.newest_trial_at(self._report.device, self._report.environment, job.problem)
+        return newest is not None and newest > winner.decided_at
 
     def _end(self, report: ProblemReport) -> None:
         self._report.problems.append(report)

@@ -71,7 +71,7 @@ def error(output: torch.Tensor, reference: torch.Tensor, k: int) -> float:
     rows = max(1, _CHUNK // max(1, output.shape[-1]))
     for out, ref in zip(output.split(rows), reference.split(rows), strict=True):
         difference = out.double().sub_(ref).abs_()
-        worst = max(worst, float(difference.nan_to_num_(nan=math.inf).max()))
+        worst = max(worst, float(difference.nan_to_num_(nan=math.inf, posinf=math.inf).max()))
     return worst / (math.sqrt(k) + 1)
 
 

@@ -7,8 +7,8 @@ import multiprocessing
 import os
 import platform
 import signal
-import tempfile
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,15 @@ from tuner.sweep.messages import (
     Result,
     SetProblem,
 )
-from tuner.sweep.process import death, die_with_parent, last_line, redirect_output
+from tuner.sweep.process import (
+    deaf_to_interrupts,
+    death,
+    die_with_parent,
+    forget_output,
+    last_line,
+    redirect_output,
+    scratch_folder,
+)
 
 START_LIMIT_S = 180.0
 """Importing torch and Triton and opening a CUDA context, on a cold disk."""
@@ -42,8 +50,12 @@ TRIAL_LIMIT_S = 30.0
 """Between two signs of life while a config runs; the interpreter's children get four times as much."""
 
 
+KILL_LIMIT_S = 10.0
+"""A process that outlives SIGKILL for so long is stuck in the driver."""
+
+
 class WorkerDiedError(Exception):
-    """The worker ended or was killed; says how, and which config it was about to run."""
+    """The worker ended or was killed; says how, and which config the device was touched for, if any."""
 
     def __init__(self, state: State, reason: str, config: Config | None) -> None:
         super().__init__(reason)
@@ -54,30 +66,24 @@ class WorkerDiedError(Exception):
 class Worker:
     """The parent's handle of one worker process."""
 
-    def __init__(self, gpu: int | None, *, trial_limit_s: float | None = None) -> None:
-        """Start the process; `hello` waits for it.
+    def __init__(self, gpu: int | None) -> None:
+        """Start the process; its first reply is `Hello`, or `Refused`.
 
         Args:
             gpu: CUDA index, None for the interpreter.
-            trial_limit_s: silence after which it is killed while a config runs.
         """
-        self._trial_limit_s = trial_limit_s or (TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
+        self._trial_limit_s = TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._logs = tempfile.TemporaryDirectory(prefix="tuner-worker-")
-        self._log = Path(self._logs.name) / "output"
+        self._scratch = scratch_folder()
+        self._log = Path(self._scratch.name) / "output"
         arguments = (theirs, gpu, str(self._log))
         self._process = context.Process(target=serve, args=arguments, name=f"tuner-worker-{gpu}", daemon=True)
-        self._process.start()
+        with deaf_to_interrupts():
+            self._process.start()
         theirs.close()
         self._config: Config | None = None
-        self._limit_s = START_LIMIT_S
-        self._deadline = time.monotonic() + START_LIMIT_S
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the child."""
-        return self._process.pid
+        self._await(START_LIMIT_S)
 
     def hello(self) -> Hello:
         """Wait for the device and the environment.
@@ -86,9 +92,9 @@ class Worker:
             SweepError: the worker did not start.
             DeviceError: the device is not there.
         """
-        while not self.connection.poll(0.2):
-            self.check_alive()
         try:
+            while not self.connection.poll(0.2):
+                self.check_alive()
             reply = self.receive()
         except WorkerDiedError as e:
             raise SweepError(f"the worker did not start: {e}") from e
@@ -101,11 +107,11 @@ class Worker:
         """Ask for something; replies come through `receive`.
 
         Raises:
-            WorkerDiedError: the worker is gone.
+            WorkerDiedError: the worker is gone; no config of the request is to blame.
         """
         self._config = None
-        self._limit_s = PROBLEM_LIMIT_S if isinstance(request, SetProblem) else self._trial_limit_s
-        self._deadline = time.monotonic() + self._limit_s
+        # Until the first Beat it makes inputs and a reference, if it is not ready to touch the device for a config.
+        self._await(self._trial_limit_s if isinstance(request, Measure) else PROBLEM_LIMIT_S)
         try:
             self.connection.send(request)
         except OSError:
@@ -121,9 +127,10 @@ class Worker:
             reply: Reply = self.connection.recv()
         except (EOFError, OSError):
             raise self._died() from None
-        self._deadline = time.monotonic() + self._limit_s
         if isinstance(reply, Beat):
             self._config = reply.config
+            self._limit_s = self._trial_limit_s
+        self._await(self._limit_s)
         return reply
 
     def check_alive(self) -> None:
@@ -137,12 +144,26 @@ class Worker:
             reason = f"no sign of life for {self._limit_s:g} s, killed"
             raise WorkerDiedError(State.TIMEOUT, reason, self._config)
 
+    def excuse(self, seconds: float) -> None:
+        """Give it more time: the parent itself was stopped or blocked for so long and could not listen."""
+        self._deadline += seconds
+
     def kill(self) -> None:
-        """End the process, whatever it is doing; a stopped one too."""
+        """End the process, whatever it is doing; a stopped one too.
+
+        Raises:
+            SweepError: not even SIGKILL ends it.
+        """
         self._process.kill()
-        self._process.join()
+        self._process.join(KILL_LIMIT_S)
+        if self._process.is_alive():
+            raise SweepError(f"worker {self._process.pid} outlives SIGKILL: its GPU's driver hangs, see `dmesg`")
         self.connection.close()
-        self._logs.cleanup()
+        self._scratch.cleanup()
+
+    def _await(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._deadline = time.monotonic() + limit_s
 
     def _died(self) -> WorkerDiedError:
         self._process.join(5)
@@ -155,7 +176,8 @@ def serve(connection: Connection, gpu: int | None, log: str) -> None:
     """Run in the child: answer requests until the pipe closes; what anything prints goes into the log."""
     die_with_parent()
     redirect_output(Path(log))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A batch system sends SIGTERM to the whole group: the parent handles it, and ends the worker when it is ready.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if gpu is None:
         # Read when Triton is imported and when a kernel is decorated: neither has happened in this fresh process.
         os.environ["TRITON_INTERPRET"] = "1"
@@ -195,6 +217,7 @@ class _Bench:
         from tuner.sweep.measure import PoisonedError
 
         def beat(config: Config | None) -> None:
+            forget_output()
             connection.send(Beat(config))
 
         try:
@@ -205,9 +228,7 @@ class _Bench:
                     connection.send(Result(config, outcome))
                 connection.send(Idle())
             elif isinstance(request, PlayFinals):
-                finalists = tuple(dict.fromkeys((request.default, *request.finalists)))
-                times, rejected = self.measurement.finals(finalists, seed=request.seed, beat=beat)
-                connection.send(FinalsPlayed(times, rejected))
+                connection.send(self._play(request, beat))
         except PoisonedError as e:
             connection.send(Result(e.config, e.outcome))
             connection.send(Idle(poisoned=True))
@@ -215,16 +236,31 @@ class _Bench:
         return True
 
     def _set_problem(self, request: SetProblem) -> Reply:
+        import torch
+
         from tuner.sweep.measure import Measurement
 
         self.measurement = None
+        torch.cuda.empty_cache()
         spec = registry.serving(request.problem, self.hello.device)[0]
         try:
             self.measurement = Measurement(spec, request.problem, self.timer, self.clocks, self.torch_device)
-        except (RuntimeError, MemoryError) as e:
-            first_line = (str(e).splitlines() or [type(e).__name__])[0]
-            return Refused(f"inputs could not be made: {first_line}")
+        except (torch.cuda.OutOfMemoryError, MemoryError) as e:
+            return _too_large(e)
         return Ready()
+
+    def _play(self, request: PlayFinals, beat: Callable[[Config | None], None]) -> Reply:
+        import torch
+
+        try:
+            return FinalsPlayed(*self.measurement.finals(request.finalists, seed=request.seed, beat=beat))
+        except (torch.cuda.OutOfMemoryError, MemoryError) as e:
+            return _too_large(e)
+
+
+def _too_large(error: BaseException) -> Refused:
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return Refused(f"operands and reference do not fit into memory: {first_line}")
 
 
 def _open_gpu(gpu: int, stack: contextlib.ExitStack) -> tuple[Device, str, str | None]:

@@ -108,7 +108,10 @@ SPEC = KernelSpec(
     supports=lambda problem, device: None,
     space=_space,
     default_config=lambda problem, device: Config(
-        "faulty", behaviour=GOOD, index=0, sleep_ms=dict(problem.extras).get("sleep_ms", 0)
+        "faulty",
+        behaviour=str(dict(problem.extras).get("default", GOOD)),
+        index=0,
+        sleep_ms=dict(problem.extras).get("sleep_ms", 0),
     ),
     make_inputs=_make_inputs,
     launch=_launch,

@@ -1,0 +1,99 @@
+"""What a sweep is asked to do, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tuner.config import Config
+from tuner.device import Device, Environment
+from tuner.problem import Problem
+from tuner.records import Outcome, State, Winner
+from tuner.sweep.job import Job
+from tuner.sweep.search import Strategy, exhaustive
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do for each problem.
+
+    Attributes:
+        strategy: picks and orders the candidates.
+        trials: candidates of a problem at most, None for all.
+        time_budget_s: no new trial is begun after this many seconds; problems begun are decided on what there is.
+        fresh: measure again what earlier runs measured.
+        seed: of random choices.
+    """
+
+    strategy: Strategy = exhaustive
+    trials: int | None = None
+    time_budget_s: float | None = None
+    fresh: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemReport:
+    """How one problem of a sweep ended.
+
+    Attributes:
+        problem: which.
+        winner: None when there is none.
+        reason: why there is no winner, or why nothing was measured; "" otherwise.
+        considered: configs of the search space.
+        measured: trials of this sweep.
+        resumed: trials of earlier runs taken over.
+        states: trials by state, both kinds.
+        seconds: wall time.
+    """
+
+    problem: Problem
+    winner: Winner | None
+    reason: str
+    considered: int
+    measured: int
+    resumed: int
+    states: Counter[State]
+    seconds: float
+
+
+@dataclass(slots=True)
+class Report:
+    """How a sweep ended; problems it never came to are in `untried`."""
+
+    device: Device
+    environment: Environment
+    problems: list[ProblemReport] = field(default_factory=list)
+    untried: list[Problem] = field(default_factory=list)
+    interrupted: bool = False
+    compiled: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a sweep would do for one problem: `to_try` of its `considered` configs, beside the `known` ones."""
+
+    problem: Problem
+    default: Config | None
+    considered: int
+    to_try: int
+    known: int
+    reason: str = ""
+
+
+class Observer:
+    """Told what happens; the command line draws it. Every method may be left as it is."""
+
+    def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
+        """The workers are up."""
+
+    def problem_started(self, job: Job, gpu: int | None) -> None:
+        """A lane took a problem on."""
+
+    def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:
+        """A config has its outcome."""
+
+    def problem_ended(self, report: ProblemReport) -> None:
+        """A problem was decided, or given up."""
