@@ -27,7 +27,7 @@ def test_what_was_recorded_is_settled_exactly_as_it_was(store, run, device, envi
         16: Outcome(State.COMPLETE, "", 10.0, 9.0, 11.0, 20, 1e-3, Resources(80.5, 64, 16, 49_152), 1980, 655.5, 2**40),
         32: Outcome(State.OUT_OF_RESOURCES, "out of resource: shared memory", resources=Resources(None, 255)),
         64: Outcome(State.WRONG_RESULT, error=math.inf),
-        128: Outcome(State.CRASHED, "line one\nline two, with 'quotes' and ünïcode"),
+        128: Outcome(State.RUNTIME_ERROR, "line one\nline two, with 'quotes' and ünïcode"),
     }
     trials = {block: dataclasses.replace(make_trial(block), outcome=outcome) for block, outcome in outcomes.items()}
     store.record(run, trials.values())
@@ -43,6 +43,29 @@ def test_trials_of_an_earlier_run_are_settled_and_the_newest_of_a_config_counts(
     store.record(second, [make_trial(16, 9.0)])
     settled = store.settled(device, environment, problem, [kernel])
     assert {config["BLOCK_SIZE_M"]: outcome.median_us for config, outcome in settled.items()} == {16: 9.0, 32: 20.0}
+
+
+def test_a_crash_or_a_hang_is_settled_when_two_trials_in_a_row_agree(
+    store, device, environment, problem, kernel, make_trial
+):
+    def tried(state):
+        run = store.begin_run(device, environment, argv=[], host="node1")
+        outcome = Outcome(state, median_us=10.0 if state is State.COMPLETE else None)
+        store.record(run, [dataclasses.replace(make_trial(16), outcome=outcome)])
+        return [outcome.state for outcome in store.settled(device, environment, problem, [kernel]).values()]
+
+    assert tried(State.CRASHED) == []
+    assert tried(State.TIMEOUT) == [State.TIMEOUT]
+    assert tried(State.COMPLETE) == [State.COMPLETE]
+    assert tried(State.TIMEOUT) == []
+    assert tried(State.CRASHED) == [State.CRASHED]
+
+
+def test_the_newest_trial_of_a_problem_is_dated(store, run, device, environment, problem, make_trial):
+    assert store.newest_trial_at(device, environment, problem) is None
+    store.record(run, [make_trial(16)])
+    assert store.newest_trial_at(device, environment, problem) == store.trials()[0].measured_at
+    assert store.newest_trial_at(device, environment, problem.with_shape(1, 2, 3)) is None
 
 
 def test_a_figure_of_another_place_time_or_kernel_version_settles_nothing(
@@ -101,7 +124,7 @@ def test_recording_nothing_is_fine(store, run):
 
 def test_a_batch_larger_than_one_statement_may_bind_is_recorded(store, run, device, environment, problem, kernel):
     configs = [Config("pointer", BLOCK_SIZE_M=block) for block in range(1, 1300)]
-    store.record(run, [Trial(problem, config, kernel, Outcome(State.TIMEOUT)) for config in configs])
+    store.record(run, [Trial(problem, config, kernel, Outcome(State.INVALID)) for config in configs])
     assert set(store.settled(device, environment, problem, [kernel])) == set(configs)
 
 
