@@ -77,8 +77,10 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def canonical(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001  the contract's signature
-    """The representative of the configs that run the same program: GROUP_SIZE_M where it changes no order."""
+def canonical(config: Config, problem: Problem, device: Device) -> Config:
+    """The representative of the configs that run the same program: GROUP_SIZE_M where it changes no order, num_stages
+    where no load is asynchronous.
+    """
     group = max(1, config.integer("GROUP_SIZE_M", 1))
     tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
     if tiles_m == 1 or tiles_n == 1:
@@ -86,7 +88,12 @@ def canonical(config: Config, problem: Problem, device: Device) -> Config:  # no
     elif group >= tiles_m:
         # All of these walk whole columns of tiles: the smallest speaks for them.
         group = min((known for known in _GROUPS if known >= tiles_m), default=group)
-    return config if config.get("GROUP_SIZE_M") == group else config.replace(GROUP_SIZE_M=group)
+    stages = config.integer("num_stages")
+    if stages > 2 and not rules.stages_differ(problem, device):
+        stages = 2
+    if (config.get("GROUP_SIZE_M"), config.get("num_stages")) == (group, stages):
+        return config
+    return config.replace(GROUP_SIZE_M=group, num_stages=stages)
 
 
 def _malformed(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -116,13 +123,24 @@ def _shared_memory(config: Config, problem: Problem, device: Device) -> str | No
     return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
 
 
-def _registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    held = rules.accumulator_registers(config, device)
+def _registers(config: Config, problem: Problem, device: Device) -> str | None:
     if device.is_interpreter:
         return None
-    # A lane of CDNA has 512 registers, half of them for sums alone; a thread of NVIDIA's has 255 for everything.
-    limit = 256 if device.vendor == "amd" else 128
+    held, limit = rules.accumulator_registers(config, device), 128
+    if device.vendor == "amd":
+        limit = (
+            256  # a lane of CDNA has 512 registers, half of them for sums alone; a thread of NVIDIA's has 255 in all
+        )
+    elif rules.uses_mma_sync(config, problem, device):
+        limit = 64  # the operands of mma.sync lie in registers too
     return f"a thread would hold {held:g} sums, {limit} fit" if held > limit else None
+
+
+def _loads(config: Config, problem: Problem, device: Device) -> str | None:
+    if device.is_interpreter:
+        return None
+    loads, limit = rules.loads_per_thread(config, problem, device), rules.most_loads(device)
+    return f"a thread would issue {loads:g} loads a step, the addresses of {limit} fit" if loads > limit else None
 
 
 def _too_many_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -183,7 +201,8 @@ def _beyond_k(config: Config, problem: Problem, device: Device) -> str | None:  
 def _short_rows(config: Config, problem: Problem, device: Device) -> str | None:
     block_k, size = config.integer("BLOCK_SIZE_K"), dtypes.ITEMSIZE[problem.a_dtype]
     asynchronous = rules.uses_wgmma(config, problem, device) or rules.uses_tcgen05(config, problem, device)
-    shortest = 128 if asynchronous else 64
+    # What passes through registers is held there: a shorter row leaves room for a larger tile.
+    shortest = 128 if asynchronous and rules.asynchronous_copies(problem) == 2 else 64
     if device.is_interpreter or block_k * size >= min(shortest, problem.k * size):
         return None
     return f"BLOCK_SIZE_K of {block_k} loads {block_k * size} B of a row"
@@ -208,9 +227,9 @@ def _waves(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _largest(problem: Problem) -> int:
-    """Sums of a 128x128 tile, fewer where the shape itself is narrower."""
+    """Sums of a 128x128 tile, fewer where the shape itself is narrower or elements are loaded one by one."""
     narrow = rules.next_power_of_two(max(16, min(problem.m, problem.n)))
-    return 128 * min(128, narrow)
+    return (128 if rules.asynchronous_copies(problem) == 2 else 64) * min(128, narrow)
 
 
 def _oblong(config: Config, problem: Problem, device: Device) -> str | None:
@@ -233,7 +252,12 @@ RULES = (
     Rule("parameters", "the kernel's own: tl.arange takes powers of two", _malformed, fatal=True),
     Rule("dot size", "Triton's min_dot_size, NVIDIA backend", _dot_too_small, fatal=True),
     Rule("shared memory", "kernels/rules.py, shared_bytes; tests/compile", _shared_memory, fatal=True),
-    Rule("registers", "compiled on sm_90: 256 sums a thread always spilled, 128 sometimes", _registers),
+    Rule(
+        "registers",
+        "compiled for sm_90: 256 sums a thread always spilled, 128 sometimes; mma.sync: measured, see loads",
+        _registers,
+    ),
+    Rule("loads", "measured: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json", _loads),
     Rule("idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", _too_many_warps),
     Rule("tensor core shape", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", _tensor_core_shape),
     Rule("matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", _matrix_instruction),

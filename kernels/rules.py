@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
@@ -31,24 +34,83 @@ def uses_tensor_cores(problem: Problem) -> bool:
     return problem.precision != "ieee"
 
 
-def uses_wgmma(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether `tl.dot` becomes Hopper's wgmma: 64 rows and four warps at least.
+def reads_shared(block_m: int, warps: int, problem: Problem, device: Device) -> bool:
+    """Whether `tl.dot` is an instruction that reads its operands from shared memory by itself: wgmma or tcgen05.
 
-    Source: `getMMAVersionSafe` and `supportMMA` of Triton's AccelerateMatmul pass; both kinds were seen in PTX.
+    They take 64 rows and four warps at least. Source: `getMMAVersionSafe` and `supportMMA` of Triton's AccelerateMatmul
+    pass; both kinds were seen in PTX.
     """
+    datacenter = device.capability in (90, 100, 103) and uses_tensor_cores(problem)
+    return datacenter and block_m >= 64 and warps >= 4
+
+
+def uses_wgmma(config: Config, problem: Problem, device: Device) -> bool:
+    """Whether `tl.dot` becomes Hopper's wgmma."""
     block_m, _, _ = tile(config)
-    hopper = device.capability == 90 and uses_tensor_cores(problem)
-    return hopper and block_m >= 64 and config.integer("num_warps") >= 4
+    return device.capability == 90 and reads_shared(block_m, config.integer("num_warps"), problem, device)
 
 
 def uses_tcgen05(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether `tl.dot` becomes datacenter Blackwell's tcgen05.mma, whose sums lie in tensor memory.
-
-    Source: as `uses_wgmma`.
-    """
+    """Whether `tl.dot` becomes datacenter Blackwell's tcgen05.mma, whose sums lie in tensor memory."""
     block_m, _, _ = tile(config)
-    blackwell = device.capability in (100, 103) and uses_tensor_cores(problem)
-    return blackwell and block_m >= 64 and config.integer("num_warps") >= 4
+    return device.capability != 90 and reads_shared(block_m, config.integer("num_warps"), problem, device)
+
+
+def uses_mma_sync(config: Config, problem: Problem, device: Device) -> bool:
+    """Whether `tl.dot` falls back to mma.sync on Hopper, for want of rows or warps."""
+    return device.capability == 90 and uses_tensor_cores(problem) and not uses_wgmma(config, problem, device)
+
+
+@functools.lru_cache(maxsize=1024)
+def vectors(problem: Problem) -> tuple[int, int]:
+    """Elements of A and of B that one load takes: a power of two up to 16 bytes that divides the contiguous extent.
+
+    Those of contiguous operands, as `operands.placement` finds them; 1 where addresses are what is not aligned.
+    """
+    if not problem.aligned and Problem.from_fields({**problem.fields(), "aligned": None}).aligned:
+        return 1, 1
+    m, n, k = problem.shape
+    # A row of its own is contiguous whichever way it is stored.
+    a_extent = m if problem.layout[0] == "t" and m > 1 else k
+    b_extent = k if problem.layout[1] == "t" and k > 1 else n
+    a_size, b_size = dtypes.ITEMSIZE[problem.a_dtype], dtypes.ITEMSIZE[problem.b_dtype]
+    return math.gcd(a_extent, 16 // a_size), math.gcd(b_extent, 16 // b_size)
+
+
+def loads_per_thread(config: Config, problem: Problem, device: Device) -> float:
+    """Loads that a thread issues for one step along K; each has an address of its own in registers."""
+    block_m, block_n, block_k = tile(config)
+    a_vector, b_vector = vectors(problem)
+    threads = device.warp_size * config.integer("num_warps")
+    return block_k * (block_m / a_vector + block_n / b_vector) / threads
+
+
+def most_loads(device: Device) -> int:
+    """Loads for one step along K whose addresses fit in a thread's registers.
+
+    Source: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json. A lane of CDNA has twice the
+    registers of a thread of NVIDIA's.
+    """
+    return 128 if device.vendor == "amd" else 64
+
+
+@functools.lru_cache(maxsize=1024)
+def asynchronous_copies(problem: Problem) -> int:
+    """How many of the two operands can go to shared memory without passing through registers.
+
+    Source: PTX ISA, cp.async takes 4, 8 or 16 bytes.
+    """
+    sizes = (dtypes.ITEMSIZE[problem.a_dtype], dtypes.ITEMSIZE[problem.b_dtype])
+    return sum(vector * size >= 4 for vector, size in zip(vectors(problem), sizes, strict=True))
+
+
+def stages_differ(problem: Problem, device: Device) -> bool:
+    """Whether more than two stages are another program than two.
+
+    Source: 1,306 configs with 3 to 6 stages of 1023x2047x4093 bfloat16, whose loads are not asynchronous, were the same
+    binary as with 2 (sm_90, Triton 3.6; tests/compile holds it).
+    """
+    return device.vendor != "nvidia" or asynchronous_copies(problem) > 0
 
 
 def tile_bytes(config: Config, problem: Problem) -> int:

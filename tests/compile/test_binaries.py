@@ -28,6 +28,13 @@ def test_a_launch_asks_for_the_very_binary_that_compile_made(run_program):
         assert row["launched"] == [row["compiled"]], row["case"]
 
 
+def test_stages_are_the_same_program_where_the_rules_say_so(run_program):
+    rows = run_program("stages.py")
+    assert {row["predicted"] for row in rows} == {True, False}
+    for row in rows:
+        assert row["differ"] == row["predicted"], row["case"]
+
+
 def test_no_compiler_serves_an_unknown_architecture():
     from tuner.errors import DeviceError
     from tuner.sweep import target

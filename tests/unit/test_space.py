@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from pathlib import Path
 
 import pytest
 
-from tuner import Config, Problem
+from tuner import Config, Problem, suite
 from tuner.device import INTERPRETER, KNOWN, describe
+from tuner.kernels import rules
+from tuner.kernels.operands import make_operands, placement
 from tuner.kernels.pointer_default import default_config
 from tuner.kernels.pointer_space import RULES, space, supports
 
 H200 = KNOWN["sm_90"]
-SIZES = (1, 2, 3, 7, 16, 17, 31, 64, 100, 127, 129, 512, 1000, 4096, 5000, 16384, 100_000, 2**31 - 1)
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SIZES = (1, 2, 3, 7, 16, 17, 31, 64, 100, 127, 129, 512, 1000, 4094, 4096, 5000, 16384, 100_000, 2**31 - 1)
 
 
 def linear(m: int, n: int, k: int, dtype: str = "bf16") -> Problem:
@@ -65,11 +70,27 @@ def test_the_default_is_among_the_configs_a_search_tries():
         assert default_config(problem, H200) in space(problem, H200).configs()
 
 
-def test_the_default_of_a_large_square_is_the_one_known_to_be_good_on_hopper():
-    config = default_config(linear(4096, 4096, 4096), H200)
-    assert config == Config(
-        "pointer", BLOCK_SIZE_M=128, BLOCK_SIZE_N=256, BLOCK_SIZE_K=64, GROUP_SIZE_M=8, num_stages=4, num_warps=8
-    )
+@pytest.mark.parametrize(("layout", "block_m", "block_n"), [("nt", 256, 128), ("nn", 128, 256)])
+def test_the_default_of_a_large_square_is_the_one_measured_good_on_hopper(layout, block_m, block_n):
+    config = default_config(Problem(4096, 4096, 4096, layout=layout), H200)
+    tile = {"BLOCK_SIZE_M": block_m, "BLOCK_SIZE_N": block_n, "BLOCK_SIZE_K": 64}
+    assert config == Config("pointer", **tile, GROUP_SIZE_M=8, num_stages=4, num_warps=8)
+
+
+def test_the_default_of_unaligned_operands_keeps_their_addresses_in_registers():
+    problem = linear(1023, 2047, 4093)
+    config = default_config(problem, H200)
+    assert rules.loads_per_thread(config, problem, H200) <= 64
+    assert config["num_stages"] == 2
+
+
+def test_the_recorded_regret_is_that_of_the_formula_as_it_is():
+    recorded = json.loads((BENCHMARKS / "results" / "default-regret-h200.json").read_text())["sweeps"]
+    problems = {str(problem): problem for problem in suite.load(str(BENCHMARKS / "suites" / "public.csv"))}
+    for sweep in recorded:
+        assert sweep["device"] == H200.slug
+        for row in sweep["rows"]:
+            assert row["default"] == default_config(problems[row["problem"]], H200).label, row["problem"]
 
 
 def test_the_default_of_few_rows_covers_them_and_keeps_many_loads_in_flight():
@@ -104,6 +125,33 @@ def test_group_size_m_is_canonical_where_it_changes_no_order():
     assert six_rows.canonicalize(config.replace(GROUP_SIZE_M=0))["GROUP_SIZE_M"] == 1
 
 
+def test_num_stages_is_canonical_where_no_load_is_asynchronous():
+    aligned, unaligned = linear(1024, 2048, 4096), linear(1023, 2047, 4093)
+    assert space(unaligned, H200).canonicalize(GOOD)["num_stages"] == 2
+    assert space(aligned, H200).canonicalize(GOOD)["num_stages"] == GOOD["num_stages"]
+    assert {config["num_stages"] for config in space(unaligned, H200).configs()} == {2}
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "e4m3", "fp32"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_the_rules_know_how_wide_a_launch_loads(dtype, layout):
+    shapes = (
+        (64, 64, 64),
+        (1, 64, 64),
+        (63, 62, 60),
+        (8, 4, 2),
+        (64, 63, 64),
+        (64, 1, 64),
+        (64, 64, 1),
+        (4, 4096, 4094),
+    )
+    problems = [Problem(*shape, dtype=dtype, layout=layout) for shape in shapes]
+    problems.append(Problem(64, 64, 64, dtype=dtype, layout=layout, aligned=False))
+    for problem in problems:
+        operands = make_operands(problem, "meta", 0)
+        assert rules.vectors(problem) == (placement(operands.a).vector, placement(operands.b).vector), problem
+
+
 BASE = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 8}
 GOOD = Config("pointer", **BASE, num_stages=3, num_warps=4)
 
@@ -117,7 +165,9 @@ GOOD = Config("pointer", **BASE, num_stages=3, num_warps=4)
         ({"num_stages": 12, "BLOCK_SIZE_K": 128}, "shared memory", True),
         ({"BLOCK_SIZE_N": 256}, "registers", False),
         ({"BLOCK_SIZE_M": 256, "BLOCK_SIZE_N": 256}, "registers", False),
-        ({"num_warps": 2, "BLOCK_SIZE_N": 64}, "tensor core shape", False),
+        ({"BLOCK_SIZE_M": 32, "num_warps": 1}, "registers", False),
+        ({"BLOCK_SIZE_M": 32, "BLOCK_SIZE_K": 256, "num_warps": 2, "num_stages": 2}, "loads", False),
+        ({"num_warps": 2, "BLOCK_SIZE_N": 32}, "tensor core shape", False),
         ({"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "num_warps": 8}, "idle warps", False),
         ({"BLOCK_SIZE_K": 16}, "short rows", False),
         ({"num_stages": 1}, "stages", False),
