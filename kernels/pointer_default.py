@@ -57,7 +57,9 @@ def default_config(problem: Problem, device: Device) -> Config:
     tried = space(problem, device)
     ranked = sorted(_candidates(problem, device), key=rank)
     configs = (_config(tile, problem, device) for tile in ranked)
-    return next(config for config in configs if tried.rejection(config) is None)
+    # A lookup must never raise: the smallest config runs wherever any does.
+    smallest = _config(_Tile(16, 16, rules.shortest_k(problem), 1, 1, False), problem, device)
+    return next((config for config in configs if tried.rejection(config) is None), smallest)
 
 
 def _interpreted(problem: Problem) -> _Tile:
