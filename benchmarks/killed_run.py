@@ -38,13 +38,13 @@ def main():
         command += ["--device", args.device]
         kept = []
         for _ in range(args.kills):
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(args.seconds)
             process.kill()
             process.wait()
             kept.append(count(database))
-        last = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-        again = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        last = json.loads(subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=True).stdout)
+        again = json.loads(subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=True).stdout)
         with closing(sqlite3.connect(database)) as connection:
             twice = connection.execute(
                 "select count(*) from (select 1 from trial group by problem_id, config_id having count(*) > 1)"

@@ -37,6 +37,8 @@ class Bench:
             list(shots),
             lambda names: self.timer.fire([shots[name] for name in names]),
             seed=1,
+            rounds=self.timer.final_rounds,
+            max_rounds=self.timer.max_final_rounds,
             flagged=lambda: self._clocks.read().flagged,
         )
 

@@ -78,6 +78,13 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def start_fork_server() -> None:
+    """Have the process that compile children are forked from import torch and Triton, while the caller goes on."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "triton", "triton.compiler"])
+    with deaf_to_interrupts():
+        forkserver.ensure_running()
+
+
 class CompilePool:
     """Child processes that compile for one device; every binary is asked for once, however often it is requested."""
 
@@ -149,15 +156,12 @@ class CompilePool:
             self._schedule(self._lost.popleft())
 
     def _start(self) -> pebble.ProcessPool:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "triton", "triton.compiler"])
-        with deaf_to_interrupts():
-            forkserver.ensure_running()
+        start_fork_server()
         pool = pebble.ProcessPool(
             max_workers=self.workers,
             initializer=_start_child,
             initargs=(self._arch, self._scratch.name, list(sys.path)),
-            context=context,
+            context=multiprocessing.get_context("forkserver"),
         )
         pool.schedule(os.getpid)  # the children start with the first task
         return pool

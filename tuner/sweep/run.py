@@ -19,7 +19,7 @@ from tuner.location import sqlite_path
 from tuner.problem import Problem
 from tuner.records import PROTOCOL, Outcome, Trial, Winner
 from tuner.store.store import Run, RunStatus, Store
-from tuner.sweep.compile import CompilePool
+from tuner.sweep.compile import CompilePool, start_fork_server
 from tuner.sweep.job import Job
 from tuner.sweep.lane import Lane, Phase
 from tuner.sweep.report import Forecast, Observer, Plan, ProblemReport, Report
@@ -63,6 +63,8 @@ def sweep(
         lanes = [Lane(gpu) for gpu in gpus]
         for lane in lanes:
             stack.callback(lane.close)
+        if None not in gpus:
+            start_fork_server()
         device, environment = _meet(lanes)
         pool = None if device.is_interpreter else stack.enter_context(CompilePool(device))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
