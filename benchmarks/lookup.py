@@ -1,20 +1,20 @@
 """What a lookup costs: a hit, a first lookup from a table or a database, the memory of an answer. Needs no GPU.
 
-python benchmarks/lookup.py > benchmarks/results/lookup.json
+python benchmarks/lookup.py --out RESULT.json
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import logging
 import platform
 import tempfile
 import time
 import timeit
 import tracemalloc
-from datetime import datetime, timezone
 from pathlib import Path
 
+import record
 import triton
 
 import tuner
@@ -75,6 +75,9 @@ def answer_bytes() -> int:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
     logging.disable(logging.WARNING)
     from tuner.export.table import select, write
 
@@ -98,8 +101,8 @@ def main() -> None:
         figures["hit_same_problem_object_ns"] = hit_ns("lookup(p)", p=known)
         figures["hit_equal_problem_object_ns"] = hit_ns("lookup(p)", p=problem(65))
     figures["memory_of_an_answer_bytes"] = answer_bytes()
-    machine = {"cpu": _cpu(), "python": platform.python_version(), "triton": triton.__version__}
-    print(json.dumps({"date": f"{datetime.now(timezone.utc):%Y-%m-%d}", **machine, "figures": figures}, indent=2))
+    print(figures)
+    record.write(args.out, {"cpu": _cpu(), "figures": figures})
 
 
 def _cpu() -> str:
