@@ -115,6 +115,7 @@ def start(tmp_path, *arguments):
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=True,
     )
 
 
@@ -137,17 +138,30 @@ def wait_for_trials(path, count, process):
         time.sleep(0.05)
 
 
-def test_ctrl_c_finishes_the_trial_says_how_to_go_on_and_exits_130(tmp_path):
+def test_ctrl_c_finishes_the_trial_says_what_there_is_and_how_to_go_on_and_exits_130(tmp_path):
     process = start(tmp_path, "--shape", "128x128x128")
     wait_for_trials(tmp_path / "tuner.db", 1, process)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "finishing the trials under way" in errors
     assert "the same command (without --fresh) goes on from here" in errors
+    assert "; best of " in errors
     assert "Traceback" not in errors
     with closing(sqlite3.connect(tmp_path / "tuner.db")) as database:
         assert database.execute("select status from run").fetchall() == [("INTERRUPTED",)]
+        assert database.execute("select distinct state from trial").fetchall() == [("COMPLETE",)]
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5, 2.5])
+def test_ctrl_c_while_it_starts_is_an_interrupt_too(tmp_path, seconds):
+    process = start(tmp_path, "--shape", "64x64x64")
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), errors  # the latter: Python itself was not up yet
+    if process.returncode == 130:
+        assert "Traceback" not in errors
 
 
 def children(pid):

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import SweepError
+from tuner.device import KNOWN
+from tuner.errors import StoreError, SweepError
 from tuner.problem import Problem
 from tuner.records import State
 from tuner.store.store import Store
-from tuner.sweep import lane, worker
+from tuner.sweep import lane, run, worker
+from tuner.sweep.compile import CompilePool
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
 
@@ -230,3 +232,40 @@ def children_of(parent, marker):
         except OSError:
             continue
     return found
+
+
+def test_a_sweep_with_compilers_that_fail_records_their_states_and_goes_on(faulty, store, monkeypatch):
+    monkeypatch.setattr(run, "_pool_for", lambda device: CompilePool(KNOWN["sm_90"], workers=2, time_limit_s=4))
+    kinds = "good,raise,segfault,hang,big"
+    problems = [faulty(configs=1, behaviours=kinds, compiled=True), faulty(configs=2, behaviours="good")]
+    first, second = sweep(store, problems, [None], Plan()).problems
+    found = {t.config["behaviour"]: t.outcome for t in store.trials() if t.problem == problems[0]}
+    assert {name: outcome.state for name, outcome in found.items()} == {
+        "good": State.COMPLETE,
+        "raise": State.COMPILE_ERROR,
+        "segfault": State.COMPILE_ERROR,
+        "hang": State.TIMEOUT,
+        "big": State.OUT_OF_RESOURCES,
+    }
+    assert found["segfault"].message == "compiler died with signal SIGABRT: LLVM ERROR: unreachable executed"
+    assert found["big"].message.startswith("needs ")
+    assert found["good"].resources.shared_bytes == 512
+    assert first.winner.config["behaviour"] == "good"
+    assert second.winner is not None
+
+
+def test_a_second_sweep_into_the_same_file_is_refused_while_the_first_runs(faulty, store):
+    refusals = []
+
+    def sweep_too():
+        with (
+            Store.open(store.location) as other,
+            pytest.raises(StoreError, match="another `tuner run` is writing") as e,
+        ):
+            sweep(other, [faulty(configs=1)], [None], Plan())
+        refusals.append(e)
+
+    ended = sweep(store, [faulty(configs=2)], [None], Plan(), observer=Interrupting(1, sweep_too)).problems[0]
+    assert len(refusals) == 1
+    assert ended.winner is not None
+    assert len(store.runs()) == 1

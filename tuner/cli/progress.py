@@ -76,7 +76,10 @@ class Progress(Observer):
 def problem_line(report: ProblemReport) -> str:
     """One problem's end in one line."""
     if (winner := report.winner) is None:
-        return f"{report.problem}: no winner: {report.reason}"
+        best = (
+            "" if report.best_us is None else f"; best of {sum(report.states.values())} trials {report.best_us:.2f} us"
+        )
+        return f"{report.problem}: no winner: {report.reason}{best}"
     ratios = "".join(
         f", {ratio:.2f}x {name}"
         for name, ratio in (("default", winner.vs_default), ("vendor", winner.vs_vendor))
@@ -114,6 +117,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "seconds": round(report.seconds, 3),
         "compiled": report.compiled,
+        "compile_seconds": round(report.compile_s, 3),
         "problems": [
             {
                 "problem": problem.problem.fields(),
@@ -123,6 +127,7 @@ def report_json(report: Report) -> dict[str, Any]:
                 "measured": problem.measured,
                 "resumed": problem.resumed,
                 "states": {str(state): count for state, count in sorted(problem.states.items())},
+                "best_us": problem.best_us,
                 "seconds": round(problem.seconds, 3),
             }
             for problem in report.problems

@@ -155,6 +155,7 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 
     def handle(_number: int, _frame: object) -> None:
         if stop.is_set():
+            click.echo("\nevery finished trial is kept; the same command (without --fresh) goes on from here", err=True)
             raise KeyboardInterrupt
         stop.set()
         click.echo("\nfinishing the trials under way; again to stop at once", err=True)

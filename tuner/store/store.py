@@ -18,6 +18,7 @@ from tuner.store.keys import Keys
 from tuner.store.listing import DeviceRow, ProblemRow, RunRow, TrialFilter, TrialRow
 from tuner.store.runs import Run, RunStatus
 from tuner.store.trials import newest_at, record, settled
+from tuner.store.writer import sole_writer
 
 __all__ = ["Run", "RunStatus", "Store", "TrialFilter"]
 
@@ -81,6 +82,19 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    @contextmanager
+    def sole_writer(self) -> Iterator[None]:
+        """Keep other sweeps out of a SQLite file for as long as the block runs; a server's database is shared.
+
+        Raises:
+            StoreError: another process sweeps into it.
+        """
+        if self._database.path is None:
+            yield
+            return
+        with sole_writer(self._database.path, self.location):
+            yield
 
     def begin_run(self, device: Device, environment: Environment, *, argv: Sequence[str], host: str) -> Run:
         """Start a run under the current protocol.

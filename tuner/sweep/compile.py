@@ -106,6 +106,7 @@ class CompilePool:
         self._tried_again: set[str] = set()
         self._broken = False
         self._repairs = 0
+        self._first_asked = self._last_done = 0.0
         self._pool = self._start()
 
     def __enter__(self) -> CompilePool:
@@ -125,10 +126,16 @@ class CompilePool:
         """How many binaries were asked for and are not done."""
         return len(self._asked) - len(self._results)
 
+    @property
+    def seconds(self) -> float:
+        """Wall time from the first request to the last result."""
+        return max(0.0, self._last_done - self._first_asked)
+
     def request(self, spec: KernelSpec, problem: Problem, config: Config) -> str:
         """Have a config's binary made, unless it was asked for before; returns the key of its result."""
         key = f"{spec.op}/{spec.name}/{spec.compile_class(problem, config)}"
         if key not in self._asked:
+            self._first_asked = self._first_asked or time.monotonic()
             self._asked[key] = (spec.op, spec.name, problem, config)
             self._schedule(key)
         return key
@@ -184,6 +191,7 @@ class CompilePool:
         # Called in the pool's own thread; what it does to dicts and deques is atomic.
         if future.cancelled():
             return
+        self._last_done = time.monotonic()
         error = future.exception()
         if error is None:
             self._repairs = 0

@@ -213,7 +213,10 @@ class Lane:
     def _bury(self, death: WorkerDiedError, *, stopping: bool = False) -> None:
         """Record what the worker died of, hand the rest back, start another."""
         _log.debug("%s at %s", death, death.config)
-        if self.job is not None and not stopping:
+        if stopping:
+            self.busy, self.phase = False, Phase.DONE
+            return
+        if self.job is not None:
             self._blame(death)
         self._replace_worker()
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -29,6 +30,8 @@ def die_with_parent() -> None:
 @contextlib.contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
     """Processes started inside never see Ctrl-C, not even while their Python starts: a blocked signal is inherited."""
+    # multiprocessing starts its tracker with the first child, and unblocks the signal behind our back as it does.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

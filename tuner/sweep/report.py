@@ -45,22 +45,29 @@ class ProblemReport:
         measured: trials of this sweep.
         resumed: trials of earlier runs taken over.
         states: trials by state, both kinds.
+        best_us: median of the fastest trial, None without one; it has not been through the finals.
         seconds: wall time.
     """
 
     problem: Problem
     winner: Winner | None
     reason: str
-    considered: int
-    measured: int
-    resumed: int
-    states: Counter[State]
-    seconds: float
+    considered: int = 0
+    measured: int = 0
+    resumed: int = 0
+    states: Counter[State] = field(default_factory=Counter)
+    best_us: float | None = None
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class Report:
-    """How a sweep ended; problems it never came to are in `untried`."""
+    """How a sweep ended; problems it never came to are in `untried`.
+
+    Attributes:
+        compiled: binaries made, and `compile_s` the wall time from the first request to the last of them.
+        seconds: wall time of everything.
+    """
 
     device: Device
     environment: Environment
@@ -68,6 +75,7 @@ class Report:
     untried: list[Problem] = field(default_factory=list)
     interrupted: bool = False
     compiled: int = 0
+    compile_s: float = 0.0
     seconds: float = 0.0
 
 

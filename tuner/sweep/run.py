@@ -7,7 +7,7 @@ import math
 import platform
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from multiprocessing import connection
 from typing import cast
@@ -55,18 +55,21 @@ def sweep(
     Raises:
         DeviceError: a GPU is not there.
         SweepError: a worker could not be started, or the GPUs are of several models.
-        StoreError: the database could not be written.
+        StoreError: the database could not be written, or another sweep writes to it.
     """
     todo = list(dict.fromkeys(problems))
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(store.sole_writer())
         lanes = [Lane(gpu) for gpu in gpus]
         for lane in lanes:
             stack.callback(lane.close)
         if None not in gpus:
             start_fork_server()
         device, environment = _meet(lanes)
-        pool = None if device.is_interpreter else stack.enter_context(CompilePool(device))
+        pool = _pool_for(device)
+        if pool is not None:
+            stack.enter_context(pool)
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         report = Report(device, environment)
         loop = _Loop(store, run, plan, lanes=lanes, pool=pool, observer=observer or Observer(), report=report)
@@ -74,13 +77,21 @@ def sweep(
         try:
             loop.work(deque(todo), stop or threading.Event())
             status = RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE
+        except KeyboardInterrupt:
+            status = RunStatus.INTERRUPTED
+            raise
         finally:
             with contextlib.suppress(StoreError):
                 # A store that cannot be written has said so already.
                 store.end_run(run, status)
-        report.compiled = pool.compiled if pool else 0
+        if pool is not None:
+            report.compiled, report.compile_s = pool.compiled, pool.seconds
         report.seconds = time.monotonic() - start
         return report
+
+
+def _pool_for(device: Device) -> CompilePool | None:
+    return None if device.is_interpreter else CompilePool(device)
 
 
 def forecast(location: str, problems: Iterable[Problem], gpu: int | None, plan: Plan) -> list[Forecast]:
@@ -203,7 +214,7 @@ class _Loop:
         try:
             job = Job(problem, self._report.device, plan.strategy, trials=plan.trials, seed=plan.seed)
         except KernelError as e:
-            self._end(ProblemReport(problem, None, str(e), 0, 0, 0, Counter(), 0.0))
+            self._end(ProblemReport(problem, None, str(e)))
             return None
         settled = (
             {}
@@ -268,5 +279,13 @@ class _Loop:
 
 def _report(job: Job, winner: Winner | None, reason: str) -> ProblemReport:
     return ProblemReport(
-        job.problem, winner, reason, job.considered, job.measured, job.resumed, job.states, job.seconds
+        job.problem,
+        winner,
+        reason,
+        considered=job.considered,
+        measured=job.measured,
+        resumed=job.resumed,
+        states=job.states,
+        best_us=job.best_us,
+        seconds=job.seconds,
     )

@@ -154,6 +154,8 @@ class Worker:
         Raises:
             SweepError: not even SIGKILL ends it.
         """
+        if self.connection.closed:
+            return
         self._process.kill()
         self._process.join(KILL_LIMIT_S)
         if self._process.is_alive():
@@ -176,8 +178,10 @@ def serve(connection: Connection, gpu: int | None, log: str) -> None:
     """Run in the child: answer requests until the pipe closes; what anything prints goes into the log."""
     die_with_parent()
     redirect_output(Path(log))
-    # A batch system sends SIGTERM to the whole group: the parent handles it, and ends the worker when it is ready.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C and a batch system's SIGTERM go to the whole group: the parent handles them, and ends the worker when it is
+    # ready.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if gpu is None:
         # Read when Triton is imported and when a kernel is decorated: neither has happened in this fresh process.
         os.environ["TRITON_INTERPRET"] = "1"

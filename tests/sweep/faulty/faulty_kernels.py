@@ -90,7 +90,7 @@ def _compile(problem, config):
 class Binary:
     def __init__(self, config):
         self.asm = {"hsaco": config.digest.encode()}
-        self.metadata = SimpleNamespace(num_warps=4, shared=512)
+        self.metadata = SimpleNamespace(num_warps=4, shared=2**40 if config["behaviour"] == "big" else 512)
 
 
 def _space(problem, device):

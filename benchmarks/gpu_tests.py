@@ -1,0 +1,44 @@
+"""Run the tests that need a GPU and keep how they ended.
+
+python benchmarks/gpu_tests.py --out RESULT.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import record
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = ["pytest", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        done = subprocess.run(command, check=False)
+        suite = ElementTree.parse(report).getroot().find("testsuite")
+    cases = {f"{case.get('classname')}::{case.get('name')}": outcome(case) for case in suite.iter("testcase")}
+    summary = {
+        "exit_code": done.returncode,
+        **{kind: list(cases.values()).count(kind) for kind in ("passed", "failed")},
+    }
+    summary["skipped"] = sum(result.startswith("skipped") for result in cases.values())
+    print(summary)
+    record.write(args.out, {"summary": summary, "cases": cases})
+
+
+def outcome(case):
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    skipped = case.find("skipped")
+    return "passed" if skipped is None else f"skipped: {skipped.get('message')}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""One sweep at a time writes to a SQLite file: a second one would measure what the first is measuring."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tuner.errors import StoreError
+
+
+@contextmanager
+def sole_writer(path: Path, label: str) -> Iterator[None]:
+    """Hold the lock file beside a database; the system lets go of it when the process ends, however it ends.
+
+    Args:
+        path: of the database.
+        label: the database in messages.
+
+    Raises:
+        StoreError: another process holds it.
+    """
+    with path.with_name(f"{path.name}.lock").open("a") as file:
+        # A file system without locks (some network mounts) raises other errors: SQLite's own locks keep the file whole.
+        with suppress(OSError):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    f"another `tuner run` is writing to {label}: wait until it has ended, or name another with --db"
+                ) from None
+        yield
