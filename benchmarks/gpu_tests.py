@@ -9,7 +9,7 @@ import argparse
 import subprocess
 import tempfile
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import record
 
@@ -22,7 +22,7 @@ def main():
         report = Path(folder) / "report.xml"
         command = ["pytest", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         done = subprocess.run(command, check=False)
-        suite = ElementTree.parse(report).getroot().find("testsuite")
+        suite = ET.parse(report).getroot().find("testsuite")
     cases = {f"{case.get('classname')}::{case.get('name')}": outcome(case) for case in suite.iter("testcase")}
     summary = {
         "exit_code": done.returncode,
