@@ -26,7 +26,7 @@ PROBLEM = Problem(4096, 4096, 4096, dtype="bfloat16", layout="nt")
 
 
 def seconds(configs, workers):
-    """Wall seconds from the first finished compile to the last, so that the children's imports do not count."""
+    """Wall seconds from the end of the warm-ups, so that no child's imports count, to the last finished compile."""
     shutil.rmtree(CACHE, ignore_errors=True)
     spec = registry.find("matmul", "pointer")
     with CompilePool(DEVICE, workers=workers) as pool:

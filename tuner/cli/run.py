@@ -58,7 +58,7 @@ class Duration(click.ParamType[float]):
     default="auto",
     show_default=True,
     metavar="auto|cuda:0|interpreter",
-    help="auto: every GPU; without one, Triton's interpreter.",
+    help="auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.",
 )
 @db_option
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")

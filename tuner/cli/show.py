@@ -23,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NEWEST = 50
 """Trials and runs in a table when `--limit` does not say; JSON has them all."""
+_NONE_MATCH = "none match: leave a filter out"
 
 
 @click.group()
@@ -54,6 +55,7 @@ def winners(
             for winner in store.winners(device_slug=device)
             if wanted in (None, winner.problem.shape) and kernel in (None, winner.config.kernel)
         ][:limit]
+        empty = _NONE_MATCH if not found and store.winners() else "no winners: `tuner run` makes them"
     if as_json:
         options.print_json([winner_document(winner) for winner in found])
         return
@@ -69,7 +71,7 @@ def winners(
             )
             for winner in found
         ],
-        empty="no winners: `tuner run` makes them",
+        empty=empty,
     )
 
 
@@ -98,6 +100,7 @@ def trials(
     with _open(db, device) as store:
         found = store.trials(asked, limit=limit if as_json else limit or NEWEST)
         count = store.count_trials(asked)
+        empty = _NONE_MATCH if not count and store.count_trials() else "no trials: `tuner run` makes them"
     if as_json:
         options.print_json([_trial_document(row) for row in found])
         return
@@ -118,7 +121,7 @@ def trials(
             )
             for row in found
         ],
-        empty="no trials: `tuner run` makes them",
+        empty=empty,
     )
     if len(found) < count:
         click.echo(f"the newest {len(found)} of {count}: --limit {count} shows all", err=True)
@@ -199,6 +202,7 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
     """Every problem that was tried, with its trials, how many of them are COMPLETE, and its winners."""
     with _open(db, device) as store:
         found = store.problems(device_slug=device, shape=parse_shape(shape) if shape else None, limit=limit)
+        empty = _NONE_MATCH if not found and store.problems(limit=1) else "no problems: `tuner run` tries some"
     if as_json:
         options.print_json(
             [
@@ -215,7 +219,7 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
     print_table(
         ("problem", "trials", "complete", "winners"),
         [(str(row.problem), str(row.trials), str(row.complete), str(row.winners)) for row in found],
-        empty="no problems: `tuner run` tries some",
+        empty=empty,
     )
 
 
