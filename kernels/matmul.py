@@ -14,9 +14,9 @@ from tuner import device as devices
 from tuner import dtype as dtypes
 from tuner import registry
 from tuner.device import Device
-from tuner.errors import InputError
+from tuner.errors import InputError, ProblemError
 from tuner.kernels.epilogue import activated, saturated
-from tuner.kernels.operands import Operands, is_aligned, placement
+from tuner.kernels.operands import Operands, is_aligned, overlaps_itself, placement, share_memory
 from tuner.kernels.pointer_space import DTYPES
 from tuner.kernels.precision import torch_precision
 from tuner.problem import ACTIVATIONS, PRECISIONS, Problem
@@ -34,7 +34,7 @@ def matmul(
     bias: torch.Tensor | None = None,
     activation: str | None = None,
     out: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | str | None = None,
     precision: str | None = None,
 ) -> torch.Tensor:
     """activation(a @ b + bias) by a tuned Triton kernel, summed in float32, on a's device and current stream.
@@ -47,16 +47,21 @@ def matmul(
         bias: [N], float32, float16 or bfloat16.
         activation: relu, leaky_relu (slope 0.01), gelu (tanh form), silu; None or "none" for none.
         out: [..., M, N] to write into, any strides without overlap.
-        out_dtype: of the result; torch's choice unless given (bfloat16 for 8-bit operands).
+        out_dtype: of the result, or its name; torch's choice unless given (bfloat16 for 8-bit operands).
         precision: of float32 operands, "ieee", "tf32" or "tf32x3"; torch's own setting unless given.
 
     Returns:
         `out`, or a new tensor [..., M, N].
 
     Raises:
-        InputError: shapes, dtypes, devices or options that do not fit, or operands that ask for a gradient.
+        InputError: arguments that are no dense tensors, shapes, dtypes, devices or options that do not fit, or operands
+            that ask for a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
+    _check_tensors(a, b, bias, out)
+    # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
+    a, b = a.resolve_neg(), b.resolve_neg()
+    bias = None if bias is None else bias.resolve_neg()
     _check_operands(a, b, bias)
     shape = (*a.shape[:-1], b.shape[1])
     dtype = _out_dtype(a, out, out_dtype)
@@ -141,6 +146,18 @@ def _device(index: int | None) -> Device:
     return devices.current(index)
 
 
+def _check_tensors(a: object, b: object, bias: object, out: object) -> None:
+    for name, tensor in (("a", a), ("b", b), ("bias", bias), ("out", out)):
+        if isinstance(tensor, torch.Tensor):
+            if tensor.layout != torch.strided:
+                found = str(tensor.layout).removeprefix("torch.")
+                raise InputError(f"{name} is {found}: expected a dense tensor; use {name}.to_dense()")
+        elif tensor is not None or name in ("a", "b"):
+            found = "None" if tensor is None else f"of type {type(tensor).__name__}"
+            remedy = "leave out= away" if name == "out" else f"use torch.as_tensor({name}, device=...)"
+            raise InputError(f"{name} is {found}: expected a torch.Tensor; {remedy}")
+
+
 def _check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
     if a.dim() < 2:
         raise InputError(f"a has shape {_shown(a)}: expected [..., M, K]; for one row use a.unsqueeze(0)")
@@ -157,6 +174,8 @@ def _check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None)
         raise InputError(f"a is {name} and b {dtypes.name_of(b.dtype)}: expected one dtype; use b.to(a.dtype)")
     if a.device != b.device:
         raise InputError(f"a is on {a.device} and b on {b.device}: expected one device; use b.to(a.device)")
+    if a.device.type == "meta":
+        raise InputError('a is on meta, without values: expected a GPU; make it there with device="cuda"')
     if a.device.type != "cuda" and not knobs.runtime.interpret:
         raise InputError(
             f"a is on {a.device}: expected a GPU; use a.cuda(), or set TRITON_INTERPRET=1 before importing triton"
@@ -177,7 +196,10 @@ def _check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         raise InputError("bias is not contiguous: expected stride 1; use bias.contiguous()")
 
 
-def _out_dtype(a: torch.Tensor, out: torch.Tensor | None, asked: torch.dtype | None) -> torch.dtype:
+def _out_dtype(a: torch.Tensor, out: torch.Tensor | None, given: torch.dtype | str | None) -> torch.dtype:
+    asked = _named(given) if isinstance(given, str) else given
+    if asked is not None and not isinstance(asked, torch.dtype):
+        raise InputError(f"out_dtype is {asked!r}: expected a torch dtype or its name, one of {', '.join(DTYPES)}")
     if out is not None and asked is not None and out.dtype != asked:
         raise InputError(f"out is {dtypes.name_of(out.dtype)} and out_dtype {dtypes.name_of(asked)}: give one of them")
     usual = dtypes.to_torch(dtypes.default_out(dtypes.name_of(a.dtype)))
@@ -189,6 +211,13 @@ def _out_dtype(a: torch.Tensor, out: torch.Tensor | None, asked: torch.dtype | N
     if dtypes.name_of(dtype) not in DTYPES:
         raise InputError(f"out_dtype is {dtypes.name_of(dtype)}: expected one of {', '.join(DTYPES)}")
     return dtype
+
+
+def _named(dtype: str) -> torch.dtype:
+    try:
+        return dtypes.to_torch(dtypes.canonical(dtype))
+    except ProblemError:
+        raise InputError(f"out_dtype is {dtype!r}: expected one of {', '.join(DTYPES)}") from None
 
 
 def _precision(a: torch.Tensor, asked: str | None) -> str:
@@ -214,9 +243,11 @@ def _check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.
         raise InputError(f"out has shape {_shown(out)}: expected {list(shape)}")
     if out.device != a.device:
         raise InputError(f"out is on {out.device} and a on {a.device}: expected one device; use torch.empty_like")
-    if _overlaps_itself(out):
+    if out.is_neg():
+        raise InputError("out has torch's negative bit (x.conj().imag?): expected plain memory; leave out= away")
+    if overlaps_itself(out):
         raise InputError("out has elements that share memory (an expanded tensor?): expected one of its own for each")
-    if any(operand is not None and _share_memory(out, operand) for operand in operands):
+    if any(operand is not None and share_memory(out, operand) for operand in operands):
         raise InputError("out shares memory with an operand: expected memory of its own; leave out= away")
 
 
@@ -225,38 +256,6 @@ def _check_gradients(*tensors: torch.Tensor | None) -> None:
         raise InputError(
             "an operand requires a gradient, and matmul has none: call it under torch.no_grad() or use .detach()"
         )
-
-
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements may share an address: strides, sorted, must step over all that lies below them."""
-    reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += stride * (size - 1)
-    return False
-
-
-def _share_memory(out: torch.Tensor, operand: torch.Tensor) -> bool:
-    """Whether both surely share bytes. Interleaved slices of one storage may lie apart: they pass, as in torch."""
-    if (
-        out.numel() == 0
-        or operand.numel() == 0
-        or (out.untyped_storage().data_ptr() != operand.untyped_storage().data_ptr())
-    ):
-        return False
-    if out.data_ptr() == operand.data_ptr():
-        return True
-    (first, first_dense), (second, second_dense) = _extent(out), _extent(operand)
-    return first_dense and second_dense and first.start < second.stop and second.start < first.stop
-
-
-def _extent(tensor: torch.Tensor) -> tuple[range, bool]:
-    """Addresses from the first byte to the last, and whether every one between belongs to the tensor."""
-    elements = 1 + sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-    size = tensor.element_size()
-    return range(tensor.data_ptr(), tensor.data_ptr() + elements * size), elements == tensor.numel()
 
 
 def _flat(tensor: torch.Tensor, rows: int) -> torch.Tensor:

@@ -123,8 +123,8 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block, bytes, for operands that can be pipelined (an upper bound for those that cannot).
 
     wgmma and tcgen05 read their operands from shared memory while the next loads land: num_stages buffers. mma.sync and
-    AMD's MFMA copy them to registers first: one buffer less. tcgen05 adds two barriers. Source: exact on 110 of 110
-    pointer kernels compiled for sm_90, on those of tests/compile for the rest; on AMD one stage may take less.
+    AMD's MFMA copy them to registers first: one buffer less. tcgen05 adds two barriers. Source: exact on the pointer
+    kernels that tests/compile compiles for NVIDIA; on AMD one stage may take less.
     """
     stages = config.integer("num_stages")
     if uses_wgmma(config, problem, device):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -138,6 +140,27 @@ def test_no_products_leave_the_activation_of_the_bias():
     torch.testing.assert_close(out, torch.relu(bias).expand(3, 5))
 
 
+def negated(*shape: int) -> torch.Tensor:
+    """A tensor whose memory holds the values of the other sign."""
+    tensor = torch.complex(torch.zeros(shape), drawn(*shape, dtype="float32")).conj().imag
+    assert tensor.is_neg()
+    return tensor
+
+
+def test_operands_with_torchs_negative_bit_keep_their_sign():
+    a, b, bias = negated(17, 40), negated(40, 33), negated(33)
+    plain_a, plain_b = a.resolve_neg(), b.resolve_neg()
+    assert_right(matmul(a, plain_b), plain_a, plain_b)
+    assert_right(matmul(plain_a, b), plain_a, plain_b)
+    assert_right(matmul(a, b, bias=bias), plain_a, plain_b, bias=bias)
+
+
+@pytest.mark.parametrize("name", ["float32", "torch.float32", "fp32"])
+def test_an_output_dtype_may_be_a_name(name):
+    a, b = drawn(17, 48), drawn(48, 33)
+    assert matmul(a, b, out_dtype=name).dtype == torch.float32
+
+
 def test_out_is_written_in_place_whatever_its_strides():
     a, b = drawn(17, 48), drawn(48, 33)
     buffer = torch.full((17, 80), 7.0, dtype=torch.float16)
@@ -171,8 +194,28 @@ def ok(*shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.float16)
 
 
+def csr() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, once a process: CSR tensors are in beta
+        return ok(4, 4).to_sparse_csr()
+
+
 SHARED = torch.ones(8, 8, dtype=torch.float16)
 ERRORS = {
+    "a is of type list: expected a torch.Tensor": lambda: matmul([[1.0]], ok(4, 4)),
+    "a is None": lambda: matmul(None, ok(4, 4)),
+    "a is of type ndarray": lambda: matmul(np.ones((4, 4)), ok(4, 4)),
+    "b is of type list": lambda: matmul(ok(4, 4), [[1.0]]),
+    "b is None": lambda: matmul(ok(4, 4), None),
+    "b is of type ndarray": lambda: matmul(ok(4, 4), np.ones((4, 4))),
+    "bias is of type list": lambda: matmul(ok(4, 4), ok(4, 4), bias=[1.0] * 4),
+    "out is of type list": lambda: matmul(ok(4, 4), ok(4, 4), out=[1.0]),
+    "a is sparse_coo: expected a dense tensor; use a.to_dense()": lambda: matmul(ok(4, 4).to_sparse(), ok(4, 4)),
+    "b is sparse_csr": lambda: matmul(ok(4, 4), csr()),
+    "bias is sparse_coo": lambda: matmul(ok(4, 4), ok(4, 4), bias=ok(4).to_sparse()),
+    "out is sparse_csr": lambda: matmul(ok(4, 4), ok(4, 4), out=csr()),
+    "a is on meta, without values": lambda: matmul(ok(4, 4).to("meta"), ok(4, 4).to("meta")),
+    "a is complex64": lambda: matmul(ok(4, 4).to(torch.complex64), ok(4, 4).to(torch.complex64)),
     "a has shape [4]": lambda: matmul(ok(4), ok(4, 4)),
     "b has shape [2, 4, 4]": lambda: matmul(ok(4, 4), ok(2, 4, 4)),
     "a [4, 5] and b [4, 6] do not fit": lambda: matmul(ok(4, 5), ok(4, 6)),
@@ -187,6 +230,10 @@ ERRORS = {
     "precision is 'fast'": lambda: matmul(ok(4, 4), ok(4, 4), precision="fast"),
     "precision 'tf32' is for float32": lambda: matmul(ok(4, 4), ok(4, 4), precision="tf32"),
     "out_dtype is int8": lambda: matmul(ok(4, 4), ok(4, 4), out_dtype=torch.int8),
+    "out_dtype is int32": lambda: matmul(ok(4, 4), ok(4, 4), out_dtype="int32"),
+    "out_dtype is 'tiny': expected one of float32": lambda: matmul(ok(4, 4), ok(4, 4), out_dtype="tiny"),
+    "out_dtype is <class 'float'>": lambda: matmul(ok(4, 4), ok(4, 4), out_dtype=float),
+    "out has torch's negative bit": lambda: matmul(ok(4, 4).float(), ok(4, 4).float(), out=negated(4, 4)),
     "out has shape [4, 5]: expected [4, 4]": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(4, 5)),
     "add out_dtype=torch.float32": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(4, 4).float()),
     "give one of them": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(4, 4), out_dtype=torch.float32),

@@ -44,7 +44,7 @@ from tuner.sweep.process import (
 )
 
 TIME_LIMIT_S = 60.0
-"""A compile takes 0.1 to 0.9 s, 512x512 tiles 7 s (H200, 16 cores); beyond this it hangs."""
+"""Of one compile. Even the largest tiles take seconds; beyond this it hangs."""
 _REPAIRS = 3
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 
