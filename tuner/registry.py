@@ -23,10 +23,11 @@ def specs() -> dict[tuple[str, str], KernelSpec]:
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             loaded = point.load()
+            listed = (loaded,) if isinstance(loaded, KernelSpec) else tuple(loaded)
         except Exception as e:  # noqa: BLE001  a third party's import may raise anything; ours must go on
             _log.warning("kernel %s (%s) did not load: %s: %s", point.name, point.value, type(e).__name__, e)
             continue
-        for spec in (loaded,) if isinstance(loaded, KernelSpec) else tuple(loaded):
+        for spec in listed:
             found[spec.op, spec.name] = spec
     return found
 
