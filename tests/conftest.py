@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import astuple
@@ -166,3 +168,15 @@ def add_winner(connection: sqlite3.Connection, row: Row, device: Device) -> None
     keys = {**shared, "problem_id": problem_id, "config_id": config_id, "trial_id": trial_id, "run_id": run_id}
     decided_at = f"2026-01-31T12:{count // 60 % 60:02}:{count % 60:02}Z"
     key("winner", **keys, **evidence, decided_at=decided_at)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A disk of 512 KiB, where one may be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)

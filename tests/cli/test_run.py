@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -105,6 +106,24 @@ def test_bad_input_is_one_clear_line(tuner, tmp_path, arguments, code, message):
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "tuner.db").exists()
     assert (tmp_path / "text.db").read_text().startswith("this is no database")
+
+
+def test_a_full_disk_is_one_clear_line_and_costs_no_trial_that_was_kept(tuner, small_disk):
+    database = small_disk / "tuner.db"
+    command = ("run", "--shape", "32x32x32", "--device", "interpreter", "--db", str(database))
+    assert tuner("db", "upgrade", "--db", str(database)).returncode == 0
+    filler = small_disk / "other"
+    room = shutil.disk_usage(small_disk).free
+    filler.write_bytes(b"x" * (room - 8192))
+    full = tuner(*command)
+    assert full.returncode == 1
+    assert "nothing of this was written" in full.stderr  # "the disk is full", or "could not be written"
+    assert "Traceback" not in full.stderr
+    filler.unlink()
+    again = tuner(*command)
+    assert again.returncode == 0, again.stderr
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
 def start(tmp_path, *arguments):

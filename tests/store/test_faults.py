@@ -84,18 +84,6 @@ def open_folder():
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 512 KiB, where one may be mounted."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk is not allowed here")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
 def one_line(error: pytest.ExceptionInfo[StoreError]) -> str:
     message = str(error.value)
     assert "\n" not in message
