@@ -214,7 +214,7 @@ class Lane:
         """Record what the worker died of, hand the rest back, start another."""
         _log.debug("%s at %s", death, death.config)
         if stopping:
-            self.busy, self.phase = False, Phase.DONE
+            self.busy, self.phase = False, Phase.DONE if self.job else Phase.FREE
             return
         if self.job is not None:
             self._blame(death)
