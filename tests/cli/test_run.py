@@ -74,7 +74,13 @@ def test_a_dry_run_says_what_would_be_tried_and_leaves_nothing(tuner, tmp_path):
     (forecast,) = json.loads(done.stdout)
     assert forecast["to_try"] == forecast["considered"] > 1
     assert forecast["known"] == 0
+    assert "too large" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_problems_that_the_interpreter_would_take_hours_for_are_told(tuner):
+    done = tuner("run", "--shape", "64x64x64", "--shape", "4096x4096x4096", "--device", "interpreter", "--dry-run")
+    assert "too large for the interpreter to end soon: 1 of 2 problems, matmul 4096x4096x4096" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from tuner.problem import Problem, parse_shape
 if TYPE_CHECKING:
     from tuner.sweep.report import Plan, Report
 
+LARGE_FLOPS = 2 * 512**3
+"""From here on the interpreter takes seconds to minutes a config."""
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -74,6 +76,8 @@ def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], dtype: str, layou
     if not problems:
         raise UsageError("no problem given: name some with --suite demo, --suite FILE.csv or --shape 4096x4096x1024")
     gpus = _gpus(options["device"])
+    if gpus == [None]:
+        _warn_of_large(problems)
     if options["dry_run"]:
         return _dry_run(problems, gpus, _plan(options), options)
     return _run(problems, gpus, _plan(options), options)
@@ -110,6 +114,16 @@ def _dry_run(problems: Sequence[Problem], gpus: Sequence[int | None], plan: Plan
     else:
         forecast_table(forecasts)
     return 0
+
+
+def _warn_of_large(problems: Sequence[Problem]) -> None:
+    large = [problem for problem in problems if problem.flops > LARGE_FLOPS]
+    if large:
+        click.echo(
+            f"too large for the interpreter to end soon: {len(large)} of {len(problems)} problems, {large[0]} for one; "
+            "--suite demo is made for it",
+            err=True,
+        )
 
 
 def _plan(options: dict[str, Any]) -> Plan:
