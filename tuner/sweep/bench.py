@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Call = Callable[[int], None]
 
 REPLAY_US = 1_000.0
-"""How long one replay should last: long against the timer's 0.5 us steps and the gaps between graph nodes."""
+"""How long one replay should last: long against an event's resolution, about 0.5 us (CUDA Runtime API,
+cudaEventElapsedTime), and against the gap before a graph's first node."""
 MAX_CALLS = 512
 """Most calls in one graph: a call of 2 us still gives a replay of 1 ms."""
 L2_SWEEPS = 5
@@ -77,7 +78,7 @@ class GraphTimer:
 
     search_rounds = 3
     final_rounds = 30
-    # Under the power cap single replays of one config spread by several percent: see docs/protocol.md.
+    # Under the power cap 30 rounds do not tell near ties apart: see docs/protocol.md.
     max_final_rounds = 150
 
     def __init__(self, l2_bytes: int) -> None:

@@ -36,7 +36,7 @@ class Clocks:
         self._handle = handle
 
     def read(self) -> Reading:
-        """Clock (MHz), power (W) and throttle bits now; about 0.1 ms."""
+        """Clock (MHz), power (W) and throttle bits now."""
         if self._handle is None:
             return Reading()
         import pynvml
