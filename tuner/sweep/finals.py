@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 TIE = 0.005
-"""Paired medians closer than this are a tie: one config's paired ratio moves by 0.4-0.5% between processes (H200)."""
+"""Paired medians closer than this are a tie: one config's paired ratio moves by about as much between processes."""
 _STEP = 10
 _RESAMPLES = 1_000
 
