@@ -18,10 +18,10 @@ _RESAMPLES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One contestant against the fastest.
+    """One contestant against another.
 
     Attributes:
-        ratio: its time over the fastest one's: median of the paired log ratios, as a factor.
+        ratio: its time over the other's: median of the paired log ratios, as a factor.
         low, high: bootstrap 95% interval of the ratio.
         median_us: median of its own times.
     """
@@ -93,15 +93,21 @@ def standings(times: Mapping[str, Sequence[float]]) -> dict[str, Standing]:
     longest = max(len(figures) for figures in times.values())
     # Among those that played to the end: a shorter list's median is of other rounds.
     fastest = min((name for name in times if len(times[name]) == longest), key=lambda name: (medians[name], name))
-    found: dict[str, Standing] = {}
-    for name, figures in times.items():
-        logs = paired_logs(figures, times[fastest])
-        picks = np.random.default_rng(0).integers(0, len(logs), size=(_RESAMPLES, len(logs)))
-        low, high = np.percentile(np.median(logs[picks], axis=1), [2.5, 97.5])
-        found[name] = Standing(
-            math.exp(float(np.median(logs))), math.exp(float(low)), math.exp(float(high)), medians[name]
-        )
-    return found
+    return {name: standing(figures, times[fastest]) for name, figures in times.items()}
+
+
+def standing(figures: Sequence[float], base: Sequence[float]) -> Standing:
+    """One contestant against another, from the rounds that both played.
+
+    Args:
+        figures: its times, microseconds.
+        base: the other's, the i-th of both from one round.
+    """
+    logs = paired_logs(figures, base)
+    picks = np.random.default_rng(0).integers(0, len(logs), size=(_RESAMPLES, len(logs)))
+    low, high = np.percentile(np.median(logs[picks], axis=1), [2.5, 97.5])
+    middle = float(np.median(logs))
+    return Standing(math.exp(middle), math.exp(float(low)), math.exp(float(high)), float(np.median(figures)))
 
 
 def paired_logs(figures: Sequence[float], base: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from tuner.config import Config
 from tuner.errors import SweepError
 from tuner.records import Outcome, Verdict
+from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile import Compiled, CompilePool
 from tuner.sweep.job import Job
 from tuner.sweep.messages import (
@@ -26,7 +27,7 @@ from tuner.sweep.messages import (
     Result,
     SetProblem,
 )
-from tuner.sweep.worker import Worker, WorkerDiedError
+from tuner.sweep.worker import Worker
 
 BATCH = 16
 """Configs replayed in rotation: about 0.1 s of work, so that an interrupt waits no longer."""

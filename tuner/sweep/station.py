@@ -1,0 +1,92 @@
+"""The child's side of a device: opening it, its timer and clocks, and answering the parent until the pipe closes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from tuner.device import INTERPRETER, Device, Environment
+from tuner.errors import DeviceError
+from tuner.sweep.bench import GraphTimer, HostTimer, Timer
+from tuner.sweep.clocks import Clocks, driver_version, watch
+from tuner.sweep.messages import Hello, Refused
+from tuner.sweep.process import die_with_parent, redirect_output
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """A device that this process has opened and works on.
+
+    Attributes:
+        device, environment: what it is, and under which versions.
+        torch_device: "cuda" or "cpu".
+        timer, clocks: of the device.
+    """
+
+    device: Device
+    environment: Environment
+    torch_device: str
+    timer: Timer
+    clocks: Clocks
+
+
+class Clerk(Protocol):
+    """Carries out what the parent asks for."""
+
+    def answer(self, request: Any, connection: Connection) -> bool:
+        """Carry out one request and reply; False when the process must end."""
+        ...
+
+
+def attend(connection: Connection, gpu: int | None, log: str, clerk: Callable[[Station], Clerk]) -> None:
+    """Run in the child: answer requests until the pipe closes; what anything prints goes into the log."""
+    die_with_parent()
+    redirect_output(Path(log))
+    # Ctrl-C and a batch system's SIGTERM go to the whole group: the parent handles them, and ends the child when it is
+    # ready.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if gpu is None:
+        # Read when Triton is imported and when a kernel is decorated: neither has happened in this fresh process.
+        os.environ["TRITON_INTERPRET"] = "1"
+    with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:
+        try:
+            station = _open(gpu, stack)
+        except DeviceError as e:
+            connection.send(Refused(str(e)))
+            return
+        working = clerk(station)
+        connection.send(Hello(station.device, station.environment))
+        while working.answer(connection.recv(), connection):
+            pass
+
+
+def _open(gpu: int | None, stack: contextlib.ExitStack) -> Station:
+    if gpu is None:
+        return Station(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(), Clocks())
+    import torch
+
+    from tuner import device as devices
+
+    device = devices.current(gpu)
+    torch.cuda.set_device(gpu)
+    stack.enter_context(torch.cuda.stream(torch.cuda.Stream()))
+    backend = f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
+    uuid = getattr(torch.cuda.get_device_properties(gpu), "uuid", None)
+    clocks = stack.enter_context(watch(f"GPU-{uuid}" if uuid and not torch.version.hip else None))
+    timer = GraphTimer(device.l2_bytes)
+    return Station(device, _environment(backend, driver_version()), "cuda", timer, clocks)
+
+
+def _environment(backend: str, driver: str = "") -> Environment:
+    import torch
+    import triton
+
+    return Environment(triton.__version__, torch.__version__, backend, driver, platform.python_version())
