@@ -42,6 +42,52 @@ def saturate(x, dtype: tl.constexpr):  # noqa: ANN201
     return x
 
 
+@triton.jit
+def finish(  # noqa: ANN201, PLR0917
+    sums,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    start_m,
+    start_n,
+    rows_left,
+    columns_left,
+    BIAS_ALONG_M: tl.constexpr,
+    SCALING: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    out_dtype: tl.constexpr,
+):
+    """Values of the output, from a tile's sums: scaled, biased, activated, rounded to `out_dtype`.
+
+    `bias_ptr`, `a_scale_ptr` and `b_scale_ptr` may be None. BIAS_ALONG_M: one bias a row, where the operands were
+    exchanged. SCALING: "none"; "scalar": one scale an operand; "row": one for each row of A and column of B.
+    `rows_left`, `columns_left`: of the matrix from the tile's start on.
+    """
+    if sums.dtype == tl.int32 and SCALING == "none":
+        tl.static_assert(bias_ptr is None and ACTIVATION == "none", "int32 sums without a scale have no epilogue")
+        values = sums
+    else:
+        values = sums.to(tl.float32)
+    offs_m = tl.arange(0, sums.shape[0])
+    offs_n = tl.arange(0, sums.shape[1])
+    if SCALING == "scalar":
+        values *= tl.load(a_scale_ptr) * tl.load(b_scale_ptr)
+    elif SCALING == "row":
+        values *= tl.load(a_scale_ptr + start_m + offs_m, mask=offs_m < rows_left, other=0.0)[:, None]
+        values *= tl.load(b_scale_ptr + start_n + offs_n, mask=offs_n < columns_left, other=0.0)[None, :]
+    else:
+        tl.static_assert(SCALING == "none", "unknown scaling")
+    if bias_ptr is not None:
+        if BIAS_ALONG_M:
+            bias = tl.load(bias_ptr + start_m + offs_m, mask=offs_m < rows_left, other=0.0)[:, None]
+        else:
+            bias = tl.load(bias_ptr + start_n + offs_n, mask=offs_n < columns_left, other=0.0)[None, :]
+        values += bias.to(tl.float32)
+    if ACTIVATION != "none":
+        values = activate(values, ACTIVATION)
+    return saturate(values, out_dtype).to(out_dtype)
+
+
 def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
     """The same activation by torch, in the tensor's own dtype."""
     from torch.nn import functional

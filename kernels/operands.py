@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,6 +28,7 @@ class Operands:
         bias: [N] or None.
         problem: what is computed.
         buffer: the allocation `out` lies inside; `out` itself where there is none around it.
+        scale_a, scale_b: float32 scales of the operands, as `problem.scaling` asks for; None for none.
     """
 
     a: torch.Tensor
@@ -35,6 +37,20 @@ class Operands:
     bias: torch.Tensor | None
     problem: Problem
     buffer: torch.Tensor
+    scale_a: torch.Tensor | None = None
+    scale_b: torch.Tensor | None = None
+
+    def exchanged(self) -> Operands:
+        """The same product read as `out.T = b.T @ a.T`: views, nothing is copied. The bias then runs along the rows."""
+        return replace(
+            self,
+            a=self.b.t(),
+            b=self.a.t(),
+            out=self.out.t(),
+            problem=exchanged(self.problem),
+            scale_a=self.scale_b,
+            scale_b=self.scale_a,
+        )
 
     @property
     def output(self) -> torch.Tensor:
@@ -46,6 +62,12 @@ class Operands:
         """Bytes of the operands and the output."""
         tensors = (self.a, self.b, self.out, *(() if self.bias is None else (self.bias,)))
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@functools.lru_cache(maxsize=4096)
+def exchanged(problem: Problem) -> Problem:
+    """`problem.exchanged()`, remembered: every launch asks."""
+    return problem.exchanged()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class KernelSpec:
         source_hash: hash of the kernel's source, to notice a change nobody gave a version.
         runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
             binary.
+        precedence: how early its `default_config` is asked for where nobody tuned a problem: of all kernels that serve
+            it the highest comes first, of equals the first by name.
         flops, bytes_moved: floating-point operations, and the fewest bytes of device memory.
     """
 
@@ -76,5 +78,6 @@ class KernelSpec:
     simplicity: Callable[[Config], tuple[Any, ...]]
     source_hash: Callable[[], str]
     runtime_parameters: tuple[str, ...] = ()
+    precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0
     flops: Callable[[Problem], int] = lambda problem: problem.flops
     bytes_moved: Callable[[Problem], int] = lambda problem: problem.bytes_moved

@@ -167,6 +167,18 @@ class Problem:
             + self.m * self.n * dtypes.ITEMSIZE[self.out_dtype]
         )
 
+    @property
+    def scaling(self) -> str:
+        """How the operands are scaled: "none", or what `extras` holds under that name ("scalar", "row", "block")."""
+        return str(dict(self.extras).get("scaling", "none"))
+
+    def exchanged(self) -> Problem:
+        """The problem of the transposed output: `out.T[N, M] = b.T @ a.T`."""
+        flipped = {"n": "t", "t": "n"}
+        layout = flipped[self.layout[1]] + flipped[self.layout[0]]
+        swapped = {"m": self.n, "n": self.m, "a_dtype": self.b_dtype, "b_dtype": self.a_dtype, "layout": layout}
+        return _from_fields({**self.fields(), **swapped})
+
     def with_shape(self, m: int, n: int, k: int) -> Problem:
         """The same class of problem at another shape; `aligned` stays as it is."""
         return _from_fields({**self.fields(), "m": m, "n": n, "k": k})

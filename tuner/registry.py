@@ -46,7 +46,7 @@ def find(op: str, name: str) -> KernelSpec:
 
 
 def serving(problem: Problem, device: Device) -> list[KernelSpec]:
-    """The kernels that can serve a problem on a device, sorted by name.
+    """The kernels that can serve a problem on a device: by precedence, the highest first, then by name.
 
     Raises:
         KernelError: none can; the message holds each one's reason.
@@ -63,11 +63,11 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
             reasons.append(f"{name}: {reason}")
     if not able:
         raise KernelError(f"no kernel serves {problem} on {device.name}: {'; '.join(reasons) or 'none is installed'}")
-    return able
+    return sorted(able, key=lambda spec: -spec.precedence(problem, device))
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The config to use where nobody tuned: the formula of the first kernel that serves the problem.
+    """The config to use where nobody tuned: the formula of the kernel of highest precedence.
 
     Raises:
         KernelError: no kernel serves it.

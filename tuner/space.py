@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tuner.config import Config, Value
@@ -38,6 +38,7 @@ class SearchSpace:
         axes: parameter name to its values, in the order configs are enumerated.
         rules: what rejects a config.
         canonical: the representative of all configs that are the same program for this problem.
+        expand: from a point of the axes to configs, where a parameter's values follow from the others'.
     """
 
     kernel: str
@@ -46,14 +47,17 @@ class SearchSpace:
     axes: Mapping[str, tuple[Value, ...]]
     rules: tuple[Rule, ...] = ()
     canonical: Callable[[Config, Problem, Device], Config] = lambda config, _problem, _device: config
+    expand: Callable[[Config, Problem, Device], Iterable[Config]] = lambda config, _problem, _device: (config,)
 
     def configs(self) -> list[Config]:
         """Every config worth trying, each program once, in canonical order."""
         found: dict[Config, None] = {}
         for values in itertools.product(*self.axes.values()):
-            config = self.canonicalize(Config(self.kernel, **dict(zip(self.axes, values, strict=True))))
-            if config not in found and self.rejection(config) is None:
-                found[config] = None
+            point = Config(self.kernel, **dict(zip(self.axes, values, strict=True)))
+            for expanded in self.expand(point, self.problem, self.device):
+                config = self.canonicalize(expanded)
+                if config not in found and self.rejection(config) is None:
+                    found[config] = None
         return sorted(found)
 
     def canonicalize(self, config: Config) -> Config:

@@ -1,0 +1,76 @@
+"""Pieces that several GEMM kernels share on the device: tile order, split sums, hints."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def known_multiple(x, divisor: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
+    """`x`, which the host knows to be a multiple of `divisor`, so written that the compiler knows it too.
+
+    Triton's own specialization knows multiples of 16 and nothing below: bfloat16 rows of 8 elements' alignment (16
+    bytes) would load 2 bytes at a time, many times slower.
+    """
+    return x // divisor * divisor
+
+
+@triton.jit
+def count_blocks(extent, BLOCK: tl.constexpr):  # noqa: ANN201
+    """Blocks that cover an extent of at least 1; rounded up without adding, which would overflow near 2^31."""
+    return (extent - 1) // BLOCK + 1
+
+
+@triton.jit
+def grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M):  # noqa: ANN201
+    """Row and column of the tile-th tile where GROUP_SIZE_M rows of tiles are swept together, for the L2's sake."""
+    tiles_of_group = GROUP_SIZE_M * tiles_n
+    first_m = tile // tiles_of_group * GROUP_SIZE_M
+    rows_of_group = min(tiles_m - first_m, GROUP_SIZE_M)
+    within = tile % tiles_of_group
+    return first_m + within % rows_of_group, within // rows_of_group
+
+
+@triton.jit
+def steps_of_split(steps):  # noqa: ANN201
+    """First step along K of this program's split (grid axis 1), and one beyond its last."""
+    each = (steps - 1) // tl.num_programs(1) + 1
+    first = tl.program_id(1) * each
+    return first, min(first + each, steps)
+
+
+@triton.jit
+def publish(sums, partials_ptr, counters_ptr, tile):  # noqa: ANN201
+    """Store this split's sums; True in the program that is the last of its tile to do so.
+
+    The barrier orders every thread's stores before the one thread's release; who acquires the last count sees the
+    partial sums of all (PTX ISA, memory consistency model: causality order is cumulative). The counter is 0 again when
+    the tile is done: nothing has to be cleared between launches.
+    """
+    BLOCK_M: tl.constexpr = sums.shape[0]
+    BLOCK_N: tl.constexpr = sums.shape[1]
+    splits = tl.num_programs(1)
+    within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    own = partials_ptr + (tl.cast(tile, tl.int64) * splits + tl.program_id(1)) * (BLOCK_M * BLOCK_N)
+    tl.store(own + within, sums)
+    tl.debug_barrier()
+    last = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu") == splits - 1
+    if last:
+        tl.store(counters_ptr + tile, 0)
+    return last
+
+
+@triton.jit
+def collect(like, partials_ptr, tile):  # noqa: ANN201
+    """The sums of all splits of a tile, added in the order of the splits, whoever came last: always the same bits."""
+    BLOCK_M: tl.constexpr = like.shape[0]
+    BLOCK_N: tl.constexpr = like.shape[1]
+    splits = tl.num_programs(1)
+    within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    first = partials_ptr + tl.cast(tile, tl.int64) * splits * (BLOCK_M * BLOCK_N)
+    sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=like.dtype)
+    for split in range(splits):
+        # Past the L1, which no other multiprocessor's stores reach.
+        sums += tl.load(first + split * (BLOCK_M * BLOCK_N) + within, cache_modifier=".cg")
+    return sums

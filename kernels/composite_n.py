@@ -1,0 +1,223 @@
+"""The `composite_n` kernel: tiles of two widths side by side, 128 + 64 for instance, that share their rows of A.
+
+`tl.dot` takes powers of two only: where they leave the last wave of tiles mostly empty, 192 or 320 columns may fill it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner import dtype as dtypes
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import rules, tile_rules, tma_kernel, tma_space
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import Operands, placement
+from tuner.kernels.persistent_tma import multiprocessors
+from tuner.kernels.tma import descriptor
+from tuner.problem import Problem
+from tuner.space import Rule, SearchSpace
+
+NAME = "composite_n"
+VERSION = 1
+_WIDTHS = ((64, 32), (128, 32), (128, 64), (256, 32), (256, 64), (256, 128))
+_MOST_SUMS = 192
+_MOST_WAVES = 16
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    transposed = (placement(a).transposed, placement(b).transposed)
+    tiles, group, constants, options = _static(operands.problem, shape, config, transposed)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    rest = constants["BLOCK_SIZE_N_REST"]
+    arguments = (
+        descriptor(a, block_m, block_k),
+        descriptor(b, block_k, block_n),
+        descriptor(b, block_k, rest),
+        descriptor(out, block_m, block_n),
+        descriptor(out, block_m, rest),
+        operands.bias,
+        operands.scale_a,
+        operands.scale_b,
+        *shape,
+        group,
+    )
+    if constants["PERSISTENT"]:
+        tiles = min(tiles, multiprocessors(a.device.index if a.device.type == "cuda" else None))
+    return (Launch(tma_kernel.composite_kernel, (tiles,), arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool]
+) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
+    """Tiles, GROUP_SIZE_M, constexprs and compiler options."""
+    m, n, _ = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m = -(-m // block_m)
+    rest = config.integer("BLOCK_SIZE_N_REST")
+    constants = {
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        "BLOCK_SIZE_N_REST": rest,
+        "PERSISTENT": bool(config["PERSISTENT"]),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        **epilogue_constants(problem, block_k),
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    return tiles_m * -(-n // (block_n + rest)), group, constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := tma_space.supports_tiles(problem, device):
+        return reason
+    return None if problem.n > 64 else f"N is {problem.n}: tiles of two widths have 96 columns or more"
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, expand=_expand)
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,), "BLOCK_SIZE_K": (32,)}
+        launched: dict[str, tuple[Value, ...]] = {"PERSISTENT": (False,), "num_stages": (1,), "num_warps": (4,)}
+        return {**tile, "BLOCK_SIZE_N_REST": (32,), **launched}
+    return {
+        "BLOCK_SIZE_M": (64, 128, 256),
+        "BLOCK_SIZE_N": (64, 128, 256),
+        "BLOCK_SIZE_N_REST": (32, 64, 128),
+        "BLOCK_SIZE_K": (32, 64, 128),
+        "GROUP_SIZE_M": tile_rules.GROUPS,
+        "PERSISTENT": (False, True),
+        "num_stages": (1,),
+        "num_warps": (4, 8),
+    }
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """Of the candidates the one with the fewest sums on the fullest multiprocessor, its pipeline the deepest."""
+
+    def rank(config: Config) -> tuple[float, ...]:
+        waves = -(-_tiles(config, problem) // device.sm_count)
+        sums = config.integer("BLOCK_SIZE_M") * _width(config)
+        return waves * sums, -sums, -config.integer("num_stages"), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+
+    tried = space(problem, device).configs()
+    smallest = Config(
+        NAME,
+        **{**dict.fromkeys(TILE, 64), "BLOCK_SIZE_N_REST": 32},
+        PERSISTENT=False,
+        num_stages=1,
+        num_warps=4,
+    )
+    return min(tried, key=rank, default=smallest)
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block: the pipeline with two barriers a stage and, beside it, the tile on its way out."""
+    stages = config.integer("num_stages")
+    barriers = -(-8 * stages // 16) * 16 + 8 * stages + 16 * (device.capability >= 100)
+    return stages * _stage_bytes(config, problem) + barriers + _stored_bytes(config, problem)
+
+
+def _width(config: Config) -> int:
+    return config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
+
+
+def _tiles(config: Config, problem: Problem) -> int:
+    return -(-problem.m // config.integer("BLOCK_SIZE_M")) * -(-problem.n // _width(config))
+
+
+def _stage_bytes(config: Config, problem: Problem) -> int:
+    rows = config.integer("BLOCK_SIZE_M") * dtypes.ITEMSIZE[problem.a_dtype]
+    return config.integer("BLOCK_SIZE_K") * (rows + _width(config) * dtypes.ITEMSIZE[problem.b_dtype])
+
+
+def _stored_bytes(config: Config, problem: Problem) -> int:
+    return config.integer("BLOCK_SIZE_M") * _width(config) * dtypes.ITEMSIZE[problem.out_dtype]
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    if (config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_N_REST")) not in _WIDTHS:
+        return
+    if device.is_interpreter:
+        yield config
+        return
+    deepest = (device.shared_bytes - 16 - _stored_bytes(config, problem)) // (_stage_bytes(config, problem) + 24)
+    steps = rules.tile_counts(config, problem)[2]
+    deepest = min(deepest, steps, tma_space.DEEPEST)
+    for stages in range(max(2, deepest - 1), deepest + 1):
+        yield config.replace(num_stages=stages)
+
+
+def _too_much_shared(config: Config, problem: Problem, device: Device) -> str | None:
+    needed = shared_bytes(config, problem, device)
+    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
+
+
+def _registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    held = config.integer("BLOCK_SIZE_M") * _width(config) / (device.warp_size * config.integer("num_warps"))
+    if device.is_interpreter:
+        return None
+    if held < 48:
+        return f"a thread would hold {held:g} sums: half the warps do"
+    return f"a thread would hold {held:g} sums, {_MOST_SUMS} fit" if held > _MOST_SUMS else None
+
+
+def _waves(config: Config, problem: Problem, device: Device) -> str | None:
+    if device.is_interpreter:
+        return None
+    waves = _tiles(config, problem) / device.sm_count
+    if waves > _MOST_WAVES:
+        return f"{waves:.0f} waves: the last one hardly counts"
+    if config["PERSISTENT"] and waves <= 1:
+        return "persistent, with no second tile to take"
+    return None
+
+
+def _padding(config: Config, problem: Problem, device: Device) -> str | None:
+    if device.is_interpreter:
+        return None
+    if config.integer("BLOCK_SIZE_M") > rules.next_power_of_two(max(64, problem.m)):
+        return f"BLOCK_SIZE_M is {config['BLOCK_SIZE_M']}, M {problem.m}"
+    return f"{_width(config)} columns for N {problem.n}" if _width(config) >= 2 * problem.n else None
+
+
+def _group(config: Config, problem: Problem, device: Device) -> str | None:
+    group = config.integer("GROUP_SIZE_M", 1)
+    if group > 1 and (
+        _tiles(config, problem) <= device.sm_count or config.integer("BLOCK_SIZE_M") * group >= 2 * problem.m
+    ):
+        return f"GROUP_SIZE_M of {group} for {_tiles(config, problem)} tiles"
+    return None
+
+
+RULES = (
+    tile_rules.parameters(_axes, tile_rules.OPTIONAL),
+    Rule("shared memory", "shared_bytes; tests/compile", _too_much_shared, fatal=True),
+    Rule("tensor cores", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", tma_space.without_tensor_cores),
+    Rule("registers", "compiled for sm_90: 192 sums a thread fit beside the descriptors' addresses", _registers),
+    tile_rules.BEYOND_K,
+    tile_rules.SHORT_ROWS,
+    Rule("waves", "the shape itself", _waves),
+    Rule("padding", "the shape itself", _padding),
+    Rule("group", "one wave of tiles shares the L2 in any order", _group),
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=sources_of(tma_kernel, program, _static, descriptor, placement),
+)

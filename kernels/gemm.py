@@ -1,0 +1,104 @@
+"""What every kernel of the op `matmul` has in common, and the KernelSpec made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import triton
+
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernel import KernelSpec
+from tuner.kernels import blocks, epilogue, launching, numerics
+from tuner.kernels.interpreted import launch_interpreted
+from tuner.kernels.launching import Launch
+from tuner.kernels.operands import Operands, make_operands
+from tuner.kernels.vendor import vendor
+from tuner.problem import Problem
+from tuner.space import SearchSpace
+
+Program = Callable[[Operands, Config], Sequence[Launch]]
+"""The launches that write `operands.out`, in order; the last one is the GEMM."""
+
+
+def gemm_spec(
+    name: str,
+    version: int,
+    program: Program,
+    *,
+    supports: Callable[[Problem, Device], str | None],
+    space: Callable[[Problem, Device], SearchSpace],
+    default_config: Callable[[Problem, Device], Config],
+    sources: Sequence[Any],
+    runtime_parameters: tuple[str, ...] = ("GROUP_SIZE_M",),
+    precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0,
+) -> KernelSpec:
+    """A kernel of the op `matmul`.
+
+    Args:
+        name: of the kernel.
+        version: raise it when timings of the version before no longer speak for this one
+            (tests/unit/test_kernel_sources.py).
+        program: its launches.
+        supports, space, default_config, runtime_parameters, precedence: see `KernelSpec`.
+        sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
+    """
+
+    def launch(operands: Operands, config: Config) -> None:
+        if interpreted():
+            launch_interpreted(operands, config, lambda inner, given: launching.run(program(inner, given)))
+        else:
+            launching.run(program(operands, config))
+
+    return KernelSpec(
+        op="matmul",
+        name=name,
+        version=version,
+        supports=supports,
+        space=space,
+        default_config=default_config,
+        make_inputs=make_operands,
+        launch=launch,
+        vendor=vendor,
+        reference=numerics.reference,
+        tolerance=numerics.tolerance,
+        compile=lambda problem, config: launching.compile_launches(program(_shaped(problem), config)),
+        compile_class=lambda problem, config: launching.binary_class(program(_shaped(problem), config)),
+        simplicity=simplicity,
+        source_hash=lambda: launching.source_hash(sources),
+        runtime_parameters=runtime_parameters,
+        precedence=precedence,
+    )
+
+
+def interpreted() -> bool:
+    """Whether this process's jit functions run under Triton's interpreter."""
+    return not isinstance(blocks.grouped, triton.JITFunction)
+
+
+def simplicity(config: Config) -> tuple[Any, ...]:
+    """Sorts configs from simplest: the sum least split, least memory in flight, fewest threads, row-major order."""
+    rows = config.integer("BLOCK_SIZE_M") + config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
+    held = rows * config.integer("BLOCK_SIZE_K") * config.integer("num_stages", 1)
+    return (config.integer("SPLIT_K", 1), held, config.integer("num_warps"), config.integer("GROUP_SIZE_M"), config)
+
+
+def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:
+    """The constexprs of the multiplication and of `epilogue.finish`, but for where the bias runs."""
+    return {
+        "SCALING": problem.scaling,
+        "ACTIVATION": problem.activation,
+        "PRECISION": "ieee" if problem.precision == "default" else problem.precision,
+        "MAX_IMPRECISE": numerics.max_imprecise(problem, block_size_k),
+    }
+
+
+def sources_of(*parts: Any) -> tuple[Any, ...]:
+    """The given sources, and those that all GEMM kernels rest on."""
+    return (*parts, blocks, epilogue, epilogue_constants, numerics.max_imprecise)
+
+
+def _shaped(problem: Problem) -> Operands:
+    """Contiguous operands without memory."""
+    return make_operands(problem, "meta", 0)

@@ -1,0 +1,191 @@
+"""The `gemv` kernel: M from 1 to 4. What it takes is the time to read B: plain multiply-adds keep up with that."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import gemv_kernel, pointer_space, rules, splitting, tile_rules
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import Operands, placement
+from tuner.kernels.workspace import workspace
+from tuner.problem import Problem
+from tuner.space import Rule, SearchSpace
+
+NAME = "gemv"
+VERSION = 1
+MOST_ROWS = 4
+_SPLITS = (1, 2, 4, 8, 16)
+_INT32_SPAN = 2**31
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    strides = (*a.stride(), *b.stride(), *out.stride())
+    vectors = (1 if placement(a).transposed else placement(a).vector, placement(b).vector)
+    grid, constants, options = _static(operands.problem, shape, config, strides, vectors)
+    partials = counters = None
+    if len(grid) == 2:
+        elements = grid[0] * grid[1] * constants["BLOCK_SIZE_M"] * constants["BLOCK_SIZE_N"]
+        memory = workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)
+        partials, counters = memory.partials, memory.counters
+    tensors = (a, b, out, operands.bias, operands.scale_a, operands.scale_b, partials, counters)
+    return (Launch(gemv_kernel.gemv_kernel, grid, (*tensors, *shape, *strides), constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem,
+    shape: tuple[int, int, int],
+    config: Config,
+    strides: tuple[int, ...],
+    vectors: tuple[int, int],
+) -> tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]:
+    """Grid, constexprs and compiler options."""
+    m, n, k = shape
+    block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
+    block_m = rules.next_power_of_two(m)
+    stride_am, stride_ak, stride_bk, stride_bn, _, _ = strides
+    spans = (
+        (block_m - 1) * stride_am + (block_k - 1) * stride_ak,
+        (block_k - 1) * stride_bk + (block_n - 1) * stride_bn,
+    )
+    epilogue = epilogue_constants(problem, block_k)
+    constants = {
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        "A_VECTOR": vectors[0],
+        "B_TRANSPOSED": stride_bn != 1 and stride_bk == 1,
+        "B_VECTOR": vectors[1],
+        "EVEN_K": k % block_k == 0,
+        "WIDE": max(spans) >= _INT32_SPAN,
+        "SCALING": epilogue["SCALING"],
+        "ACTIVATION": epilogue["ACTIVATION"],
+    }
+    splits, tiles = config.integer("SPLIT_K", 1), -(-n // block_n)
+    return (tiles,) if splits == 1 else (tiles, splits), constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := pointer_space.supports(problem, device):
+        return reason
+    return None if problem.m <= MOST_ROWS else f"M is {problem.m}: it takes {MOST_ROWS} rows at most"
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, expand=_expand)
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        return {"BLOCK_SIZE_N": (32,), "BLOCK_SIZE_K": (64,), "SPLIT_K": (1, 2), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_N": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+        "BLOCK_SIZE_K": (8, 16, 32, 64, 128, 256, 512, 1024, 2048),
+        "SPLIT_K": (1,),
+        "num_warps": (1, 2, 4, 8),
+    }
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """32 values a thread, in rows of B as long as one warp loads at once, and programs for four rounds or more."""
+    tried = space(problem, device).configs()
+    smallest = Config(NAME, BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=1, num_warps=4)
+
+    def rank(config: Config) -> tuple[object, ...]:
+        held, programs = _held(config, problem, device), _programs(config, problem)
+        return abs(held - 32), max(0, 4 * device.sm_count - programs), config.integer("SPLIT_K"), config
+
+    return min(tried, key=rank, default=smallest)
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
+    if device.is_interpreter:
+        yield config
+    else:
+        yield from (config.replace(SPLIT_K=splits) for splits in _SPLITS)
+
+
+def _held(config: Config, problem: Problem, device: Device) -> float:
+    """Sums of a thread."""
+    rows = rules.next_power_of_two(problem.m)
+    tile = rows * config.integer("BLOCK_SIZE_N") * config.integer("BLOCK_SIZE_K")
+    return tile / (device.warp_size * config.integer("num_warps"))
+
+
+def _programs(config: Config, problem: Problem) -> int:
+    return -(-problem.n // config.integer("BLOCK_SIZE_N")) * config.integer("SPLIT_K", 1)
+
+
+def _registers(config: Config, problem: Problem, device: Device) -> str | None:
+    held = _held(config, problem, device)
+    a_row = held / rules.next_power_of_two(problem.m)
+    if device.is_interpreter or (a_row >= 8 and held <= 64):
+        return None
+    return f"a thread would hold {held:g} sums: 8 a row are one load of 16 bytes, 64 fit"
+
+
+def _coalesced(config: Config, problem: Problem, device: Device) -> str | None:
+    along_k = problem.layout[1] == "t"
+    extent = config.integer("BLOCK_SIZE_K" if along_k else "BLOCK_SIZE_N")
+    whole = problem.k if along_k else problem.n
+    shortest = min(128, rules.next_power_of_two(whole))
+    if device.is_interpreter or extent >= shortest:
+        return None
+    return f"{extent} elements of a row of B at a time: a warp loads 128"
+
+
+def _splits(config: Config, problem: Problem, device: Device) -> str | None:
+    splits, programs = config.integer("SPLIT_K", 1), _programs(config, problem)
+    steps = -(-problem.k // config.integer("BLOCK_SIZE_K"))
+    if splits > 1 and -(-steps // splits) * (splits - 1) >= steps:
+        return f"{splits} splits of {steps} steps: one would have none"
+    if splits > 1 and not device.is_interpreter and programs > 16 * device.sm_count:
+        return f"{programs} programs: fewer splits fill {device.sm_count} multiprocessors"
+    if splits < _SPLITS[-1] and 2 * programs < device.sm_count and steps >= 4 * splits:
+        return f"{programs} programs: more splits fill {device.sm_count} multiprocessors"
+    return None
+
+
+def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
+    if device.is_interpreter:
+        return None
+    for name, extent in (("BLOCK_SIZE_N", problem.n), ("BLOCK_SIZE_K", problem.k)):
+        if config.integer(name) > max(8, rules.next_power_of_two(extent)):
+            return f"{name} is {config[name]}, the matrix has {extent}"
+    return None
+
+
+def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
+    view = config.replace(BLOCK_SIZE_M=rules.next_power_of_two(problem.m))
+    return splitting.WORKSPACE.rejects(view, problem, device)
+
+
+RULES = (
+    tile_rules.parameters(_axes, ("num_stages", *tile_rules.OPTIONAL)),
+    Rule("workspace", "kernels/workspace.py", _workspace, fatal=True),
+    Rule("registers", "255 a thread (CUDA C++ Programming Guide), for sums, operands and addresses", _registers),
+    Rule("coalesced", "CUDA C++ Best Practices Guide, coalesced access", _coalesced),
+    Rule("splits", "the shape itself", _splits),
+    Rule("beyond", "the shape itself", _beyond),
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=sources_of(gemv_kernel, program, _static, placement, workspace),
+    runtime_parameters=("SPLIT_K",),
+)

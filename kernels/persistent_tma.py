@@ -1,0 +1,162 @@
+"""The `persistent_tma` kernel: a program a multiprocessor takes tile after tile; the next loads fly during a store."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner import device as devices
+from tuner import dtype as dtypes
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import pointer_space, rules, tile_rules, tma_kernel, tma_space
+from tuner.kernels.estimate import Tile, cycles
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import Operands, placement
+from tuner.kernels.tma import descriptor
+from tuner.problem import Problem
+from tuner.space import Rule, SearchSpace
+
+NAME = "persistent_tma"
+VERSION = 1
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    transposed = (placement(a).transposed, placement(b).transposed)
+    tiles, group, constants, options = _static(operands.problem, shape, config, transposed)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    arguments = (
+        descriptor(a, block_m, block_k),
+        descriptor(b, block_k, block_n),
+        descriptor(out, block_m, block_n // constants["EPILOGUE_PARTS"]),
+        operands.bias,
+        operands.scale_a,
+        operands.scale_b,
+        *shape,
+        group,
+    )
+    grid = (min(tiles, multiprocessors(a.device.index if a.device.type == "cuda" else None)),)
+    return (Launch(tma_kernel.persistent_kernel, grid, arguments, constants, options),)
+
+
+@functools.cache
+def multiprocessors(index: int | None) -> int:
+    """Multiprocessors of a CUDA device; the interpreter's one, and of no consequence to a compile, without an index."""
+    return 1 if index is None else devices.current(index).sm_count
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool]
+) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
+    """Tiles, GROUP_SIZE_M, constexprs and compiler options."""
+    m, n, _ = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m = -(-m // block_m)
+    constants = {
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
+        **epilogue_constants(problem, block_k),
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    return tiles_m * -(-n // block_n), group, constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := tma_space.supports_tiles(problem, device):
+        return reason
+    smallest = -(-problem.m // 64) * -(-problem.n // 64)
+    if smallest <= device.sm_count and not device.is_interpreter:
+        return f"{smallest} tiles of 64x64 for {device.sm_count} multiprocessors: no program would take a second"
+    return None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, pointer_space.canonical, _expand)
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))
+        return {**tile, "GROUP_SIZE_M": (1,), "EPILOGUE_PARTS": (1, 2), "num_stages": (1,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (64, 128, 256),
+        "BLOCK_SIZE_N": (64, 128, 256),
+        "BLOCK_SIZE_K": (32, 64, 128, 256),
+        "GROUP_SIZE_M": tile_rules.GROUPS,
+        "EPILOGUE_PARTS": (1, 2),
+        "num_stages": (1,),
+        "num_warps": (4, 8),
+    }
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time, its groups of 8 rows."""
+
+    def estimated(config: Config) -> tuple[float, int, Config]:
+        block_m, block_n, block_k = rules.tile(config)
+        tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, 1, True)
+        return cycles(tile, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8), config
+
+    tried = space(problem, device).configs()
+    smallest = Config(NAME, **dict.fromkeys(TILE, 64), GROUP_SIZE_M=1, EPILOGUE_PARTS=1, num_stages=1, num_warps=4)
+    return min(tried, key=estimated, default=smallest)
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block: the pipeline and, beside it, the part of the tile that is on its way out."""
+    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem)
+
+
+def _stored_bytes(config: Config, problem: Problem) -> int:
+    block_m, block_n, _ = rules.tile(config)
+    return block_m * (block_n // config.integer("EPILOGUE_PARTS", 1)) * dtypes.ITEMSIZE[problem.out_dtype]
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    if device.is_interpreter:
+        yield config
+        return
+    stage = rules.tile_bytes(config, problem) + 8
+    deepest = (device.shared_bytes - 16 - _stored_bytes(config, problem)) // stage
+    for stages in range(max(2, deepest - 1), min(deepest, tma_space.DEEPEST) + 1):
+        yield config.replace(num_stages=stages)
+
+
+def _too_much_shared(config: Config, problem: Problem, device: Device) -> str | None:
+    needed = shared_bytes(config, problem, device)
+    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
+
+
+def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | None:
+    tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
+    if tiles_m * tiles_n > device.sm_count or device.is_interpreter:
+        return None
+    return f"{tiles_m * tiles_n} tiles for {device.sm_count} multiprocessors: no program takes a second"
+
+
+RULES = (
+    tile_rules.parameters(_axes, tile_rules.OPTIONAL),
+    Rule("shared memory", "shared_bytes; tests/compile", _too_much_shared, fatal=True),
+    Rule("tensor cores", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", tma_space.without_tensor_cores),
+    Rule("one tile each", "the shape itself", _one_tile_each),
+    *tma_space.TILE_RULES,
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=sources_of(tma_kernel, program, _static, descriptor, placement),
+)

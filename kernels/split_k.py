@@ -1,0 +1,112 @@
+"""The `split_k` kernel: several programs share a tile's sum; the last to come adds their parts in order.
+
+For outputs of few tiles and a long K. The result is the same bits each time, whoever comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import pointer, pointer_space, rules, splitting, tile_rules, tma
+from tuner.kernels.gemm import gemm_spec
+from tuner.kernels.launching import TILE, Launch
+from tuner.kernels.operands import Operands
+from tuner.problem import Problem
+from tuner.space import Rule, SearchSpace
+
+NAME = "split_k"
+VERSION = 1
+_SHORTEST_K = 256
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    launch = tma.tma_launch if splitting.by_tma(config) else pointer.pointer_launch
+    return (launch(operands, config),)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := pointer_space.supports(problem, device):
+        return reason
+    smallest = -(-problem.m // 128) * -(-problem.n // 256)
+    if smallest > 2 * device.sm_count and not device.is_interpreter:
+        return f"{smallest} tiles of 128x256 fill {device.sm_count} multiprocessors unsplit"
+    return None if problem.k >= _SHORTEST_K else f"K is {problem.k}: it splits sums of {_SHORTEST_K} and more"
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, expand=splitting.expand)
+
+
+def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    ways: tuple[Value, ...] = splitting.loads(problem, device)
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))
+        return {**tile, "LOADS": ways, "SPLIT_K": (2, 3), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (16, 32, 64, 128),
+        "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
+        "BLOCK_SIZE_K": (32, 64, 128, 256),
+        "LOADS": ways,
+        "num_warps": (4, 8),
+        **_amd(device),
+    }
+
+
+def _amd(device: Device) -> dict[str, tuple[Value, ...]]:
+    return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
+
+
+def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    anything = Problem(64, 64, 64)
+    return {**_axes(anything, device), "LOADS": ("pointer", "tma"), "SPLIT_K": (1,), "num_stages": (1,)}
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time."""
+    tried = space(problem, device).configs()
+    if tried:
+        return min(tried, key=lambda config: (splitting.estimated(config, problem, device), config))
+    tile = dict.fromkeys(TILE, rules.shortest_k(problem))
+    return Config(NAME, **tile, LOADS="pointer", SPLIT_K=2, num_stages=1, num_warps=4)
+
+
+def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
+    known = splitting.loads(problem, device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    return "SPLIT_K is 1: that is what the other kernels do" if config.integer("SPLIT_K", 1) == 1 else None
+
+
+RULES = (
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL),
+    Rule("loads", "kernels/tma_space.py, supports", _by_tma_without, fatal=True),
+    Rule("unsplit", "the kernel's own", _unsplit),
+    *splitting.RULES,
+    tile_rules.DOT_SIZE,
+    tile_rules.REGISTERS,
+    tile_rules.IDLE_WARPS,
+    tile_rules.TENSOR_CORE_SHAPE,
+    tile_rules.BELOW_WGMMA,
+    tile_rules.PADDING,
+    tile_rules.BEYOND_K,
+    tile_rules.SHORT_ROWS,
+    tile_rules.OBLONG,
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=(*pointer.SOURCES, *tma.SOURCES),
+    runtime_parameters=("SPLIT_K",),
+)

@@ -1,0 +1,138 @@
+"""Splitting a tile's sum along K over several programs: the axis SPLIT_K, its rules, and tiles loaded either way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernels import rules, tma_space
+from tuner.kernels.estimate import Tile, cycles
+from tuner.kernels.workspace import MOST_BYTES, MOST_TILES
+from tuner.problem import Problem
+from tuner.space import Rule
+
+SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
+_MOST_WAVES = 4
+_MOST_UNEVEN = 8
+"""Of its steps a split problem may lose an eighth to splits of unequal length."""
+
+
+def loads(problem: Problem, device: Device) -> tuple[str, ...]:
+    """Ways to load a problem's operands on a device: the values of the axis LOADS."""
+    return ("pointer",) if tma_space.supports(problem, device) else ("pointer", "tma")
+
+
+def by_tma(config: Config) -> bool:
+    """Whether a config loads through descriptors."""
+    return config.get("LOADS") == "tma"
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block, however it is loaded."""
+    if by_tma(config):
+        return tma_space.shared_bytes(config, problem, device)
+    return rules.shared_bytes(config, problem, device)
+
+
+def program_count(config: Config, problem: Problem) -> int:
+    """Programs of a launch."""
+    tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
+    return tiles_m * tiles_n * config.integer("SPLIT_K", 1)
+
+
+def estimated(config: Config, problem: Problem, device: Device) -> float:
+    """`estimate.cycles` of a config."""
+    block_m, block_n, block_k = rules.tile(config)
+    warps = config.integer("num_warps")
+    tile = Tile(
+        block_m,
+        block_n,
+        block_k,
+        config.integer("num_stages"),
+        warps,
+        rules.reads_shared(block_m, warps, problem, device),
+        config.integer("SPLIT_K", 1),
+        by_tma(config),
+    )
+    return cycles(tile, problem, device)
+
+
+def in_terms_of(view: Callable[[Config, Problem], tuple[Config, Problem]], rule: Rule) -> Rule:
+    """A rule about what the kernel sees, asked of what the caller sees."""
+
+    def rejects(config: Config, problem: Problem, device: Device) -> str | None:
+        return rule.rejects(*view(config, problem), device)
+
+    return Rule(rule.name, rule.source, rejects, fatal=rule.fatal)
+
+
+def _too_much_shared(config: Config, problem: Problem, device: Device) -> str | None:
+    needed = shared_bytes(config, problem, device)
+    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
+
+
+def _workspace(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    splits = config.integer("SPLIT_K", 1)
+    if splits == 1:
+        return None
+    tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
+    block_m, block_n, _ = rules.tile(config)
+    needed = tiles_m * tiles_n * splits * block_m * block_n * 4
+    if needed > MOST_BYTES:
+        return f"{needed} B of partial sums, at most {MOST_BYTES} are kept"
+    return f"{tiles_m * tiles_n} tiles, {MOST_TILES} have a counter" if tiles_m * tiles_n > MOST_TILES else None
+
+
+def _idle_split(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    splits, steps = config.integer("SPLIT_K", 1), rules.tile_counts(config, problem)[2]
+    each = -(-steps // splits)
+    if splits > 1 and (splits - 1) * each >= steps:
+        return f"{splits} splits of {steps} steps: one would have none"
+    if splits > 1 and each < 2:
+        return f"{splits} splits of {steps} steps: no load overlaps the sums"
+    if (splits * each - steps) * _MOST_UNEVEN > steps:
+        return f"{splits} splits of {steps} steps: the last has {steps - (splits - 1) * each}, the others {each}"
+    return None
+
+
+def _crowd(config: Config, problem: Problem, device: Device) -> str | None:
+    splits = config.integer("SPLIT_K", 1)
+    if splits == 1 or device.is_interpreter:
+        return None
+    programs = program_count(config, problem)
+    if programs // splits > 2 * device.sm_count:
+        return f"{programs // splits} tiles fill {device.sm_count} multiprocessors unsplit"
+    if 2 * programs < device.sm_count and rules.tile_counts(config, problem)[2] > 8 * splits:
+        return f"{programs} programs on {device.sm_count} multiprocessors: more splits fill them"
+    if programs > _MOST_WAVES * device.sm_count:
+        return f"{programs} programs on {device.sm_count} multiprocessors: fewer splits fill them"
+    return None
+
+
+def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A tile with every SPLIT_K and num_stages worth trying; of the problem as the kernel sees it."""
+    steps = rules.tile_counts(config, problem)[2]
+    stage = rules.tile_bytes(config, problem) + (8 if by_tma(config) else 0)
+    # mma.sync holds one step in registers: one stage more than there are buffers.
+    extra = not rules.reads_shared(config.integer("BLOCK_SIZE_M"), config.integer("num_warps"), problem, device)
+    for splits in (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS):
+        split = config.replace(SPLIT_K=splits)
+        if _idle_split(split, problem, device) or _crowd(split, problem, device):
+            continue
+        each = -(-steps // splits)
+        if device.is_interpreter:
+            yield split.replace(num_stages=1)
+            continue
+        for depth in sorted(tma_space.depths(stage, 16, each, device)):
+            yield split.replace(num_stages=min(each, depth) + (extra and depth < each))
+
+
+WORKSPACE = Rule("workspace", "kernels/workspace.py", _workspace, fatal=True)
+RULES = (
+    Rule("shared memory", "kernels/splitting.py, shared_bytes; tests/compile", _too_much_shared, fatal=True),
+    WORKSPACE,
+    Rule("idle split", "the shape itself", _idle_split),
+    Rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2", _crowd),
+)
+"""Of kernels that load either way and may split; of the problem as the kernel sees it."""

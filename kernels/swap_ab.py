@@ -1,0 +1,129 @@
+"""The `swap_ab` kernel: computes the transposed output, so that B's columns fill the tensor cores' 64 rows.
+
+For few rows of A. The config speaks of the problem (BLOCK_SIZE_M rows of A); the device sees both operands exchanged,
+and stores the tile transposed. With SPLIT_K above 1 sums are split as in `split_k`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import pointer, pointer_space, rules, splitting, tile_rules, tma
+from tuner.kernels.gemm import gemm_spec
+from tuner.kernels.launching import TILE, Launch
+from tuner.kernels.operands import Operands, exchanged
+from tuner.problem import Problem
+from tuner.space import Rule, SearchSpace
+
+NAME = "swap_ab"
+VERSION = 1
+_MOST_ROWS = 256
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    launch = tma.tma_launch if splitting.by_tma(config) else pointer.pointer_launch
+    return (launch(operands.exchanged(), seen(config), exchanged=True),)
+
+
+@functools.lru_cache(maxsize=65536)
+def seen(config: Config) -> Config:
+    """The config as the device sees it: of the transposed output."""
+    return config.replace(BLOCK_SIZE_M=config["BLOCK_SIZE_N"], BLOCK_SIZE_N=config["BLOCK_SIZE_M"])
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := pointer_space.supports(problem, device):
+        return reason
+    if problem.m > _MOST_ROWS:
+        return f"M is {problem.m}: beyond {_MOST_ROWS} rows of A fill the tensor cores themselves"
+    return None if problem.n >= 64 else f"N is {problem.n}: a tile has 64 columns"
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, expand=_expand)
+
+
+def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    ways: tuple[Value, ...] = splitting.loads(problem, device)
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,), "BLOCK_SIZE_K": (32,)}
+        return {**tile, "LOADS": ways, "SPLIT_K": (1, 2), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (8, 16, 32, 64, 128) if problem.m <= 8 else (16, 32, 64, 128),
+        "BLOCK_SIZE_N": (64, 128, 256),
+        "BLOCK_SIZE_K": (32, 64, 128, 256, 512),
+        "LOADS": ways,
+        "num_warps": (4, 8),
+        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+    }
+
+
+def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    return {**_axes(Problem(8, 64, 64), device), "LOADS": ("pointer", "tma"), "SPLIT_K": (1,), "num_stages": (1,)}
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time."""
+    tried = space(problem, device).configs()
+    if tried:
+        return min(tried, key=lambda c: (splitting.estimated(seen(c), exchanged(problem), device), c))
+    return Config(
+        NAME,
+        **{**dict.fromkeys(TILE, rules.shortest_k(problem)), "BLOCK_SIZE_N": 64},
+        LOADS="pointer",
+        SPLIT_K=1,
+        num_stages=1,
+        num_warps=4,
+    )
+
+
+def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
+    known = splitting.loads(problem, device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
+    return seen(config), exchanged(problem)
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    # Exchanging a second time gives the config back.
+    return (seen(split) for split in splitting.expand(seen(config), exchanged(problem), device))
+
+
+RULES = (
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL),
+    Rule("loads", "kernels/tma_space.py, supports", _by_tma_without, fatal=True),
+    *(
+        splitting.in_terms_of(_view, rule)
+        for rule in (
+            *splitting.RULES,
+            tile_rules.DOT_SIZE,
+            tile_rules.REGISTERS,
+            tile_rules.IDLE_WARPS,
+            tile_rules.TENSOR_CORE_SHAPE,
+            tile_rules.BELOW_WGMMA,
+            tile_rules.PADDING,
+            tile_rules.BEYOND_K,
+            tile_rules.SHORT_ROWS,
+            tile_rules.WAVES,
+        )
+    ),
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=(*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged),
+    runtime_parameters=("SPLIT_K",),
+)

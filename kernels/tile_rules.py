@@ -1,0 +1,199 @@
+"""Rules that the search spaces of all `tl.dot` kernels share: what such a tile cannot be, or is not worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tuner import dtype as dtypes
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import rules
+from tuner.problem import Problem
+from tuner.space import Rule
+
+GROUPS = (1, 4, 8, 16)
+OPTIONAL = ("GROUP_SIZE_M", "matrix_instr_nonkdim", "waves_per_eu", "kpack")
+"""Parameters that a config may leave out."""
+_MOST_WAVES = 16
+_MOST_OBLONG = 8
+
+
+def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], optional: tuple[str, ...] = ()) -> Rule:
+    """The rule that a config has a kernel's parameters and no others, each of a size the compiler takes.
+
+    Args:
+        axes: the kernel's, of a device.
+        optional: parameters that may be missing.
+    """
+
+    def malformed(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+        known = axes(device)
+        for name in known:
+            if name not in config and name not in optional:
+                return f"{name} is missing"
+        for name, value in config.items():
+            if name not in known:
+                return f"{name} is no parameter on {device.arch}"
+            if isinstance(known[name][0], (str, bool)):
+                if value not in known[name]:
+                    return f"{name} is {value!r}"
+                continue
+            lowest = 0 if name in ("GROUP_SIZE_M", "waves_per_eu") else 1
+            if isinstance(value, (str, bool)) or value < lowest:
+                return f"{name} is {value!r}"
+            if (name.startswith("BLOCK") or name == "num_warps") and value & (value - 1):
+                return f"{name} is {value}, no power of two"
+        return None
+
+    return Rule("parameters", "the kernel's own: tl.arange takes powers of two", malformed, fatal=True)
+
+
+def _dot_too_small(config: Config, problem: Problem, device: Device) -> str | None:
+    shortest = 1 if device.is_interpreter else rules.shortest_k(problem)
+    block_k = config.integer("BLOCK_SIZE_K")
+    return f"BLOCK_SIZE_K is {block_k}, {problem.a_dtype} needs {shortest}" if block_k < shortest else None
+
+
+def _registers(config: Config, problem: Problem, device: Device) -> str | None:
+    if device.is_interpreter:
+        return None
+    held, limit = rules.accumulator_registers(config, device), 128
+    if device.vendor == "amd":
+        limit = (
+            256  # a lane of CDNA has 512 registers, half of them for sums alone; a thread of NVIDIA's has 255 in all
+        )
+    elif rules.uses_mma_sync(config, problem, device):
+        limit = 64  # the operands of mma.sync lie in registers too
+    return f"a thread would hold {held:g} sums, {limit} fit" if held > limit else None
+
+
+def _too_many_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    block_m, block_n, _ = rules.tile(config)
+    warps = config.integer("num_warps")
+    if device.is_interpreter:
+        return None
+    if block_m * block_n < 256 * warps:
+        return f"{warps} warps for {block_m}x{block_n} sums: fewer than two instructions' worth each"
+    if warps > 4 and block_m * block_n < 64 * 4 * device.warp_size:
+        return f"{warps} warps for {block_m}x{block_n} sums: 4 hold them without spilling"
+    return None
+
+
+def _tensor_core_shape(config: Config, problem: Problem, device: Device) -> str | None:
+    block_m, _, _ = rules.tile(config)
+    asynchronous = device.capability in (90, 100, 103) and rules.uses_tensor_cores(problem)
+    if asynchronous and block_m >= 64 and config.integer("num_warps") < 4:
+        return f"{block_m} rows with {config.integer('num_warps')} warps: wgmma and tcgen05 need 4"
+    return None
+
+
+def _matrix_instruction(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    nonkdim = config.integer("matrix_instr_nonkdim", 0)
+    block_m, block_n, _ = rules.tile(config)
+    if nonkdim > min(block_m, block_n):
+        return f"matrix_instr_nonkdim {nonkdim} with {block_m}x{block_n}"
+    # Two warps, at least, of the larger instruction along either side; else its longer latency shows.
+    if nonkdim == 32 and min(block_m, block_n) < 64:
+        return f"matrix_instr_nonkdim 32 with {block_m}x{block_n}: one instruction across"
+    return None
+
+
+def _kpack(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    packed, block_k = config.integer("kpack", 1), config.integer("BLOCK_SIZE_K")
+    if problem.precision == "tf32" and packed == 2 and block_k < 32 and config.integer("matrix_instr_nonkdim") == 16:
+        return f"kpack 2 with BLOCK_SIZE_K {block_k}: the compiler fails"
+    return None
+
+
+def _padding(config: Config, problem: Problem, device: Device) -> str | None:
+    block_m, block_n, _ = rules.tile(config)
+    rows = rules.next_power_of_two(max(16, problem.m))
+    if dtypes.is_fp8(problem.a_dtype) and device.capability == 90:
+        rows = max(64, rows)  # below 64 rows Hopper's fp8 is upcast to fp16 and multiplied by mma.sync
+    columns = rules.next_power_of_two(max(16, problem.n))
+    if block_m > rows:
+        return f"BLOCK_SIZE_M is {block_m}, {rows} covers M"
+    return f"BLOCK_SIZE_N is {block_n}, {columns} covers N" if block_n > columns else None
+
+
+def _beyond_k(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    covering = rules.next_power_of_two(max(rules.shortest_k(problem), problem.k))
+    block_k = config.integer("BLOCK_SIZE_K")
+    return f"BLOCK_SIZE_K is {block_k}, {covering} covers K" if block_k > covering else None
+
+
+def _short_rows(config: Config, problem: Problem, device: Device) -> str | None:
+    block_k, size = config.integer("BLOCK_SIZE_K"), dtypes.ITEMSIZE[problem.a_dtype]
+    asynchronous = rules.uses_wgmma(config, problem, device) or rules.uses_tcgen05(config, problem, device)
+    # What passes through registers is held there: a shorter row leaves room for a larger tile.
+    shortest = 128 if asynchronous and rules.asynchronous_copies(problem) == 2 else 64
+    if device.is_interpreter or block_k * size >= min(shortest, problem.k * size):
+        return None
+    return f"BLOCK_SIZE_K of {block_k} loads {block_k * size} B of a row"
+
+
+def _waves(config: Config, problem: Problem, device: Device) -> str | None:
+    tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
+    waves = tiles_m * tiles_n / device.sm_count
+    block_m, block_n, _ = rules.tile(config)
+    if device.is_interpreter or waves <= _MOST_WAVES or block_m * block_n >= _largest(problem):
+        return None
+    return f"{waves:.0f} waves of {block_m}x{block_n} tiles: a larger tile loads each operand less often"
+
+
+def _largest(problem: Problem) -> int:
+    """Sums of a 128x128 tile, fewer where the shape itself is narrower or elements are loaded one by one."""
+    narrow = rules.next_power_of_two(max(16, min(problem.m, problem.n)))
+    return (128 if rules.asynchronous_copies(problem) == 2 else 64) * min(128, narrow)
+
+
+def _oblong(config: Config, problem: Problem, device: Device) -> str | None:
+    block_m, block_n, _ = rules.tile(config)
+    shorter, extent = (block_m, problem.m) if block_m <= block_n else (block_n, problem.n)
+    if device.is_interpreter or max(block_m, block_n) <= _MOST_OBLONG * shorter or extent <= shorter:
+        return None
+    return f"{block_m}x{block_n} loads more than a squarer tile of the same area"
+
+
+def _group_of_few(config: Config, problem: Problem, device: Device) -> str | None:
+    group = config.integer("GROUP_SIZE_M", 1)
+    tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
+    if group > 1 and tiles_m * tiles_n <= device.sm_count:
+        return f"GROUP_SIZE_M of {group} for {tiles_m * tiles_n} tiles, which all run at once"
+    return None
+
+
+def _below_wgmma(config: Config, problem: Problem, device: Device) -> str | None:
+    """Tiles without the asynchronous matrix instruction, where tiles with it fill the device."""
+    block_m, block_n, _ = rules.tile(config)
+    warps = config.integer("num_warps")
+    able = rules.reads_shared(64, 4, problem, device)
+    if not able or rules.reads_shared(block_m, warps, problem, device):
+        return None
+    filling = -(-problem.m // 64) * -(-problem.n // 64) >= device.sm_count
+    if problem.m >= 64 and (filling or "SPLIT_K" in config):
+        return f"{block_m}x{block_n} with {warps} warps is multiplied by mma.sync"
+    return None
+
+
+DOT_SIZE = Rule("dot size", "Triton's min_dot_size, NVIDIA backend", _dot_too_small, fatal=True)
+REGISTERS = Rule(
+    "registers",
+    "compiled for sm_90: 256 sums a thread always spilled, 128 sometimes; mma.sync: measured, see loads",
+    _registers,
+)
+IDLE_WARPS = Rule("idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", _too_many_warps)
+TENSOR_CORE_SHAPE = Rule("tensor core shape", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", _tensor_core_shape)
+BELOW_WGMMA = Rule("below wgmma", "PTX ISA: mma.sync has half the rate of wgmma or less", _below_wgmma)
+MATRIX_INSTRUCTION = Rule("matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", _matrix_instruction)
+KPACK = Rule("kpack", "compiled for gfx942: 16x16 xf32 packed twice takes 32 values of K", _kpack, fatal=True)
+PADDING = Rule("padding", "the shape itself: the rest of such a tile is masked", _padding)
+BEYOND_K = Rule("beyond K", "the shape itself", _beyond_k)
+SHORT_ROWS = Rule(
+    "short rows", "CUDA C++ Best Practices Guide, 32-byte sectors; PTX ISA, 128-byte swizzle", _short_rows
+)
+WAVES = Rule(
+    "waves", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile, tail effects vanish", _waves
+)
+OBLONG = Rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", _oblong)
+GROUP = Rule("group", "one wave of tiles shares the L2 in any order", _group_of_few)

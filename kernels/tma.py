@@ -1,0 +1,107 @@
+"""The `tma` kernel: one tile a program, loaded and stored through descriptors; and the launch its relatives share."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tuner.config import Config
+from tuner.kernels import tma_kernel
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import VECTOR_BYTES, Operands, placement
+from tuner.kernels.tma_space import NAME, default_config, space, supports_tiles
+from tuner.kernels.workspace import workspace
+from tuner.problem import Problem
+
+VERSION = 1
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    return (tma_launch(operands, config),)
+
+
+def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -> Launch:
+    """One launch of `tma_kernel.matmul_kernel`; with SPLIT_K above 1 in the config, of split sums.
+
+    Args:
+        operands: aligned to 16 bytes, see `operands.is_aligned`.
+        config: tile, GROUP_SIZE_M, SPLIT_K and the compiler's options.
+        exchanged: the operands are those of the transposed output: the bias runs along the rows.
+    """
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
+    grid, scalars, constants, options = _static(operands.problem, shape, config, transposed, exchanged)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    partials = counters = None
+    if len(grid) == 2:
+        elements = grid[0] * grid[1] * block_m * block_n
+        memory = workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)
+        partials, counters = memory.partials, memory.counters
+    arguments = (
+        descriptor(a, block_m, block_k),
+        descriptor(b, block_k, block_n),
+        descriptor(out, block_m, block_n),
+        operands.bias,
+        operands.scale_a,
+        operands.scale_b,
+        partials,
+        counters,
+        *scalars,
+    )
+    return Launch(tma_kernel.matmul_kernel, grid, arguments, constants, options)
+
+
+def descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A descriptor of a matrix as it is stored, of blocks [rows, columns] of the matrix as it is meant."""
+    block = [rows, columns]
+    if placement(matrix).transposed:
+        matrix, block = matrix.t(), [columns, rows]
+    lead = matrix.stride(0)
+    if matrix.shape[0] == 1:
+        # The stride of a dimension of one element is never used, but the hardware checks that 16 bytes divide it.
+        unit = VECTOR_BYTES // matrix.element_size()
+        lead = -(-matrix.shape[1] // unit) * unit
+    return TensorDescriptor(matrix, list(matrix.shape), [lead, 1], block)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem,
+    shape: tuple[int, int, int],
+    config: Config,
+    transposed: tuple[bool, bool, bool],
+    exchanged: bool,
+) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], dict[str, Any]]:
+    """Grid, integer arguments, constexprs and compiler options: all of a launch but its tensors."""
+    m, n, _ = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
+    constants = {
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
+        "BIAS_ALONG_M": exchanged,
+        **epilogue_constants(problem, block_k),
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    splits = config.integer("SPLIT_K", 1)
+    grid = (tiles_m * tiles_n,) if splits == 1 else (tiles_m * tiles_n, splits)
+    return grid, (*shape, group), constants, compiler_options(config)
+
+
+SOURCES = sources_of(tma_kernel, tma_launch, _static, descriptor, placement, workspace)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports_tiles,
+    space=space,
+    default_config=default_config,
+    sources=SOURCES,
+)
