@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.resources
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,18 @@ REQUIRED = ("m", "n", "k", "dtype", "layout")
 OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned")
 """Columns that a problem takes as they are; an empty cell means the problem's own default."""
 REMARKS = ("group", "note")
-"""Columns for people: read and left alone. Any other column is an error, for a misspelt one would be lost silently."""
+"""Columns for people: they change nothing that is measured. Any other column is an error, for a misspelt one would be
+lost silently."""
 
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A problem of a suite, and the groups it is in: none where the suite has no such column."""
+
+    problem: Problem
+    groups: tuple[str, ...]
 
 
 def names() -> list[str]:
@@ -26,7 +36,12 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str) -> list[Problem]:
-    """Read a suite: each problem once, in the file's order.
+    """The problems of a suite, as `entries` reads them."""
+    return [entry.problem for entry in entries(name_or_path)]
+
+
+def entries(name_or_path: str) -> list[Entry]:
+    """Read a suite: each problem once, in the file's order, with every group that a line puts it in.
 
     Args:
         name_or_path: a suite of the package ("demo"), or a CSV file. What ends in .csv or holds a slash is a file.
@@ -59,21 +74,24 @@ def _read(path: Path) -> str:
         raise SuiteError(f"cannot read the suite {path}: {e.strerror}") from e
 
 
-def _parse(name: str, text: str) -> list[Problem]:
+def _parse(name: str, text: str) -> list[Entry]:
     rows = _rows(name, text)
     line, header = next(rows, (0, []))
     if not header:
         raise SuiteError(f"{name} is empty: expected a line of column names, {','.join(REQUIRED)}")
     columns = _columns(f"{name} line {line}", header)
-    problems: dict[Problem, None] = {}
+    groups: dict[Problem, dict[str, None]] = {}
     for line, cells in rows:
         where = f"{name} line {line}"
         if len(cells) != len(columns):
             raise SuiteError(f"{where}: expected {len(columns)} values ({','.join(columns)}), found {len(cells)}")
-        problems[_problem(where, dict(zip(columns, cells, strict=True)))] = None
-    if not problems:
+        row = dict(zip(columns, cells, strict=True))
+        found = groups.setdefault(_problem(where, row), {})
+        if group := row.get("group"):
+            found[group] = None
+    if not groups:
         raise SuiteError(f"{name} names no problem: expected lines such as 4096,4096,1024,bfloat16,nt")
-    return list(problems)
+    return [Entry(problem, tuple(found)) for problem, found in groups.items()]
 
 
 def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:

@@ -101,3 +101,10 @@ def test_the_suites_of_the_package_hold_what_their_names_say():
         problems = suite.load(name)
         assert {(p.a_dtype, p.layout, p.aligned) for p in problems} == {("bfloat16", "nt", True)}
         assert (min(p.m for p in problems), max(p.m for p in problems)) == (1, largest)
+
+
+def test_a_problem_is_in_every_group_that_a_line_puts_it_in(write):
+    rows = "16,16,16,float16,nn,b\n16,16,32,float16,nn,\n16,16,16,fp16,nn,a\n16,16,16,float16,nn,b\n"
+    found = suite.entries(write(f"{HEADER},group\n{rows}"))
+    assert [(entry.problem.k, entry.groups) for entry in found] == [(16, ("b", "a")), (32, ())]
+    assert suite.load(write(f"{HEADER},group\n{rows}")) == [entry.problem for entry in found]

@@ -1,4 +1,4 @@
-"""The command line: `tuner run`, `show`, `lookup`, `export`, `db`, `doctor`. One module a command."""
+"""The command line: `tuner run`, `show`, `lookup`, `bench`, `export`, `db`, `doctor`. One module a command."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "Tune problems on this machine's GPU and keep every measurement.",
     "show": "List winners, trials, runs, devices or problems.",
     "lookup": "Say which config a problem would get, and why.",
+    "bench": "Time what a lookup gives beside torch and other tuners.",
     "export": "Write tuned tables that ship.",
     "db": "Upgrade, check or back up the database.",
     "doctor": "Say what is here and what is wrong with it.",

@@ -14,14 +14,13 @@ import click
 
 from tuner import suite as suites
 from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json
-from tuner.errors import DeviceError, UsageError
+from tuner.cli.target import gpus_of, warn_of_large
+from tuner.errors import UsageError
 from tuner.problem import Problem, parse_shape
 
 if TYPE_CHECKING:
     from tuner.sweep.report import Plan, Report
 
-LARGE_FLOPS = 2 * 512**3
-"""From here on the interpreter takes seconds to minutes a config."""
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -75,9 +74,9 @@ def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], dtype: str, layou
     problems += [Problem(*parse_shape(shape), dtype=dtype, layout=layout) for shape in shapes]
     if not problems:
         raise UsageError("no problem given: name some with --suite demo, --suite FILE.csv or --shape 4096x4096x1024")
-    gpus = _gpus(options["device"])
+    gpus = gpus_of(options["device"])
     if gpus == [None]:
-        _warn_of_large(problems)
+        warn_of_large(problems)
     if options["dry_run"]:
         return _dry_run(problems, gpus, _plan(options), options)
     return _run(problems, gpus, _plan(options), options)
@@ -116,16 +115,6 @@ def _dry_run(problems: Sequence[Problem], gpus: Sequence[int | None], plan: Plan
     return 0
 
 
-def _warn_of_large(problems: Sequence[Problem]) -> None:
-    large = [problem for problem in problems if problem.flops > LARGE_FLOPS]
-    if large:
-        click.echo(
-            f"too large for the interpreter to end soon: {len(large)} of {len(problems)} problems, {large[0]} for one; "
-            "--suite demo is made for it",
-            err=True,
-        )
-
-
 def _plan(options: dict[str, Any]) -> Plan:
     from tuner.sweep.report import Plan
     from tuner.sweep.search import STRATEGIES
@@ -137,29 +126,6 @@ def _plan(options: dict[str, Any]) -> Plan:
         fresh=options["fresh"],
         seed=options["seed"],
     )
-
-
-def _gpus(name: str) -> list[int | None]:
-    """CUDA indices of `--device`; [None] is the interpreter. Counts GPUs without opening a CUDA context."""
-    if name == "interpreter":
-        return [None]
-    import torch
-    from triton import knobs
-
-    count = 0 if knobs.runtime.interpret else torch.cuda.device_count()
-    if name == "auto":
-        if count:
-            return list(range(count))
-        why = "TRITON_INTERPRET is set" if knobs.runtime.interpret else "no GPU found"
-        click.echo(f"{why}: running on Triton's interpreter; its figures say nothing about a GPU", err=True)
-        return [None]
-    if not re.fullmatch(r"cuda:\d+(,cuda:\d+)*", name):
-        raise UsageError(f"unknown device {name!r}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
-    indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
-    if max(indices) >= count:
-        why = "TRITON_INTERPRET is set, unset it" if knobs.runtime.interpret else f"this machine has {count} GPUs"
-        raise DeviceError(f"no GPU {name}: {why}; or type --device interpreter")
-    return list(dict.fromkeys(indices))
 
 
 @contextmanager

@@ -25,6 +25,9 @@ _NUMBERS = {
     "configs",
     "to try",
     "known",
+    "rate",
+    "rows",
+    "95%",
 }
 
 
@@ -41,7 +44,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
 
     table = Table(box=None, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+        table.add_column(name, justify="right" if _is_number(name) else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     if not table.row_count:
@@ -51,6 +54,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, width=10_000)
     console.print(table)
+
+
+def _is_number(column: str) -> bool:
+    return column in _NUMBERS or column.endswith((" us", " s")) or column.startswith("vs ")
 
 
 def figures(winner: Winner) -> tuple[str, ...]:

@@ -1,0 +1,202 @@
+"""`tuner bench`: what a lookup gives, in paired rounds with torch's library and with other tuners."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner import suite as suites
+from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json
+from tuner.cli.target import gpus_of, warn_of_large
+from tuner.errors import TunerError, UsageError
+from tuner.problem import Problem, parse_shape
+
+if TYPE_CHECKING:
+    from tuner.contest.document import Report
+    from tuner.contest.score import Heat, Row
+
+RIVALS = ("vendor", "inductor", "autotune")
+CURVES = {"fp16": ("float16", "nn"), "fp8": ("float8_e4m3fn", "nt")}
+"""Dtype and layout of a curve; the only layout in which torch multiplies 8-bit floats is nt."""
+CURVE_SIZES = range(256, 4097, 128)
+
+
+class Rivals(click.ParamType[tuple[str, ...]]):
+    """Names with commas between them, each once, in the order of the report."""
+
+    name = "rivals"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The names."""
+        named = [part.strip() for part in str(value).split(",") if part.strip()]
+        if unknown := [name for name in named if name not in RIVALS]:
+            self.fail(f"{unknown[0]!r} is no rival: expected some of {','.join(RIVALS)}", param, ctx)
+        if not named:
+            self.fail(f"nobody to play against: expected some of {','.join(RIVALS)}", param, ctx)
+        return tuple(name for name in RIVALS if name in named)
+
+
+@click.command()
+@click.option(
+    "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
+)
+@click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated.")
+@dtype_option
+@layout_option
+@click.option(
+    "--curve",
+    "curves",
+    multiple=True,
+    type=click.Choice(list(CURVES)),
+    help="The squares 256 to 4096 in steps of 128; may be repeated.",
+)
+@click.option(
+    "--against",
+    type=Rivals(),
+    default="vendor",
+    show_default=True,
+    metavar="vendor,inductor,autotune",
+    help="Who plays beside the config that a lookup gives.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Paired rounds. [default: 30, on a GPU]")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write bench.json and charts (PNG) there.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cuda:0|interpreter",
+    help="auto: the first GPU; without one, Triton's interpreter.",
+)
+@db_option
+@json_option
+def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], dtype: str, layout: str, **options: Any) -> int:
+    """Time what a lookup gives beside torch's library, TorchInductor and triton.autotune.
+
+    All play in one process, in paired rounds. Nothing is tuned and no database is written: tune first, with tuner run.
+    Ctrl-C ends it; the rows that are done are shown and written.
+    """
+    problems = [Problem(*parse_shape(shape), dtype=dtype, layout=layout) for shape in shapes]
+    heats = _heats(suite_names, problems, options["curves"])
+    if not heats:
+        raise UsageError(
+            "no problem given: name some with --suite llm, --suite FILE.csv, --shape 4096x4096x1024 or --curve fp16"
+        )
+    gpu = _gpu(options["device"], heats)
+    if options["out"] is not None:
+        _prepare(options["out"])
+    if options["db"] is not None:
+        from tuner.runtime.lookup import use
+
+        use(options["db"])
+    return _bench(heats, gpu, options)
+
+
+def _bench(heats: Sequence[Heat], gpu: int | None, options: dict[str, Any]) -> int:
+    from tuner.cli.scoreboard import print_report
+    from tuner.contest.contest import Contest
+    from tuner.contest.document import Report, document
+
+    rows: list[Row] = []
+    ended: BaseException | None = None
+    with _sigterm_interrupts(), Contest(gpu, options["against"], rounds=options["rounds"]) as contest:
+        try:
+            _collect(contest, heats, rows)
+        except (KeyboardInterrupt, TunerError) as e:
+            # What was measured is shown and written first; then it ends as it would have.
+            ended = e
+        report = Report(
+            contest.device, contest.environment, options["against"], tuple(rows), unplayed=len(heats) - len(rows)
+        )
+    body = document(report, sys.argv)
+    if options["as_json"]:
+        print_json(body)
+    else:
+        print_report(report)
+    if options["out"] is not None and rows:
+        _write(report, body, options["out"])
+    if ended is not None:
+        raise ended
+    return 1 if any("tuner" in row.reasons for row in rows) else 0
+
+
+def _collect(contest: Any, heats: Sequence[Heat], rows: list[Row]) -> None:
+    """Play, a line on stderr for each row that is done; on a terminal also what is under way."""
+    from rich.console import Console
+
+    from tuner.cli.scoreboard import line
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    console.print(
+        f"{contest.device.name} ({contest.device.slug}), Triton {contest.environment.triton}, "
+        f"torch {contest.environment.torch}: {len(heats)} problem{'s' * (len(heats) != 1)}",
+        soft_wrap=True,
+    )
+    with console.status("") as status:
+        for row in contest.rows(heats, lambda problem, name: status.update(f"{problem}: {name}")):
+            rows.append(row)
+            console.print(f"[{len(rows)}/{len(heats)}] {line(row)}", soft_wrap=True)
+
+
+def _heats(suite_names: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[Heat]:
+    """Every problem once, with all the places that list it."""
+    from tuner.contest.score import Heat, Place
+
+    places: dict[Problem, dict[Place, None]] = {}
+    for name in suite_names:
+        suite = Path(name).stem
+        for entry in suites.entries(name):
+            for group in entry.groups or ("",):
+                places.setdefault(entry.problem, {})[Place(suite, group)] = None
+    for problem in problems:
+        places.setdefault(problem, {})[Place("shapes")] = None
+    for curve in curves:
+        dtype, layout = CURVES[curve]
+        for size in CURVE_SIZES:
+            problem = Problem(size, size, size, dtype=dtype, layout=layout)
+            places.setdefault(problem, {})[Place(f"curve-{curve}")] = None
+    return [Heat(problem, tuple(listed)) for problem, listed in places.items()]
+
+
+def _gpu(name: str, heats: Sequence[Heat]) -> int | None:
+    if "," in name:
+        raise UsageError(f"--device {name}: a bench plays on one GPU, for instance --device cuda:0")
+    gpu = gpus_of(name)[0]
+    if gpu is None:
+        if name == "interpreter":
+            click.echo("Triton's interpreter: its figures say nothing about a GPU", err=True)
+        warn_of_large([heat.problem for heat in heats])
+    return gpu
+
+
+def _prepare(folder: Path) -> None:
+    """Whatever would keep the files from being written is told before anything is measured."""
+    from tuner.contest import chart
+    from tuner.contest.document import make_folder
+
+    chart.require()
+    make_folder(folder)
+
+
+def _write(report: Report, body: dict[str, Any], folder: Path) -> None:
+    from tuner.contest import chart
+    from tuner.contest.document import write_json
+
+    write_json(folder / "bench.json", body)
+    written = [folder / "bench.json", *chart.draw(report, folder)]
+    click.echo(f"wrote {', '.join(str(path) for path in written)}", err=True)
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """A batch system's SIGTERM is Ctrl-C to the block."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
