@@ -1,4 +1,4 @@
-"""The kernel itself, through its KernelSpec: every config of a space is right, and nothing is written outside."""
+"""The pointer kernel itself, through its KernelSpec: what test_numerics.py, which tries every kernel, leaves out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from tuner import Problem
 from tuner.config import Config
-from tuner.device import INTERPRETER
 from tuner.kernels.pointer import SPEC
 from tuner.sweep import verify
 
@@ -24,14 +23,6 @@ def checked(problem: Problem, config: Config, seed: int = 0) -> verify.Check:
     verify.poison(inputs)
     SPEC.launch(inputs, config)
     return verify.check(inputs, SPEC.reference(inputs), problem.k, SPEC.tolerance(problem))
-
-
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_every_config_of_the_space_is_right_and_keeps_inside_its_output(problem):
-    configs = SPEC.space(problem, INTERPRETER).configs()
-    assert 1 <= len(configs) <= 27
-    for config in configs[:: max(1, len(configs) // 6)]:
-        assert checked(problem, config).failure is None, str(config)
 
 
 @pytest.mark.parametrize("group", [0, 1, 3, 4, 16])

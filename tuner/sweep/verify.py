@@ -76,10 +76,15 @@ def error(output: torch.Tensor, reference: torch.Tensor, k: int) -> float:
 
 
 def _stray(inputs: Inputs) -> bool:
-    flat, output = _bytes(inputs.buffer), inputs.output
-    start = output.data_ptr() - inputs.buffer.data_ptr()
-    end = start + output.numel() * output.element_size()
-    return bool((flat[:start] != POISON).any()) or bool((flat[end:] != POISON).any())
+    import torch
+
+    output = inputs.output
+    # Poison as a whole number of the output's width: all bits set is -1.
+    word = {1: torch.int8, 2: torch.int16, 4: torch.int32}[output.element_size()]
+    around = inputs.buffer.view(-1).view(word).clone()
+    offset = (output.data_ptr() - inputs.buffer.data_ptr()) // output.element_size()
+    around.as_strided(output.shape, output.stride(), offset).fill_(-1)
+    return bool((around != -1).any())
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
