@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 from tuner.config import Config
@@ -18,6 +19,7 @@ _MOST_UNEVEN = 8
 """Of its steps a split problem may lose an eighth to splits of unequal length."""
 
 
+@functools.lru_cache(maxsize=1024)
 def loads(problem: Problem, device: Device) -> tuple[str, ...]:
     """Ways to load a problem's operands on a device: the values of the axis LOADS."""
     return ("pointer",) if tma_space.supports(problem, device) else ("pointer", "tma")

@@ -31,7 +31,7 @@ def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], option
         for name in known:
             if name not in config and name not in optional:
                 return f"{name} is missing"
-        for name, value in config.items():
+        for name, value in config.pairs:
             if name not in known:
                 return f"{name} is no parameter on {device.arch}"
             if isinstance(known[name][0], (str, bool)):
