@@ -27,7 +27,7 @@ from typing import Any
 
 import record
 from attempts import Attempt
-from covering import SIZES, Case, Coverage
+from covering import SIZES, VIEWS, Case, Coverage
 from launchers import Launchers
 
 from tuner import registry
@@ -105,7 +105,7 @@ class Session:
     def run(self, cases: Iterator[Case], deadline: float, in_flight: int) -> bool:
         """Whether all cases came to an end before the deadline (of `time.monotonic`)."""
         while time.monotonic() < deadline:
-            for case in itertools.islice(cases, min(20, AHEAD - len(self._compiling))):
+            for case in itertools.islice(cases, min(5, AHEAD - len(self._compiling))):
                 self._compiling.append((case, self._request(case)))
             if self.compiles:
                 self.compiles.mend()
@@ -197,6 +197,8 @@ def plan(args: argparse.Namespace, device: Device) -> tuple[dict[str, Tally], It
     specs = {f"{op}/{name}": spec for (op, name), spec in sorted(registry.specs().items())}
     if args.again:
         return {name: Tally(None) for name in specs}, failed_before(args.again)
+    if unknown := {spec.op for spec in specs.values()} - set(VIEWS):
+        sys.exit(f"no problems are drawn for the op {', '.join(unknown)}: add it to EXTRAS and VIEWS of covering.py")
     sizes = tuple(int(size) for size in args.sizes.split(","))
     coverages = {
         name: Coverage(spec, device, (sizes, sizes, sizes), configs=args.configs, seed=args.seed)
@@ -230,6 +232,7 @@ def report(session: Session, *, complete: bool, begin: float) -> dict[str, Any]:
         "worst_error_over_tolerance": finite(max((tally.worst[0] for tally in tallies.values()), default=0.0)),
         "stray_writes": sum(tally.stray for tally in tallies.values()),
         "nondeterministic": sum(tally.unrepeatable for tally in tallies.values()),
+        "serve_nothing_here": sorted({f"{op}/{name}" for op, name in registry.specs()} - set(tallies)),
         "not_built": len(session.not_built),
         "failures": len(session.failures),
     }
