@@ -15,9 +15,8 @@ from tuner.device import Device
 from tuner.kernels import rules, tile_rules, tma_kernel, tma_space
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
-from tuner.kernels.operands import Operands, placement
-from tuner.kernels.persistent_tma import multiprocessors
-from tuner.kernels.tma import descriptor
+from tuner.kernels.operands import Operands, placement, row_alignment
+from tuner.kernels.tma import descriptor, destination, destination_strides
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
@@ -32,7 +31,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     a, b, out = operands.a, operands.b, operands.out
     shape = (a.shape[0], b.shape[1], a.shape[1])
-    transposed = (placement(a).transposed, placement(b).transposed)
+    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
     tiles, group, constants, options = _static(operands.problem, shape, config, transposed)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     rest = constants["BLOCK_SIZE_N_REST"]
@@ -40,22 +39,21 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),
         descriptor(b, block_k, rest),
-        descriptor(out, block_m, block_n),
-        descriptor(out, block_m, rest),
+        destination(out, block_m, block_n),
+        destination(out, block_m, rest),
         operands.bias,
         operands.scale_a,
         operands.scale_b,
         *shape,
+        *destination_strides(out),
         group,
     )
-    if constants["PERSISTENT"]:
-        tiles = min(tiles, multiprocessors(a.device.index if a.device.type == "cuda" else None))
     return (Launch(tma_kernel.composite_kernel, (tiles,), arguments, constants, options),)
 
 
 @functools.lru_cache(maxsize=4096)
 def _static(
-    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool]
+    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool]
 ) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Tiles, GROUP_SIZE_M, constexprs and compiler options."""
     m, n, _ = shape
@@ -65,8 +63,7 @@ def _static(
     constants = {
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "BLOCK_SIZE_N_REST": rest,
-        "PERSISTENT": bool(config["PERSISTENT"]),
-        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         **epilogue_constants(problem, block_k),
     }
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
@@ -88,15 +85,13 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,), "BLOCK_SIZE_K": (32,)}
-        launched: dict[str, tuple[Value, ...]] = {"PERSISTENT": (False,), "num_stages": (1,), "num_warps": (4,)}
-        return {**tile, "BLOCK_SIZE_N_REST": (32,), **launched}
+        return {**tile, "BLOCK_SIZE_N_REST": (32,), "num_stages": (1,), "num_warps": (4,)}
     return {
         "BLOCK_SIZE_M": (64, 128, 256),
         "BLOCK_SIZE_N": (64, 128, 256),
         "BLOCK_SIZE_N_REST": (32, 64, 128),
         "BLOCK_SIZE_K": (32, 64, 128),
         "GROUP_SIZE_M": tile_rules.GROUPS,
-        "PERSISTENT": (False, True),
         "num_stages": (1,),
         "num_warps": (4, 8),
     }
@@ -114,7 +109,6 @@ def default_config(problem: Problem, device: Device) -> Config:
     smallest = Config(
         NAME,
         **{**dict.fromkeys(TILE, 64), "BLOCK_SIZE_N_REST": 32},
-        PERSISTENT=False,
         num_stages=1,
         num_warps=4,
     )
@@ -122,10 +116,14 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block: the pipeline with two barriers a stage and, beside it, the tile on its way out."""
+    """Shared memory of one block: the pipeline with two barriers a stage, or the wider part on its way out."""
     stages = config.integer("num_stages")
     barriers = -(-8 * stages // 16) * 16 + 8 * stages + 16 * (device.capability >= 100)
-    return stages * _stage_bytes(config, problem) + barriers + _stored_bytes(config, problem)
+    pipeline = stages * _stage_bytes(config, problem) + barriers
+    if problem.a_dtype == "float32":
+        # As in `tma`: the two do not share memory.
+        return pipeline + config.integer("BLOCK_SIZE_M") * _width(config) * dtypes.ITEMSIZE[problem.out_dtype]
+    return max(pipeline, _stored_bytes(config, problem))
 
 
 def _width(config: Config) -> int:
@@ -142,7 +140,8 @@ def _stage_bytes(config: Config, problem: Problem) -> int:
 
 
 def _stored_bytes(config: Config, problem: Problem) -> int:
-    return config.integer("BLOCK_SIZE_M") * _width(config) * dtypes.ITEMSIZE[problem.out_dtype]
+    block_m, block_n, _ = rules.tile(config)
+    return block_m * block_n * dtypes.ITEMSIZE[problem.out_dtype]
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -151,7 +150,10 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     if device.is_interpreter:
         yield config
         return
-    deepest = (device.shared_bytes - 16 - _stored_bytes(config, problem)) // (_stage_bytes(config, problem) + 24)
+    other = 16
+    if problem.a_dtype == "float32":
+        other += config.integer("BLOCK_SIZE_M") * _width(config) * dtypes.ITEMSIZE[problem.out_dtype]
+    deepest = (device.shared_bytes - other) // (_stage_bytes(config, problem) + 24)
     steps = rules.tile_counts(config, problem)[2]
     deepest = min(deepest, steps, tma_space.DEEPEST)
     for stages in range(max(2, deepest - 1), deepest + 1):
@@ -178,8 +180,6 @@ def _waves(config: Config, problem: Problem, device: Device) -> str | None:
     waves = _tiles(config, problem) / device.sm_count
     if waves > _MOST_WAVES:
         return f"{waves:.0f} waves: the last one hardly counts"
-    if config["PERSISTENT"] and waves <= 1:
-        return "persistent, with no second tile to take"
     return None
 
 
@@ -219,5 +219,5 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=sources_of(tma_kernel, program, _static, descriptor, placement),
+    sources=sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment),
 )

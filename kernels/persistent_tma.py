@@ -14,8 +14,8 @@ from tuner.kernels import pointer_space, rules, tile_rules, tma_kernel, tma_spac
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
-from tuner.kernels.operands import Operands, placement
-from tuner.kernels.tma import descriptor
+from tuner.kernels.operands import Operands, placement, row_alignment
+from tuner.kernels.tma import descriptor, destination, destination_strides
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
@@ -27,17 +27,18 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     a, b, out = operands.a, operands.b, operands.out
     shape = (a.shape[0], b.shape[1], a.shape[1])
-    transposed = (placement(a).transposed, placement(b).transposed)
+    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
     tiles, group, constants, options = _static(operands.problem, shape, config, transposed)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     arguments = (
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),
-        descriptor(out, block_m, block_n // constants["EPILOGUE_PARTS"]),
+        destination(out, block_m, block_n // constants["EPILOGUE_PARTS"]),
         operands.bias,
         operands.scale_a,
         operands.scale_b,
         *shape,
+        *destination_strides(out),
         group,
     )
     grid = (min(tiles, multiprocessors(a.device.index if a.device.type == "cuda" else None)),)
@@ -52,7 +53,7 @@ def multiprocessors(index: int | None) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _static(
-    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool]
+    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool]
 ) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Tiles, GROUP_SIZE_M, constexprs and compiler options."""
     m, n, _ = shape
@@ -60,7 +61,7 @@ def _static(
     tiles_m = -(-m // block_m)
     constants = {
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
-        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
         **epilogue_constants(problem, block_k),
     }
@@ -158,5 +159,5 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=sources_of(tma_kernel, program, _static, descriptor, placement),
+    sources=sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment),
 )

@@ -12,7 +12,7 @@ from tuner.config import Config
 from tuner.kernels import tma_kernel
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
-from tuner.kernels.operands import VECTOR_BYTES, Operands, placement
+from tuner.kernels.operands import VECTOR_BYTES, Operands, placement, row_alignment
 from tuner.kernels.tma_space import NAME, default_config, space, supports_tiles
 from tuner.kernels.workspace import workspace
 from tuner.problem import Problem
@@ -29,14 +29,14 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
     """One launch of `tma_kernel.matmul_kernel`; with SPLIT_K above 1 in the config, of split sums.
 
     Args:
-        operands: aligned to 16 bytes, see `operands.is_aligned`.
+        operands: A and B as TMA takes them, see `operands.row_alignment`.
         config: tile, GROUP_SIZE_M, SPLIT_K and the compiler's options.
         exchanged: the operands are those of the transposed output: the bias runs along the rows.
     """
     a, b, out = operands.a, operands.b, operands.out
     shape = (a.shape[0], b.shape[1], a.shape[1])
     transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
-    grid, scalars, constants, options = _static(operands.problem, shape, config, transposed, exchanged)
+    grid, group, constants, options = _static(operands.problem, shape, config, transposed, exchanged)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     partials = counters = None
     if len(grid) == 2:
@@ -46,13 +46,15 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
     arguments = (
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),
-        descriptor(out, block_m, block_n),
+        destination(out, block_m, block_n),
         operands.bias,
         operands.scale_a,
         operands.scale_b,
         partials,
         counters,
-        *scalars,
+        *shape,
+        *destination_strides(out),
+        group,
     )
     return Launch(tma_kernel.matmul_kernel, grid, arguments, constants, options)
 
@@ -70,6 +72,23 @@ def descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescripto
     return TensorDescriptor(matrix, list(matrix.shape), [lead, 1], block)
 
 
+def destination(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor | torch.Tensor:
+    """What a kernel stores blocks through: a descriptor, or the matrix itself where TMA cannot write it."""
+    return descriptor(matrix, rows, columns) if _written_by_tma(matrix) else matrix
+
+
+def destination_strides(matrix: torch.Tensor) -> tuple[int | None, int | None]:
+    """The strides to store by where there is no descriptor; None where there is."""
+    if _written_by_tma(matrix):
+        return None, None
+    row_stride, column_stride = matrix.stride()
+    return row_stride, column_stride
+
+
+def _written_by_tma(matrix: torch.Tensor) -> bool:
+    return row_alignment(matrix) >= VECTOR_BYTES
+
+
 @functools.lru_cache(maxsize=4096)
 def _static(
     problem: Problem,
@@ -77,8 +96,8 @@ def _static(
     config: Config,
     transposed: tuple[bool, bool, bool],
     exchanged: bool,
-) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], dict[str, Any]]:
-    """Grid, integer arguments, constexprs and compiler options: all of a launch but its tensors."""
+) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
+    """Grid, GROUP_SIZE_M, constexprs and compiler options."""
     m, n, _ = shape
     block_m, block_n, block_k = (config.integer(name) for name in TILE)
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
@@ -91,10 +110,10 @@ def _static(
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
     splits = config.integer("SPLIT_K", 1)
     grid = (tiles_m * tiles_n,) if splits == 1 else (tiles_m * tiles_n, splits)
-    return grid, (*shape, group), constants, compiler_options(config)
+    return grid, group, constants, compiler_options(config)
 
 
-SOURCES = sources_of(tma_kernel, tma_launch, _static, descriptor, placement, workspace)
+SOURCES = sources_of(tma_kernel, tma_launch, _static, descriptor, destination, placement, row_alignment, workspace)
 
 SPEC = gemm_spec(
     NAME,

@@ -5,7 +5,8 @@
 `composite_kernel`: a tile of two parts side by side that share their rows of A (kernel `composite_n`).
 
 What lies outside an operand is read as 0 and not stored. No size or stride is compiled in. What the arguments mean is
-said at `pointer_kernel.matmul_kernel`.
+said at `pointer_kernel.matmul_kernel`. An output that TMA cannot write (kernel `padded`) comes as a pointer with its
+strides; with a descriptor these are None.
 """
 
 from __future__ import annotations
@@ -24,19 +25,29 @@ def load(desc, row, column, TRANSPOSED: tl.constexpr):  # noqa: ANN201  jit bodi
 
 
 @triton.jit
-def store(desc, row, column, values, TRANSPOSED: tl.constexpr):  # noqa: ANN201
-    """Write a block of a matrix through a descriptor of it as it is stored."""
-    if TRANSPOSED:
-        desc.store([column, row], values.T)
+def store(c, row, column, values, M, N, stride_m, stride_n, TRANSPOSED: tl.constexpr):  # noqa: ANN201, PLR0917
+    """Write a block of a matrix [M, N] through a descriptor of it as it is stored, or by a pointer and its strides."""
+    if stride_m is not None:
+        offs_m = tl.arange(0, values.shape[0])
+        offs_n = tl.arange(0, values.shape[1])
+        inside = (offs_m < M - row)[:, None] & (offs_n < N - column)[None, :]
+        rows = (row + offs_m).to(tl.int64) * stride_m
+        columns = (column + offs_n).to(tl.int64) * stride_n
+        tl.store(c + rows[:, None] + columns[None, :], values, mask=inside)
+    elif TRANSPOSED:
+        c.store([column, row], values.T)
     else:
-        desc.store([row, column], values)
+        c.store([row, column], values)
 
 
-@triton.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"])
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
+    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
+)
 def matmul_kernel(  # noqa: ANN201, PLR0917
     a_desc,
     b_desc,
-    c_desc,
+    c,
     bias_ptr,
     a_scale_ptr,
     b_scale_ptr,
@@ -45,6 +56,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     M,
     N,
     K,
+    stride_cm,
+    stride_cn,
     GROUP_SIZE_M,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
@@ -68,6 +81,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     if partials_ptr is not None:
         first, beyond = steps_of_split(beyond)
 
+    out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     for step in range(first, beyond):
@@ -93,22 +107,27 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
             BIAS_ALONG_M,
             SCALING,
             ACTIVATION,
-            c_desc.dtype,
+            out_dtype,
         )
-        store(c_desc, start_m, start_n, values, C_TRANSPOSED)
+        store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
 
 
-@triton.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"])
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
+    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
+)
 def persistent_kernel(  # noqa: ANN201, PLR0917
     a_desc,
     b_desc,
-    c_desc,
+    c,
     bias_ptr,
     a_scale_ptr,
     b_scale_ptr,
     M,
     N,
     K,
+    stride_cm,
+    stride_cn,
     GROUP_SIZE_M,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
@@ -116,6 +135,7 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     EPILOGUE_PARTS: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
+    C_TRANSPOSED: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -128,6 +148,7 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     tiles_m = count_blocks(M, BLOCK_SIZE_M)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     steps = count_blocks(K, BLOCK_SIZE_K)
+    out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
@@ -153,9 +174,9 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
                 False,
                 SCALING,
                 ACTIVATION,
-                c_desc.dtype,
+                out_dtype,
             )
-            c_desc.store([start_m, start_n], values)
+            store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
         else:
             halves = tl.permute(tl.reshape(sums, (BLOCK_SIZE_M, 2, BLOCK_SIZE_N // 2)), (0, 2, 1))
             left, right = tl.split(halves)
@@ -171,9 +192,9 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
                 False,
                 SCALING,
                 ACTIVATION,
-                c_desc.dtype,
+                out_dtype,
             )
-            c_desc.store([start_m, start_n], values)
+            store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
             start_right = start_n + BLOCK_SIZE_N // 2
             values = finish(
                 right,
@@ -187,86 +208,87 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
                 False,
                 SCALING,
                 ACTIVATION,
-                c_desc.dtype,
+                out_dtype,
             )
-            c_desc.store([start_m, start_right], values)
+            store(c, start_m, start_right, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
 
 
-@triton.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"])
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
+    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
+)
 def composite_kernel(  # noqa: ANN201, PLR0917
     a_desc,
     b_desc,
     b_rest_desc,
-    c_desc,
-    c_rest_desc,
+    c,
+    c_rest,
     bias_ptr,
     a_scale_ptr,
     b_scale_ptr,
     M,
     N,
     K,
+    stride_cm,
+    stride_cn,
     GROUP_SIZE_M,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     BLOCK_SIZE_N_REST: tl.constexpr,
     BLOCK_SIZE_K: tl.constexpr,
-    PERSISTENT: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
+    C_TRANSPOSED: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
 ):
-    """Tiles of BLOCK_SIZE_N + BLOCK_SIZE_N_REST columns: widths between the powers of two that `tl.dot` takes."""
-    tiles_m = count_blocks(M, BLOCK_SIZE_M)
+    """One tile of BLOCK_SIZE_N + BLOCK_SIZE_N_REST columns: a width between the powers of two that `tl.dot` takes."""
     tiles_n = count_blocks(N, BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
-    steps = count_blocks(K, BLOCK_SIZE_K)
+    pid_m, pid_n = grouped(tl.program_id(0), count_blocks(M, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
+    start_m = pid_m * BLOCK_SIZE_M
+    start_n = pid_n * (BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
+    start_rest = start_n + BLOCK_SIZE_N
+    out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=PERSISTENT):
-        pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
-        start_m = pid_m * BLOCK_SIZE_M
-        start_n = pid_n * (BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
-        start_rest = start_n + BLOCK_SIZE_N
-        sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-        rest = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N_REST), dtype=sum_dtype)
-        for step in range(steps):
-            a = load(a_desc, start_m, step * BLOCK_SIZE_K, A_TRANSPOSED)
-            b = load(b_desc, step * BLOCK_SIZE_K, start_n, B_TRANSPOSED)
-            b_rest = load(b_rest_desc, step * BLOCK_SIZE_K, start_rest, B_TRANSPOSED)
-            sums = tl.dot(
-                a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
-            )
-            rest = tl.dot(
-                a, b_rest, rest, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
-            )
-        values = finish(
-            sums,
-            bias_ptr,
-            a_scale_ptr,
-            b_scale_ptr,
-            start_m,
-            start_n,
-            M - start_m,
-            N - start_n,
-            False,
-            SCALING,
-            ACTIVATION,
-            c_desc.dtype,
+    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
+    rest = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N_REST), dtype=sum_dtype)
+    for step in range(count_blocks(K, BLOCK_SIZE_K)):
+        a = load(a_desc, start_m, step * BLOCK_SIZE_K, A_TRANSPOSED)
+        b = load(b_desc, step * BLOCK_SIZE_K, start_n, B_TRANSPOSED)
+        b_rest = load(b_rest_desc, step * BLOCK_SIZE_K, start_rest, B_TRANSPOSED)
+        sums = tl.dot(a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype)
+        rest = tl.dot(
+            a, b_rest, rest, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
         )
-        c_desc.store([start_m, start_n], values)
-        values = finish(
-            rest,
-            bias_ptr,
-            a_scale_ptr,
-            b_scale_ptr,
-            start_m,
-            start_rest,
-            M - start_m,
-            N - start_rest,
-            False,
-            SCALING,
-            ACTIVATION,
-            c_desc.dtype,
-        )
-        c_rest_desc.store([start_m, start_rest], values)
+    values = finish(
+        sums,
+        bias_ptr,
+        a_scale_ptr,
+        b_scale_ptr,
+        start_m,
+        start_n,
+        M - start_m,
+        N - start_n,
+        False,
+        SCALING,
+        ACTIVATION,
+        out_dtype,
+    )
+    store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
+    values = finish(
+        rest,
+        bias_ptr,
+        a_scale_ptr,
+        b_scale_ptr,
+        start_m,
+        start_rest,
+        M - start_m,
+        N - start_rest,
+        False,
+        SCALING,
+        ACTIVATION,
+        out_dtype,
+    )
+    store(c_rest, start_m, start_rest, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
