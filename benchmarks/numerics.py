@@ -5,7 +5,8 @@
     python benchmarks/numerics.py --device interpreter --sizes 1,7,16,17,128,129,272 --limit-s 60 --out RESULT.json
 
 Compiles run on all cores but one, ahead of the launches. Launches run in processes that a fault may take down: the case
-is named, another process goes on. Exits 1 when a result is wrong, a launch fails, a default config does not compile or nothing ran.
+is named, another process goes on. Exits 1 when a result is wrong, a launch fails, a default config does not compile, or
+nothing ran.
 """
 
 from __future__ import annotations
