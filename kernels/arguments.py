@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from triton import knobs
 
 from tuner import dtype as dtypes
 from tuner.errors import InputError, ProblemError
-from tuner.kernels.operands import overlaps_itself, share_memory
-from tuner.kernels.pointer_space import DTYPES
+from tuner.kernels.operands import SCALE_GROUP, overlaps_itself, share_memory
+from tuner.kernels.pointer_space import DTYPES, outputs
 from tuner.kernels.precision import torch_precision
 from tuner.problem import ACTIVATIONS, PRECISIONS
 
 
-def check_tensors(a: object, b: object, bias: object, out: object) -> None:
-    """Each argument is a dense tensor; `bias` and `out` may be None."""
-    for name, tensor in (("a", a), ("b", b), ("bias", bias), ("out", out)):
+def check_tensors(**tensors: object) -> None:
+    """Each argument is a dense tensor; all but `a` and `b` may be None."""
+    for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor):
             if tensor.layout != torch.strided:
                 found = str(tensor.layout).removeprefix("torch.")
@@ -37,6 +39,13 @@ def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) 
             f"a {shown(a)} and b {shown(b)} do not fit: a's last size must be b's first; "
             "a weight stored [N, K] goes in as weight.t()"
         )
+    check_kinds(a, b)
+    if bias is not None:
+        check_bias(bias, a, b)
+
+
+def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
+    """a and b are of dtypes that are multiplied with each other, and on one device that a kernel runs on."""
     if (name := dtypes.name_of(a.dtype)) not in DTYPES:
         raise InputError(f"a is {name}: expected one of {', '.join(DTYPES)}; convert it with a.to(...)")
     if a.dtype != b.dtype and not (dtypes.is_fp8(name) and dtypes.is_fp8(dtypes.name_of(b.dtype))):
@@ -49,14 +58,12 @@ def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) 
         raise InputError(
             f"a is on {a.device}: expected a GPU; use a.cuda(), or set TRITON_INTERPRET=1 before importing triton"
         )
-    if bias is not None:
-        check_bias(bias, a, b)
 
 
 def check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """A bias is [N], contiguous, of a dtype that an epilogue adds."""
-    if bias.shape != b.shape[1:]:
-        raise InputError(f"bias has shape {shown(bias)}: expected [{b.shape[1]}], one value for each column of b")
+    if bias.shape != b.shape[-1:]:
+        raise InputError(f"bias has shape {shown(bias)}: expected [{b.shape[-1]}], one value for each column of b")
     if bias.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         name = dtypes.name_of(bias.dtype)
         raise InputError(f"bias is {name}: expected float32, float16 or bfloat16; use bias.to(...)")
@@ -66,21 +73,25 @@ def check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         raise InputError("bias is not contiguous: expected stride 1; use bias.contiguous()")
 
 
-def out_dtype_of(a: torch.Tensor, out: torch.Tensor | None, given: torch.dtype | str | None) -> torch.dtype:
+def out_dtype_of(
+    a: torch.Tensor, out: torch.Tensor | None, given: torch.dtype | str | None, scaling: str = "none"
+) -> torch.dtype:
     """The output's dtype: `out`'s, the one asked for, or torch's choice for a's dtype."""
     asked = _named(given) if isinstance(given, str) else given
+    known = outputs(dtypes.name_of(a.dtype), scaling)
     if asked is not None and not isinstance(asked, torch.dtype):
-        raise InputError(f"out_dtype is {asked!r}: expected a torch dtype or its name, one of {', '.join(DTYPES)}")
+        raise InputError(f"out_dtype is {asked!r}: expected a torch dtype or its name, one of {', '.join(known)}")
     if out is not None and asked is not None and out.dtype != asked:
         raise InputError(f"out is {dtypes.name_of(out.dtype)} and out_dtype {dtypes.name_of(asked)}: give one of them")
-    usual = dtypes.to_torch(dtypes.default_out(dtypes.name_of(a.dtype)))
+    usual = dtypes.to_torch(dtypes.default_out(dtypes.name_of(a.dtype), scaled=scaling != "none"))
     dtype = asked or usual
     # As torch has it: an output of another dtype than the operation's is a mistake unless the dtype was asked for.
     if out is not None and out.dtype != dtype:
         found, expected = dtypes.name_of(out.dtype), dtypes.name_of(dtype)
         raise InputError(f"out is {found}: expected {expected}; to have {found}, add out_dtype=torch.{found}")
-    if dtypes.name_of(dtype) not in DTYPES:
-        raise InputError(f"out_dtype is {dtypes.name_of(dtype)}: expected one of {', '.join(DTYPES)}")
+    if dtypes.name_of(dtype) not in known:
+        remedy = ", or scale_a and scale_b" if known == ("int32",) else ""
+        raise InputError(f"out_dtype is {dtypes.name_of(dtype)}: expected {_one_of(known)}{remedy}")
     return dtype
 
 
@@ -88,7 +99,11 @@ def _named(dtype: str) -> torch.dtype:
     try:
         return dtypes.to_torch(dtypes.canonical(dtype))
     except ProblemError:
-        raise InputError(f"out_dtype is {dtype!r}: expected one of {', '.join(DTYPES)}") from None
+        raise InputError(f"out_dtype is {dtype!r}: expected one of {', '.join(dtypes.ITEMSIZE)}") from None
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
 
 def precision_of(a: torch.Tensor, asked: str | None) -> str:
@@ -107,6 +122,73 @@ def activation_of(asked: str | None) -> str:
     if asked is not None and asked not in ACTIVATIONS:
         raise InputError(f"activation is {asked!r}: expected one of {', '.join(ACTIVATIONS)}")
     return asked or "none"
+
+
+def scales_of(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None
+) -> tuple[str, torch.Tensor | None, torch.Tensor | None]:
+    """The kind of scaling (`tuner.problem.SCALINGS`), and both scales as kernels take them (`Operands.scale_a`)."""
+    if scale_a is None or scale_b is None:
+        if scale_a is not scale_b:
+            missing, given = ("scale_a", "scale_b") if scale_a is None else ("scale_b", "scale_a")
+            raise InputError(f"{given} is given without {missing}: expected both; {missing} may be torch.ones(1)")
+        return "none", None, None
+    name = dtypes.name_of(a.dtype)
+    if name != "int8" and not dtypes.is_fp8(name):
+        raise InputError(f"scale_a is given and a is {name}: expected fp8 or int8 operands; leave the scales out")
+    for which, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale.dtype != torch.float32:
+            found = dtypes.name_of(scale.dtype)
+            raise InputError(f"{which} is {found}: expected float32; use {which}.float()")
+        if scale.device != a.device:
+            raise InputError(f"{which} is on {scale.device} and a on {a.device}: use {which}.to(a.device)")
+    kind = _scaling_kind(a, b, scale_a, scale_b)
+    if kind == "block":
+        if name == "int8":
+            raise InputError("scales of blocks are for fp8, a is int8: expected scales of rows, [M, 1] and [1, N]")
+        return kind, scale_a.reshape(-1, scale_a.shape[-1]), scale_b
+    scale_a, scale_b = scale_a.reshape(-1), scale_b.reshape(-1)
+    for which, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale.numel() > 1 and scale.stride(0) != 1:
+            raise InputError(f"{which} is not contiguous: expected stride 1; use {which}.contiguous()")
+    return kind, scale_a, scale_b
+
+
+def _scaling_kind(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> str:
+    leading, (k, n) = tuple(a.shape[:-1]), b.shape
+    rows, blocks_k, blocks_n = math.prod(leading), -(-k // SCALE_GROUP), -(-n // SCALE_GROUP)
+    if scale_a.numel() == scale_b.numel() == 1:
+        return "scalar"
+    by_row = tuple(scale_a.shape) in ((rows,), (rows, 1), leading, (*leading, 1))
+    if by_row and tuple(scale_b.shape) in ((n,), (1, n)):
+        return "row"
+    if tuple(scale_a.shape) in ((rows, blocks_k), (*leading, blocks_k)) and scale_b.shape == (blocks_k, blocks_n):
+        return "block"
+    raise InputError(
+        f"scale_a has shape {shown(scale_a)} and scale_b {shown(scale_b)}: expected one element each, [{rows}, 1] and "
+        f"[1, {n}], or [{rows}, {blocks_k}] and [{blocks_k}, {blocks_n}]; one scale for all rows goes in as "
+        "scale.expand(rows, 1).contiguous()"
+    )
+
+
+def fast_accum_of(a: torch.Tensor, asked: bool | None, scaling: str) -> bool | None:
+    """The fast accumulation asked for; None leaves it to the output's dtype."""
+    if asked is None:
+        return None
+    if not isinstance(asked, bool):
+        raise InputError(f"fast_accum is {asked!r}: expected True, False or None")
+    if not dtypes.is_fp8(name := dtypes.name_of(a.dtype)):
+        raise InputError(f"fast_accum is for fp8 operands, a is {name}: leave it out")
+    if asked and scaling == "block":
+        raise InputError("fast_accum cannot be with scales of blocks, which sum 128 products at a time: leave it out")
+    return asked
+
+
+def check_epilogue(dtype: torch.dtype, bias: torch.Tensor | None, activation: str) -> None:
+    """int32 sums take neither bias nor activation."""
+    if dtype == torch.int32 and (bias is not None or activation != "none"):
+        found = "bias" if bias is not None else "activation"
+        raise InputError(f"{found} is given and the result is int32: leave it out, or give scale_a and scale_b")
 
 
 def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.Tensor | None, ...]) -> None:
@@ -129,7 +211,7 @@ def check_gradients(*tensors: torch.Tensor | None) -> None:
     """No tensor asks for a gradient."""
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
         raise InputError(
-            "an operand requires a gradient, and matmul has none: call it under torch.no_grad() or use .detach()"
+            "an operand requires a gradient, and there is none: call it under torch.no_grad() or use .detach()"
         )
 
 

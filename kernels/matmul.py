@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,17 +15,35 @@ from tuner import registry
 from tuner.device import Device
 from tuner.kernels.arguments import (
     activation_of,
+    check_epilogue,
     check_gradients,
     check_operands,
     check_out,
     check_tensors,
+    fast_accum_of,
     out_dtype_of,
     precision_of,
+    scales_of,
 )
 from tuner.kernels.epilogue import activated, saturated
 from tuner.kernels.operands import Operands, is_aligned, placement
 from tuner.problem import Problem
 from tuner.runtime.lookup import lookup
+
+_Tensors = tuple[
+    torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None
+]
+
+
+class _Kind(NamedTuple):
+    """What a call asks for besides its tensors."""
+
+    has_bias: bool
+    activation: str
+    precision: str
+    scaling: str
+    fast_accum: bool | None
+
 
 _problems: dict[tuple[Any, ...], Problem] = {}
 _MOST_PROBLEMS = 8192
@@ -41,8 +59,13 @@ def matmul(
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | str | None = None,
     precision: str | None = None,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    fast_accum: bool | None = None,
 ) -> torch.Tensor:
-    """activation(a @ b + bias) by a tuned Triton kernel, summed in float32, on a's device and current stream.
+    """activation(scaled(a @ b) + bias) by a tuned Triton kernel, on a's device and current stream.
+
+    Sums are float32, those of int8 int32.
 
     The config comes from `tuner.lookup`; nothing is measured and nothing written. Sizes of 0 give what torch gives.
 
@@ -52,8 +75,15 @@ def matmul(
         bias: [N], float32, float16 or bfloat16.
         activation: relu, leaky_relu (slope 0.01), gelu (tanh form), silu; None or "none" for none.
         out: [..., M, N] to write into, any strides without overlap.
-        out_dtype: of the result, or its name; torch's choice unless given (bfloat16 for 8-bit operands).
+        out_dtype: of the result, or its name; torch's choice unless given (bfloat16 for fp8 and scaled int8, int32 for
+            int8 without scales).
         precision: of float32 operands, "ieee", "tf32" or "tf32x3"; torch's own setting unless given.
+        scale_a, scale_b: float32 factors of fp8 or int8 operands, given together: one element each; [M, 1] and [1, N],
+            one for each row of `a` and column of `b`; or, fp8 only, [M, ceil(K/128)] and [ceil(K/128), ceil(N/128)],
+            one for each 1x128 block of `a` and 128x128 block of `b` (a weight's scales go in as `scales.t()`). Those of
+            `a` may have its leading dimensions.
+        fast_accum: of fp8 operands, torch._scaled_mm's use_fast_accum: Hopper's tensor cores sum all of K, in about 14
+            bits. Unless given, only where the output's dtype does not show it (docs/numerics.md).
 
     Returns:
         `out`, or a new tensor [..., M, N].
@@ -63,21 +93,24 @@ def matmul(
             that ask for a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
-    check_tensors(a, b, bias, out)
+    check_tensors(a=a, b=b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b)
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
     a, b = a.resolve_neg(), b.resolve_neg()
     bias = None if bias is None else bias.resolve_neg()
     check_operands(a, b, bias)
+    scaling, scale_a, scale_b = scales_of(a, b, scale_a, scale_b)
     shape = (*a.shape[:-1], b.shape[1])
-    dtype = out_dtype_of(a, out, out_dtype)
+    dtype = out_dtype_of(a, out, out_dtype, scaling)
     precision = precision_of(a, precision)
     activation = activation_of(activation)
+    fast_accum = fast_accum_of(a, fast_accum, scaling)
+    check_epilogue(dtype, bias, activation)
     if out is None:
         result = torch.empty(shape, dtype=dtype, device=a.device)
     else:
-        check_out(out, shape, (a, b, bias))
+        check_out(out, shape, (a, b, bias, scale_a, scale_b))
         result = out
-    check_gradients(a, b, bias, out)
+    check_gradients(a, b, bias, out, scale_a, scale_b)
     rows = math.prod(shape[:-1])
     a2, result2 = a, result
     if a.dim() != 2:
@@ -89,44 +122,31 @@ def matmul(
     if a2.shape[1] == 0:
         result2.copy_(_of_nothing(result2, bias, activation))
     else:
-        _launch(a2, b, result2, bias, activation=activation, precision=precision)
+        kind = _Kind(bias is not None, activation, precision, scaling, fast_accum)
+        _launch((a2, b, result2, bias, scale_a, scale_b), kind)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
 
 
-def _launch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor,
-    bias: torch.Tensor | None,
-    *,
-    activation: str,
-    precision: str,
-) -> None:
-    problem = _problem(a, b, out, has_bias=bias is not None, activation=activation, precision=precision)
+def _launch(tensors: _Tensors, kind: _Kind) -> None:
+    a, b, out, bias, scale_a, scale_b = tensors
+    problem = _problem(a, b, out, kind)
     index = a.device.index if a.device.type == "cuda" else None
     match = lookup(problem, _device(index))
     spec = registry.find("matmul", match.kernel)
     # Triton launches on the current device, which may be another one than the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
     with guard:
-        spec.launch(Operands(a, b, out, bias, problem, out), match.config)
+        spec.launch(Operands(a, b, out, bias, problem, out, scale_a, scale_b), match.config)
 
 
-def _problem(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, has_bias: bool, activation: str, precision: str
-) -> Problem:
+def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -> Problem:
     tensors = (a, b, out)
-    key = (
-        *((t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors),
-        has_bias,
-        activation,
-        precision,
-    )
+    key = (*((t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors), kind)
     problem = _problems.get(key)
     if problem is None:
-        parts = [*(["bias"] if has_bias else []), *([activation] if activation != "none" else [])]
+        parts = [*(["bias"] if kind.has_bias else []), *([kind.activation] if kind.activation != "none" else [])]
         problem = Problem(
             a.shape[0],
             b.shape[1],
@@ -138,7 +158,9 @@ def _problem(
             # A transposed output is written element by element, whatever its address.
             aligned=is_aligned(*tensors) and out.stride(1) == 1,
             epilogue="+".join(parts) or "none",
-            precision=precision,
+            precision=kind.precision,
+            scaling=kind.scaling,
+            fast_accum=kind.fast_accum,
         )
         if len(_problems) >= _MOST_PROBLEMS:
             _problems.clear()

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from tuner import dtype as dtypes
 from tuner.kernels.epilogue import activated, saturated
+from tuner.kernels.operands import SCALE_GROUP, Operands
 from tuner.problem import Problem
 
 if TYPE_CHECKING:
     import torch
-
-    from tuner.kernels.operands import Operands
 
 ROUNDOFF = {
     "float32": 2.0**-24,
@@ -23,6 +22,7 @@ ROUNDOFF = {
     "bfloat16": 2.0**-8,
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
+    "int32": 0.0,
 }
 """Largest relative error of rounding to a dtype: half its spacing at 1."""
 OPERAND_ERROR = {"default": 0.0, "ieee": 0.0, "tf32": 2.0**-9, "tf32x3": 2.0**-18}
@@ -30,15 +30,21 @@ OPERAND_ERROR = {"default": 0.0, "ieee": 0.0, "tf32": 2.0**-9, "tf32x3": 2.0**-1
 
 tf32 cuts both operands to 10 bits of fraction (2^-10 each); tf32x3 adds the cut parts back, but for their product.
 """
-PRECISE_OUTPUTS = ("float32", "float16")
-"""Outputs fine enough to show what Hopper's fp8 accumulators lose: their sums move to float32 registers on the way."""
+_SCALE_ERROR = 3 * 2.0**-24
+"""Of converting an int32 sum to float32 and multiplying it by two scales."""
 _STEEPEST_ACTIVATION = 1.13
 
 
 def reference(operands: Operands) -> torch.Tensor:
     """The result in float64 [M, N]; outside an 8-bit output's range it is the nearest end, as the kernels store."""
     problem = operands.problem
-    result = operands.a.double() @ operands.b.double()
+    a, b = operands.a.double(), operands.b.double()
+    if operands.scale_a is None or operands.scale_b is None:
+        result = a @ b
+    elif problem.scaling == "block":
+        result = (a * _spread(operands.scale_a, a, rows=1)) @ (b * _spread(operands.scale_b, b, rows=SCALE_GROUP))
+    else:
+        result = (a @ b) * operands.scale_a.double().view(-1, 1) * operands.scale_b.double()
     if operands.bias is not None:
         result += operands.bias.double()
     return saturated(activated(result, problem.activation), problem.out_dtype)
@@ -49,18 +55,27 @@ def tolerance(problem: Problem) -> float:
 
     The measure is max |out - reference| / (sqrt(K) + 1) over operands N(0, 1). The rule is the sum of what rounding the
     output costs at the largest value to be expected, what reading the operands costs there, and what accumulating
-    costs.
+    costs, and what scaling costs. Scales are at most 1: they make no result larger. int32 is exact.
     """
+    if problem.out_dtype == "int32":
+        return 0.0
     peak = _peak(problem.k)
     reading = OPERAND_ERROR[problem.precision] * peak
-    return ROUNDOFF[problem.out_dtype] * peak + _STEEPEST_ACTIVATION * (reading + _accumulation(problem))
+    scaling = 0.0 if problem.scaling == "none" else _SCALE_ERROR * peak
+    return ROUNDOFF[problem.out_dtype] * peak + _STEEPEST_ACTIVATION * (reading + _accumulation(problem) + scaling)
 
 
 def max_imprecise(problem: Problem, block_size_k: int) -> int | None:
     """How many products Hopper's fp8 tensor cores may add up by themselves (None: all of K)."""
-    if dtypes.is_fp8(problem.a_dtype) and problem.out_dtype in PRECISE_OUTPUTS:
+    if dtypes.is_fp8(problem.a_dtype) and not problem.fast_accum:
         return min(128, block_size_k)
     return None
+
+
+def _spread(scales: torch.Tensor, like: torch.Tensor, *, rows: int) -> torch.Tensor:
+    """Scales of blocks, one for each element: of `rows` rows and 128 columns, or of 128 rows and 128 columns."""
+    spread = scales.double().repeat_interleave(rows, 0).repeat_interleave(SCALE_GROUP, 1)
+    return spread[: like.shape[0], : like.shape[1]]
 
 
 def _peak(k: int) -> float:

@@ -14,9 +14,13 @@ from tuner.problem import Problem
 
 VECTOR_BYTES = 16
 """The widest load of one thread, and what cp.async and TMA ask of an address."""
+SCALE_GROUP = 128
+"""Neighbours that share a scale with scaling "block": along K, and columns of B too."""
 ROW_BYTES = 128
 """Rows whose length is a multiple of this begin at whole cache lines: TMA reads others 20 to 60% slower."""
 _GUARD_BYTES = 256
+_INT8_UNIT = 1 / 73.9
+"""Over the spread of all 256 values, sqrt((256² - 1) / 12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Operands:
         bias: [N] or None.
         problem: what is computed.
         buffer: the allocation `out` lies inside; `out` itself where there is none around it.
-        scale_a, scale_b: float32 scales of the operands, as `problem.scaling` asks for; None for none.
+        scale_a, scale_b: float32 scales of the operands, None for none. With `problem.scaling` "scalar" one element
+            each; "row": [M] and [N], contiguous; "block": [M, ceil(K/128)] and [ceil(K/128), ceil(N/128)], any strides.
     """
 
     a: torch.Tensor
@@ -50,8 +55,8 @@ class Operands:
             b=self.a.t(),
             out=self.out.t(),
             problem=exchanged(self.problem),
-            scale_a=self.scale_b,
-            scale_b=self.scale_a,
+            scale_a=_turned(self.scale_b),
+            scale_b=_turned(self.scale_a),
         )
 
     @property
@@ -62,8 +67,12 @@ class Operands:
     @property
     def nbytes(self) -> int:
         """Bytes of the operands and the output."""
-        tensors = (self.a, self.b, self.out, *(() if self.bias is None else (self.bias,)))
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        tensors = (self.a, self.b, self.out, self.bias, self.scale_a, self.scale_b)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
+
+
+def _turned(scale: torch.Tensor | None) -> torch.Tensor | None:
+    return scale if scale is None or scale.dim() < 2 else scale.t()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -168,7 +177,9 @@ def cannot_align(problem: Problem) -> str | None:
 
 
 def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
-    """Operands N(0, 1) of a problem.
+    """Operands N(0, 1) of a problem; int8 ones uniform over all of its values, and scales of 1/2 to 1.
+
+    Scales of int8 make such an operand's spread 1 at most, as N(0, 1) has.
 
     A problem that is not aligned though its sizes would be gets A and B one element off a 16-byte address.
 
@@ -183,17 +194,36 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
     if reason := cannot_align(problem):
         raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
     m, n, k = problem.shape
-    values = _Values(torch_device, seed)
+    values = Values(torch_device, seed)
     natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
     shift = 1 if natural and not problem.aligned else 0
     a = values.matrix(m, k, dtypes.to_torch(problem.a_dtype), problem.layout[0] == "t", shift)
     b = values.matrix(k, n, dtypes.to_torch(problem.b_dtype), problem.layout[1] == "t", shift)
     bias = values.vector(n, bias_dtype(problem)) if problem.has_bias else None
-    out, buffer = _guarded(m, n, dtypes.to_torch(problem.out_dtype), torch_device)
-    return Operands(a, b, out, bias, problem, buffer)
+    scale_a, scale_b = _scales(problem, values)
+    out, buffer = guarded(m, n, dtypes.to_torch(problem.out_dtype), torch_device)
+    return Operands(a, b, out, bias, problem, buffer, scale_a, scale_b)
 
 
-class _Values:
+def scale_shapes(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shapes of the scales of A and B that a problem's kernels take, None without scales."""
+    m, n, k = problem.shape
+    blocks_n, blocks_k = -(-n // SCALE_GROUP), -(-k // SCALE_GROUP)
+    shapes = {"scalar": ((), ()), "row": ((m,), (n,)), "block": ((m, blocks_k), (blocks_k, blocks_n))}
+    return shapes.get(problem.scaling)
+
+
+def _scales(problem: Problem, values: Values) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    shapes = scale_shapes(problem)
+    if shapes is None:
+        return None, None
+    largest = _INT8_UNIT if problem.a_dtype == "int8" else 1.0
+    # Blocks as the kernels that quantize store them: columns of A's contiguous, B's as its weight lies.
+    scale_a, scale_b = (_turned(values.scales(shape[::-1], largest)) for shape in shapes)
+    return scale_a, scale_b
+
+
+class Values:
     """Draws N(0, 1) on the device itself: a copy from the host of 1 GiB takes longer than a hundred trials."""
 
     def __init__(self, torch_device: str, seed: int) -> None:
@@ -201,20 +231,31 @@ class _Values:
         self._generator = None if torch_device == "meta" else torch.Generator(torch_device).manual_seed(seed)
 
     def vector(self, size: int, dtype: torch.dtype, shift: int = 0) -> torch.Tensor:
+        """`size` elements, `shift` of them into their memory."""
         storage = torch.empty(size + shift, dtype=dtype, device=self._device)
         if self._generator is not None:
             # Drawn in chunks: float32 values of a large 8-bit operand would take four times its memory.
             for chunk in storage.split(1 << 26):
-                drawn = torch.randn(chunk.shape, generator=self._generator, device=self._device)
-                chunk.copy_(drawn)
+                if dtype == torch.int8:
+                    chunk.random_(-128, 128, generator=self._generator)
+                else:
+                    chunk.copy_(torch.randn(chunk.shape, generator=self._generator, device=self._device))
         return storage[shift:]
 
+    def scales(self, shape: tuple[int, ...], largest: float) -> torch.Tensor:
+        """Scales from half of `largest` to it."""
+        scales = torch.empty(shape, device=self._device)
+        if self._generator is not None:
+            scales.uniform_(largest / 2, largest, generator=self._generator)
+        return scales
+
     def matrix(self, rows: int, columns: int, dtype: torch.dtype, transposed: bool, shift: int) -> torch.Tensor:
+        """[rows, columns], row-major or transposed."""
         stored = self.vector(rows * columns, dtype, shift)
         return stored.view(columns, rows).t() if transposed else stored.view(rows, columns)
 
 
-def _guarded(m: int, n: int, dtype: torch.dtype, torch_device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def guarded(m: int, n: int, dtype: torch.dtype, torch_device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """An output between two guard bands, each of one row and 256 bytes at least, so that a stray store shows."""
     unit = _GUARD_BYTES // dtype.itemsize
     guard = (n // unit + 2) * unit

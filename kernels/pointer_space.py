@@ -13,19 +13,39 @@ from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
 NAME = "pointer"
-DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+DTYPES = (*FLOATS, "int8")
+"""Of operands."""
 _STAGES = (1, 2, 3, 4, 5, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    types = (problem.a_dtype, problem.b_dtype, problem.out_dtype)
-    if unknown := [name for name in types if name not in DTYPES]:
+    if problem.scaling == "block":
+        return "no scaling 'block', whose scales belong to parts of a sum: that is the kernel block_scaled's work"
+    return supports_operands(problem, device)
+
+
+def supports_operands(problem: Problem, device: Device) -> str | None:
+    """The same for any kernel that multiplies by `tl.dot`, however it applies scales."""
+    if unknown := [name for name in (problem.a_dtype, problem.b_dtype) if name not in DTYPES]:
         return f"no {unknown[0]}: it takes {', '.join(DTYPES)}"
     if problem.a_dtype != problem.b_dtype and not (dtypes.is_fp8(problem.a_dtype) and dtypes.is_fp8(problem.b_dtype)):
         return f"no {problem.a_dtype} * {problem.b_dtype}: both operands must be of one dtype, or 8-bit floats"
+    if problem.out_dtype not in (known := outputs(problem.a_dtype, problem.scaling)):
+        scaled = "" if problem.scaling == "none" else "scaled "
+        return f"no {problem.out_dtype} output of {scaled}{problem.a_dtype}: it writes {', '.join(known)}"
+    if problem.out_dtype == "int32" and problem.epilogue != "none":
+        return f"no {problem.epilogue} of int8 without scales: its sums stay whole numbers"
     return cannot_align(problem) or _hardware_lacks(problem, device)
+
+
+def outputs(a_dtype: str, scaling: str) -> tuple[str, ...]:
+    """What a product of these operands may be written as: sums of int8 are int32 until they are scaled."""
+    if a_dtype == "int8":
+        return ("int32",) if scaling == "none" else FLOATS[:3]
+    return FLOATS
 
 
 def _hardware_lacks(problem: Problem, device: Device) -> str | None:

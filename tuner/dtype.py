@@ -49,7 +49,7 @@ def canonical(name: str) -> str:
     plain = name.strip().lower().removeprefix("torch.")
     plain = SHORT.get(plain, plain)
     if plain not in ITEMSIZE:
-        known = ", ".join([*ITEMSIZE, "bf16", "fp16", "fp32", "e4m3", "e5m2"])
+        known = ", ".join([*ITEMSIZE, "bf16", "fp16", "fp32", "e4m3", "e5m2", "i8"])
         raise ProblemError(f"unknown dtype {name!r}: expected one of {known}")
     return plain
 
@@ -59,9 +59,12 @@ def is_fp8(name: str) -> bool:
     return name.startswith("float8")
 
 
-def default_out(name: str) -> str:
-    """Output dtype of a GEMM over operands of a dtype, as torch would give it; fp8 gives bfloat16, int8 gives int32."""
-    if is_fp8(name):
+def default_out(name: str, *, scaled: bool = False) -> str:
+    """Output dtype of a GEMM over operands of a dtype, as torch would give it.
+
+    fp8 gives bfloat16; int8 gives int32, scaled int8 bfloat16.
+    """
+    if is_fp8(name) or (name == "int8" and scaled):
         return "bfloat16"
     return "int32" if name == "int8" else name
 

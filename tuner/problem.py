@@ -17,6 +17,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 ACTIVATIONS = ("none", "relu", "leaky_relu", "gelu", "silu")
 PRECISIONS = ("default", "ieee", "tf32", "tf32x3")
 """How fp32 operands are multiplied; every other dtype has one way, `default`."""
+SCALINGS = ("none", "scalar", "row", "block")
+"""Scales of 8-bit operands: none; one an operand; one for each row of A and column of B; one for each 1x128 block of A
+and 128x128 block of B."""
+COARSE_SUMS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Outputs that do not show what Hopper's fp8 accumulators lose: there fast accumulation is the default."""
 MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
 
@@ -36,7 +41,8 @@ class Problem:
         aligned: every operand's address, leading stride and contiguous extent is a multiple of 16 bytes.
         epilogue: "none", "bias", an activation, or "bias+" an activation.
         precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
-        extras: keys of ops that are no GEMM, as sorted (name, value) pairs.
+        extras: further keys, as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
+            is not the default, keys of ops that are no GEMM.
     """
 
     op: str
@@ -67,6 +73,8 @@ class Problem:
         aligned: bool | None = None,
         epilogue: str = "none",
         precision: str | None = None,
+        scaling: str | None = None,
+        fast_accum: bool | None = None,
         op: str = "matmul",
         extras: Mapping[str, Extra] | None = None,
     ) -> None:
@@ -75,11 +83,15 @@ class Problem:
         Args:
             m, n, k: sizes in elements.
             dtype: of both operands, unless `a_dtype` or `b_dtype` says otherwise; torch's names or short ones.
-            a_dtype, b_dtype, out_dtype: as named; `out_dtype` defaults to what torch would give (fp8: bfloat16).
+            a_dtype, b_dtype, out_dtype: as named; `out_dtype` defaults to what torch would give (fp8 and scaled int8:
+                bfloat16).
             layout: nn, nt, tn, tt.
             aligned: defaults to what contiguous tensors of this shape would be.
             epilogue: see the class.
             precision: see the class; float32 defaults to "ieee".
+            scaling: of fp8 or int8 operands: none, scalar, row, block.
+            fast_accum: whether Hopper's fp8 tensor cores may sum all of K by themselves, as torch._scaled_mm's
+                use_fast_accum; by the output's dtype unless given.
             op: the operation.
             extras: further keys of the problem.
 
@@ -88,7 +100,14 @@ class Problem:
         """
         a_dtype = dtypes.canonical(a_dtype or dtype)
         b_dtype = dtypes.canonical(b_dtype or dtype)
-        out_dtype = dtypes.canonical(out_dtype) if out_dtype else dtypes.default_out(a_dtype)
+        extras = dict(extras or {})
+        extras |= {k: v for k, v in (("scaling", scaling), ("fast_accum", fast_accum)) if v is not None}
+        if op == "matmul":
+            _check_scaling(extras, a_dtype)
+        scaled = "scaling" in extras
+        out_dtype = dtypes.canonical(out_dtype) if out_dtype else dtypes.default_out(a_dtype, scaled=scaled)
+        if extras.get("fast_accum") is (out_dtype in COARSE_SUMS):
+            del extras["fast_accum"]
         if layout not in LAYOUTS:
             raise ProblemError(f"unknown layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
         for name, size in (("M", m), ("N", n), ("K", k)):
@@ -107,7 +126,7 @@ class Problem:
             else bool(aligned),
             "epilogue": _check_epilogue(epilogue),
             "precision": _check_precision(precision, a_dtype),
-            "extras": tuple(sorted((extras or {}).items())),
+            "extras": tuple(sorted(extras.items())),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -171,6 +190,16 @@ class Problem:
     def scaling(self) -> str:
         """How the operands are scaled: "none", or what `extras` holds under that name ("scalar", "row", "block")."""
         return str(dict(self.extras).get("scaling", "none"))
+
+    @property
+    def fast_accum(self) -> bool:
+        """Whether Hopper's fp8 tensor cores may sum all of K by themselves: as asked, else by the output's dtype."""
+        return bool(dict(self.extras).get("fast_accum", self.out_dtype in COARSE_SUMS))
+
+    def unscaled(self) -> Problem:
+        """The same product of the same operands, without scales."""
+        extras = {name: value for name, value in self.extras if name != "scaling"}
+        return _from_fields({**self.fields(), "extras": extras})
 
     def exchanged(self) -> Problem:
         """The problem of the transposed output: `out.T[N, M] = b.T @ a.T`."""
@@ -251,6 +280,25 @@ def _check_precision(precision: str | None, a_dtype: str) -> str:
             raise ProblemError(f"precision {precision!r} is for float32 operands, these are {a_dtype}")
         return "default"
     return "ieee" if precision in (None, "default") else str(precision)
+
+
+def _check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
+    """Check the keys of a GEMM's scales; "none" is dropped, since no key means none."""
+    scaling, fast_accum = extras.get("scaling", "none"), extras.get("fast_accum")
+    if scaling not in SCALINGS:
+        raise ProblemError(f"unknown scaling {scaling!r}: expected one of {', '.join(SCALINGS)}")
+    if scaling == "none":
+        extras.pop("scaling", None)
+    elif a_dtype != "int8" and not dtypes.is_fp8(a_dtype):
+        raise ProblemError(f"scaling {scaling!r} is for fp8 and int8 operands, these are {a_dtype}: leave it out")
+    elif scaling == "block" and a_dtype == "int8":
+        raise ProblemError("scaling 'block' is for fp8 operands, these are int8: use scaling 'row'")
+    if fast_accum is not None and not dtypes.is_fp8(a_dtype):
+        raise ProblemError(f"fast_accum is for fp8 operands, these are {a_dtype}: leave it out")
+    if fast_accum and scaling == "block":
+        raise ProblemError("fast_accum cannot be with scaling 'block', which sums 128 products at a time: leave it out")
+    if scaling == "block":
+        extras.pop("fast_accum", None)
 
 
 def _contiguous_aligned(m: int, n: int, k: int, dtype_names: tuple[str, str, str], layout: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import suite as suites
-from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json
+from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
 from tuner.cli.target import gpus_of, warn_of_large
 from tuner.errors import TunerError, UsageError
 from tuner.problem import Problem, parse_shape
@@ -49,6 +49,7 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 @click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated.")
 @dtype_option
 @layout_option
+@scaling_option
 @click.option(
     "--curve",
     "curves",
@@ -75,13 +76,14 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 )
 @db_option
 @json_option
-def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], dtype: str, layout: str, **options: Any) -> int:
+def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **options: Any) -> int:
     """Time what a lookup gives beside torch's library, TorchInductor and triton.autotune.
 
     All play in one process, in paired rounds. Nothing is tuned and no database is written: tune first, with tuner run.
     Ctrl-C ends it; the rows that are done are shown and written.
     """
-    problems = [Problem(*parse_shape(shape), dtype=dtype, layout=layout) for shape in shapes]
+    kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
+    problems = [Problem(*parse_shape(shape), **kind) for shape in shapes]
     heats = _heats(suite_names, problems, options["curves"])
     if not heats:
         raise UsageError(

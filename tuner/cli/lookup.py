@@ -19,6 +19,7 @@ from tuner.runtime.sources import Shelf
 @click.argument("shape", metavar="MxNxK")
 @options.dtype_option
 @options.layout_option
+@options.scaling_option
 @click.option("--explain", "explained", is_flag=True, help="Say which sources were asked and what was refused.")
 @click.option(
     "--device",
@@ -35,6 +36,7 @@ def lookup(
     shape: str,
     dtype: str,
     layout: str,
+    scaling: str,
     explained: bool,
     slug: str | None,
     db: str | None,
@@ -45,7 +47,7 @@ def lookup(
     A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or one near
     it, so that only the default formula is left.
     """
-    problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout)
+    problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling)
     if db is not None:
         use(db)
     device = _this_device() if slug is None else _device(slug)

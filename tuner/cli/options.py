@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from tuner.problem import SCALINGS
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -28,7 +30,7 @@ def json_option(function: F) -> F:
 
 def dtype_option(function: F) -> F:
     """`--dtype`."""
-    return click.option("--dtype", default="float16", show_default=True, help="torch's names, or bf16, fp16, e4m3 ...")(
+    return click.option("--dtype", default="float16", show_default=True, help="torch's names, or bf16, fp16, e4m3, i8 ...")(
         function
     )
 
@@ -37,6 +39,17 @@ def layout_option(function: F) -> F:
     """`--layout`."""
     return click.option(
         "--layout", default="nn", show_default=True, help="nn, nt (B stored [N, K], as nn.Linear weights), tn, tt."
+    )(function)
+
+
+def scaling_option(function: F) -> F:
+    """`--scaling`."""
+    return click.option(
+        "--scaling",
+        type=click.Choice(SCALINGS),
+        default="none",
+        show_default=True,
+        help="Of fp8 and int8: a scale an operand, a row of A and column of B, or a block of 128.",
     )(function)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import suite as suites
-from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json
+from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
 from tuner.cli.target import gpus_of, warn_of_large
 from tuner.errors import UsageError
 from tuner.problem import Problem, parse_shape
@@ -44,6 +44,7 @@ class Duration(click.ParamType[float]):
 @click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated.")
 @dtype_option
 @layout_option
+@scaling_option
 @click.option(
     "--strategy",
     type=click.Choice(["exhaustive", "random"]),
@@ -65,13 +66,14 @@ class Duration(click.ParamType[float]):
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")
 @json_option
-def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], dtype: str, layout: str, **options: Any) -> int:
+def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], **options: Any) -> int:
     """Tune problems on this machine's GPUs and keep every measurement.
 
     Goes on where an earlier run of the same problems stopped. Ctrl-C finishes the trial under way first.
     """
     problems = [problem for name in suite_names for problem in suites.load(name)]
-    problems += [Problem(*parse_shape(shape), dtype=dtype, layout=layout) for shape in shapes]
+    kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
+    problems += [Problem(*parse_shape(shape), **kind) for shape in shapes]
     if not problems:
         raise UsageError("no problem given: name some with --suite demo, --suite FILE.csv or --shape 4096x4096x1024")
     gpus = gpus_of(options["device"])

@@ -174,9 +174,11 @@ def command(problem: Problem) -> str:
     p = problem
     if p.op != "matmul":
         return f"no command tunes op {p.op!r}, only matmul"
-    if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout):
-        return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}"
+    if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
+        scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
+        return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     names = ["m", "n", "k", "a_dtype", "b_dtype", "out_dtype", "layout", "epilogue", "precision", "aligned"]
+    names += [name for name, _ in p.extras]
     values = ",".join(str(getattr(p, name)).lower() for name in names)
     header = ",".join(["dtype", *names])
     return f"printf '{header}\\n{p.a_dtype},{values}\\n' > missed.csv && tuner run --suite missed.csv"
