@@ -17,6 +17,18 @@ def known_multiple(x, divisor: tl.constexpr):  # noqa: ANN201  jit bodies take n
 
 
 @triton.jit
+def await_predecessor(PDL: tl.constexpr):  # noqa: ANN201
+    """Wait for the kernel before this one in the stream, and let the next one come as far as this.
+
+    With programmatic dependent launch (`launch_pdl`, sm_90 on) a kernel starts while its predecessor still runs. All
+    programs call this before they touch memory: whatever ran before is then complete.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def count_blocks(extent, BLOCK: tl.constexpr):  # noqa: ANN201
     """Blocks that cover an extent of at least 1; rounded up without adding, which would overflow near 2^31."""
     return (extent - 1) // BLOCK + 1
@@ -66,11 +78,17 @@ def collect(like, partials_ptr, tile):  # noqa: ANN201
     """The sums of all splits of a tile, added in the order of the splits, whoever came last: always the same bits."""
     BLOCK_M: tl.constexpr = like.shape[0]
     BLOCK_N: tl.constexpr = like.shape[1]
+    # Several loads in flight, as many as a thread of four warps has registers for: one at a time, each would wait for
+    # the L2. They are added one after the other all the same.
+    TOGETHER: tl.constexpr = max(1, min(8, 8192 // (BLOCK_M * BLOCK_N)))
     splits = tl.num_programs(1)
     within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     first = partials_ptr + tl.cast(tile, tl.int64) * splits * (BLOCK_M * BLOCK_N)
     sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=like.dtype)
-    for split in range(splits):
-        # Past the L1, which no other multiprocessor's stores reach.
-        sums += tl.load(first + split * (BLOCK_M * BLOCK_N) + within, cache_modifier=".cg")
+    for start in range(0, splits, TOGETHER):
+        for offset in tl.static_range(TOGETHER):
+            split = start + offset
+            # Past the L1, which no other multiprocessor's stores reach.
+            part = first + split * (BLOCK_M * BLOCK_N)
+            sums += tl.load(part + within, mask=split < splits, other=0, cache_modifier=".cg")
     return sums

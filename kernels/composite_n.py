@@ -61,6 +61,7 @@ def _static(
     tiles_m = -(-m // block_m)
     rest = config.integer("BLOCK_SIZE_N_REST")
     constants = {
+        "PDL": bool(config.get("launch_pdl", False)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "BLOCK_SIZE_N_REST": rest,
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
@@ -94,6 +95,7 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
         "GROUP_SIZE_M": tile_rules.GROUPS,
         "num_stages": (1,),
         "num_warps": (4, 8),
+        **tile_rules.overlap(device),
     }
 
 
@@ -212,6 +214,8 @@ RULES = (
     Rule("group", "one wave of tiles shares the L2 in any order", _group),
 )
 
+SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment)
+
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -219,5 +223,5 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment),
+    sources=SOURCES,
 )

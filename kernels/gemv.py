@@ -60,6 +60,7 @@ def _static(
     )
     epilogue = epilogue_constants(problem, block_k)
     constants = {
+        "PDL": bool(config.get("launch_pdl", False)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "A_VECTOR": vectors[0],
         "B_TRANSPOSED": stride_bn != 1 and stride_bk == 1,
@@ -93,6 +94,7 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
         "BLOCK_SIZE_K": (8, 16, 32, 64, 128, 256, 512, 1024, 2048),
         "SPLIT_K": (1,),
         "num_warps": (1, 2, 4, 8),
+        **tile_rules.overlap(device),
     }
 
 

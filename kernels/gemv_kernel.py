@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import collect, count_blocks, known_multiple, publish, steps_of_split
+from tuner.kernels.blocks import await_predecessor, collect, count_blocks, known_multiple, publish, steps_of_split
 from tuner.kernels.epilogue import finish
 
 
@@ -41,6 +41,7 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     WIDE: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """All rows of C, BLOCK_SIZE_N of its columns a program; the sum along K is split over grid axis 1 on request.
 
@@ -78,6 +79,7 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     a_offsets = offs_m[:, None, None] * stride_am + offs_k[None, None, :] * stride_ak
     b_offsets = offs_n[None, :, None] * stride_bn + offs_k[None, None, :] * stride_bk
 
+    await_predecessor(PDL)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K), dtype=sum_dtype)
     for step in range(first, beyond):

@@ -17,7 +17,16 @@ from tuner import dtype as dtypes
 from tuner.config import Config, Value
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
-_COMPILER = ("num_warps", "num_stages", "num_ctas", "maxnreg", "matrix_instr_nonkdim", "waves_per_eu", "kpack")
+_COMPILER = (
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "maxnreg",
+    "launch_pdl",
+    "matrix_instr_nonkdim",
+    "waves_per_eu",
+    "kpack",
+)
 _INT32_SPAN = 2**31
 _BUFFER_OPS_BYTES = 2**31 - 1
 

@@ -60,6 +60,7 @@ def _static(
     block_m, block_n, block_k = (config.integer(name) for name in TILE)
     tiles_m = -(-m // block_m)
     constants = {
+        "PDL": bool(config.get("launch_pdl", False)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
@@ -96,6 +97,7 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
         "EPILOGUE_PARTS": (1, 2),
         "num_stages": (1,),
         "num_warps": (4, 8),
+        **tile_rules.overlap(device),
     }
 
 
@@ -152,6 +154,8 @@ RULES = (
     *tma_space.TILE_RULES,
 )
 
+SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment)
+
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -159,5 +163,5 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment),
+    sources=SOURCES,
 )

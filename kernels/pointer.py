@@ -68,6 +68,7 @@ def _static(  # noqa: PLR0917  the cache's key
         (block_m - 1) * stride_cm + (block_n - 1) * stride_cn,
     )
     constants = {
+        "PDL": bool(config.get("launch_pdl", False)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "A_TRANSPOSED": stride_ak != 1 and stride_am == 1,
         "B_TRANSPOSED": stride_bn != 1 and stride_bk == 1,

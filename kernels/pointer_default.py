@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import rules
+from tuner.kernels import rules, tile_rules
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.pointer_space import NAME, canonical, space
 from tuner.problem import Problem
@@ -89,5 +89,6 @@ def _config(tile: Tile, problem: Problem, device: Device) -> Config:
     if device.vendor == "amd":
         kpack = 2 if device.arch == "gfx942" and dtypes.ITEMSIZE[problem.a_dtype] == 2 else 1
         amd = {"matrix_instr_nonkdim": 16, "waves_per_eu": 0, "kpack": kpack}
-    config = Config(NAME, **sizes, GROUP_SIZE_M=group, num_stages=tile.stages, num_warps=tile.warps, **amd)
+    own = {name: values[0] for name, values in tile_rules.overlap(device).items()} | amd
+    config = Config(NAME, **sizes, GROUP_SIZE_M=group, num_stages=tile.stages, num_warps=tile.warps, **own)
     return canonical(config, problem, device)

@@ -9,7 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import collect, count_blocks, grouped, known_multiple, publish, steps_of_split
+from tuner.kernels.blocks import (
+    await_predecessor,
+    collect,
+    count_blocks,
+    grouped,
+    known_multiple,
+    publish,
+    steps_of_split,
+)
 from tuner.kernels.epilogue import finish
 
 
@@ -51,6 +59,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     BIAS_ALONG_M: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
 ):
@@ -112,6 +121,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
         a_tile += first * a_step
         b_tile += first * b_step
 
+    await_predecessor(PDL)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     for step in range(first, beyond):

@@ -80,7 +80,8 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
         return {**tiles, "GROUP_SIZE_M": (1,), "num_stages": (1,), "num_warps": (4,)}
     tiles = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), _BLOCKS)
     if device.vendor == "nvidia":
-        return {**tiles, "GROUP_SIZE_M": tile_rules.GROUPS, "num_stages": _STAGES, "num_warps": (1, 2, 4, 8)}
+        launched: dict[str, tuple[Value, ...]] = {"num_stages": _STAGES, "num_warps": (1, 2, 4, 8)}
+        return {**tiles, "GROUP_SIZE_M": tile_rules.GROUPS, **launched, **tile_rules.overlap(device)}
     return {
         **tiles,
         "GROUP_SIZE_M": tile_rules.GROUPS,

@@ -53,6 +53,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "BLOCK_SIZE_K": (32, 64, 128, 256),
         "LOADS": ways,
         "num_warps": (4, 8),
+        **tile_rules.overlap(device),
         **_amd(device),
     }
 

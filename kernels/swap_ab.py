@@ -60,6 +60,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "BLOCK_SIZE_K": (32, 64, 128, 256, 512),
         "LOADS": ways,
         "num_warps": (4, 8),
+        **tile_rules.overlap(device),
         **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
     }
 
@@ -72,7 +73,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
     tried = space(problem, device).configs()
     if tried:
-        return min(tried, key=lambda c: (splitting.estimated(seen(c), exchanged(problem), device), c))
+        return min(tried, key=lambda config: (estimated(config, problem, device), config))
     return Config(
         NAME,
         **{**dict.fromkeys(TILE, rules.shortest_k(problem)), "BLOCK_SIZE_N": 64},
@@ -81,6 +82,11 @@ def default_config(problem: Problem, device: Device) -> Config:
         num_stages=1,
         num_warps=4,
     )
+
+
+def estimated(config: Config, problem: Problem, device: Device) -> float:
+    """`estimate.cycles` of a config."""
+    return splitting.estimated(seen(config), exchanged(problem), device)
 
 
 def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
@@ -117,6 +123,8 @@ RULES = (
     ),
 )
 
+SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
+
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -124,6 +132,6 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged),
+    sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
 )

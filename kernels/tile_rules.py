@@ -12,10 +12,18 @@ from tuner.problem import Problem
 from tuner.space import Rule
 
 GROUPS = (1, 4, 8, 16)
-OPTIONAL = ("GROUP_SIZE_M", "matrix_instr_nonkdim", "waves_per_eu", "kpack")
+OPTIONAL = ("GROUP_SIZE_M", "launch_pdl", "matrix_instr_nonkdim", "waves_per_eu", "kpack")
 """Parameters that a config may leave out."""
 _MOST_WAVES = 16
 _MOST_OBLONG = 8
+
+
+def overlap(device: Device) -> dict[str, tuple[Value, ...]]:
+    """The axis `launch_pdl`: programmatic dependent launch, wherever the hardware has it.
+
+    A short kernel's start hides behind the end of its predecessor. Source: PTX ISA, griddepcontrol, sm_90 on.
+    """
+    return {"launch_pdl": (True,)} if device.vendor == "nvidia" and device.capability >= 90 else {}
 
 
 def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], optional: tuple[str, ...] = ()) -> Rule:
@@ -34,18 +42,24 @@ def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], option
         for name, value in config.pairs:
             if name not in known:
                 return f"{name} is no parameter on {device.arch}"
-            if isinstance(known[name][0], (str, bool)):
-                if value not in known[name]:
-                    return f"{name} is {value!r}"
-                continue
-            lowest = 0 if name in ("GROUP_SIZE_M", "waves_per_eu") else 1
-            if isinstance(value, (str, bool)) or value < lowest:
-                return f"{name} is {value!r}"
-            if (name.startswith("BLOCK") or name == "num_warps") and value & (value - 1):
-                return f"{name} is {value}, no power of two"
+            if reason := _misfit(name, value, known[name]):
+                return f"{name} is {reason}"
         return None
 
     return Rule("parameters", "the kernel's own: tl.arange takes powers of two", malformed, fatal=True)
+
+
+def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
+    """What is wrong with a parameter's value; numbers may lie outside the axis."""
+    if isinstance(values[0], bool):
+        return None if isinstance(value, bool) else repr(value)
+    if isinstance(values[0], str):
+        return None if value in values else repr(value)
+    lowest = 0 if name in ("GROUP_SIZE_M", "waves_per_eu") else 1
+    if isinstance(value, (str, bool)) or value < lowest:
+        return repr(value)
+    power_of_two = name.startswith("BLOCK") or name == "num_warps"
+    return f"{value}, no power of two" if power_of_two and value & (value - 1) else None
 
 
 def _dot_too_small(config: Config, problem: Problem, device: Device) -> str | None:

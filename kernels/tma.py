@@ -102,6 +102,7 @@ def _static(
     block_m, block_n, block_k = (config.integer(name) for name in TILE)
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
     constants = {
+        "PDL": bool(config.get("launch_pdl", False)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "BIAS_ALONG_M": exchanged,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import collect, count_blocks, grouped, publish, steps_of_split
+from tuner.kernels.blocks import await_predecessor, collect, count_blocks, grouped, publish, steps_of_split
 from tuner.kernels.epilogue import finish
 
 
@@ -68,6 +68,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     BIAS_ALONG_M: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
 ):
@@ -82,6 +83,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
         first, beyond = steps_of_split(beyond)
 
     out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
+    await_predecessor(PDL)
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     for step in range(first, beyond):
@@ -138,6 +140,7 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     C_TRANSPOSED: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
 ):
@@ -149,6 +152,7 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     steps = count_blocks(K, BLOCK_SIZE_K)
     out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
+    await_predecessor(PDL)
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
@@ -241,6 +245,7 @@ def composite_kernel(  # noqa: ANN201, PLR0917
     C_TRANSPOSED: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
 ):
@@ -251,6 +256,7 @@ def composite_kernel(  # noqa: ANN201, PLR0917
     start_n = pid_n * (BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
     start_rest = start_n + BLOCK_SIZE_N
     out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
+    await_predecessor(PDL)
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     rest = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N_REST), dtype=sum_dtype)

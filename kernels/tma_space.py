@@ -56,6 +56,7 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
         "GROUP_SIZE_M": tile_rules.GROUPS,
         "num_stages": tuple(range(1, DEEPEST + 1)),
         "num_warps": (4, 8),
+        **tile_rules.overlap(device),
     }
 
 

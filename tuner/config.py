@@ -12,7 +12,16 @@ from tuner.errors import ConfigError
 
 Value = int | str | bool
 _TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
-_SHORT = {"GROUP_SIZE_M": "group", "SPLIT_K": "split", "num_stages": "stages", "num_warps": "warps"}
+_SHORT = {
+    "BLOCK_SIZE_N_REST": "rest",
+    "EPILOGUE_PARTS": "parts",
+    "GROUP_SIZE_M": "group",
+    "LOADS": "loads",
+    "SPLIT_K": "split",
+    "launch_pdl": "pdl",
+    "num_stages": "stages",
+    "num_warps": "warps",
+}
 
 
 @dataclass(frozen=True, slots=True, init=False, order=True)
@@ -73,10 +82,10 @@ class Config(Mapping[str, Value]):
 
     @property
     def label(self) -> str:
-        """Short form for people: "pointer 128x256x64 group 8 stages 3 warps 8"; parameters of 0 are left out."""
+        """Short form for people: "pointer 128x256x64 group 8 stages 3 warps 8"; what is 0 or false is left out."""
         tile = "x".join(str(self[name]) for name in _TILE if name in self)
         rest = [
-            f"{_SHORT.get(name, name)} {value}"
+            _SHORT.get(name, name) if value is True else f"{_SHORT.get(name, name)} {value}"
             for name, value in self.pairs
             if name not in _TILE and value not in (0, "")
         ]
