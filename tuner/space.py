@@ -34,6 +34,10 @@ class Rule:
     early: bool = False
 
 
+def _as_it_is(config: Config, problem: Problem, device: Device) -> tuple[Config]:  # noqa: ARG001
+    return (config,)
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
     """Every config of one kernel for one problem on one device.
@@ -52,7 +56,7 @@ class SearchSpace:
     axes: Mapping[str, tuple[Value, ...]]
     rules: tuple[Rule, ...] = ()
     canonical: Callable[[Config, Problem, Device], Config] = lambda config, _problem, _device: config
-    expand: Callable[[Config, Problem, Device], Iterable[Config]] = lambda config, _problem, _device: (config,)
+    expand: Callable[[Config, Problem, Device], Iterable[Config]] = _as_it_is
 
     def configs(self) -> list[Config]:
         """Every config worth trying, each program once, in canonical order."""
@@ -94,6 +98,11 @@ class SearchSpace:
 
     def _expanded(self, point: Config) -> Iterable[Config]:
         return self.expand(point, self.problem, self.device)
+
+    def odd_parameters(self, config: Config) -> set[str]:
+        """Parameters that a config lacks, or that no axis has; where `expand` adds some, the rules judge these."""
+        known = self.axes.keys()
+        return known ^ config.keys() if self.expand is _as_it_is else known - config.keys()
 
     def canonicalize(self, config: Config) -> Config:
         """The representative of `config`'s program for this problem."""

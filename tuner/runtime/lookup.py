@@ -134,9 +134,8 @@ def refusal(row: Row, problem: Problem, device: Device) -> str | None:
         if (reason := spec.supports(problem, device)) is not None:
             return reason
         space = spec.space(problem, device)
-        if row.config.keys() != space.axes.keys():
-            odd = ", ".join(sorted(row.config.keys() ^ space.axes.keys()))
-            return f"{spec.name} takes other parameters: {odd} missing or unknown"
+        if odd := space.odd_parameters(row.config):
+            return f"{spec.name} takes other parameters: {', '.join(sorted(odd))} missing or unknown"
         return space.rejection(row.config, fatal_only=True)
     except KernelError as e:
         return str(e)

@@ -1,0 +1,186 @@
+"""The `padded` kernel: operands that TMA cannot read, or reads slowly, are copied; then another kernel multiplies.
+
+A config names that kernel, holds all of its parameters, and says whose rows are padded for speed's sake (PAD). An
+operand that TMA cannot read is copied in any case, one whose rows are padded already (`padding.pad_weight`) never.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernel import KernelSpec
+from tuner.kernels import composite_n, padding, padding_kernel, persistent_tma, splitting, swap_ab, tma, tma_space
+from tuner.kernels.gemm import Program, gemm_spec
+from tuner.kernels.launching import Launch
+from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, cannot_align, make_operands, row_alignment
+from tuner.problem import Problem
+from tuner.space import Rule, SearchSpace
+
+NAME = "padded"
+VERSION = 1
+_PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
+    tma.NAME: (tma.SPEC, tma.program),
+    persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),
+    composite_n.NAME: (composite_n.SPEC, composite_n.program),
+    swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
+}
+"""What may multiply, by the values of INNER. Of `swap_ab` its configs that load by TMA."""
+_UNIT = 16
+"""Sizes that are multiples of it are aligned in every dtype, and take the tiles that the size itself takes."""
+_LARGE = 512
+"""From here on, in all that is not copied, the copies cost less than loads of single elements: on an H200
+1023x2047x4093 takes a quarter of the time, see docs/kernels.md."""
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
+    """The launch that copies, if anything must be copied, and that of the inner kernel."""
+    aligned, copies = padding.pad(operands, str(config["PAD"]))
+    inner = _inner(config)
+    _, multiply = _PROGRAMS[inner.kernel]
+    return (*copies, *multiply(aligned, inner))
+
+
+@functools.lru_cache(maxsize=65536)
+def _inner(config: Config) -> Config:
+    """The inner kernel's own config."""
+    parameters = {name: value for name, value in config.pairs if name not in ("INNER", "PAD")}
+    return Config(str(config["INNER"]), **parameters)
+
+
+@functools.lru_cache(maxsize=4096)
+def _seen(problem: Problem) -> Problem:
+    """The problem as the inner kernel's rules and formulas see it: aligned, every size up to 15 larger."""
+    m, n, k = (-(-size // _UNIT) * _UNIT for size in problem.shape)
+    return Problem.from_fields({**problem.fields(), "m": m, "n": n, "k": k, "aligned": True})
+
+
+@functools.lru_cache(maxsize=4096)
+def _alignments(problem: Problem) -> dict[str, int]:
+    """What divides the rows of A and of B as such a problem's tensors lie, see `operands.row_alignment`."""
+    operands = make_operands(problem, "meta", 0)
+    return {"a": row_alignment(operands.a), "b": row_alignment(operands.b)}
+
+
+def _copied(problem: Problem, chosen: str) -> str:
+    """The operands that are copied, as a value of PAD."""
+    alignments = _alignments(problem)
+    needed = {name: ROW_BYTES if name in chosen else VECTOR_BYTES for name in alignments}
+    return "".join(name for name, found in alignments.items() if found < needed[name]) or "none"
+
+
+@functools.lru_cache(maxsize=1024)
+def _able(problem: Problem, device: Device) -> dict[str, str | None]:
+    """Inner kernels, and why they cannot serve a problem once it is padded."""
+    return {name: spec.supports(_seen(problem), device) for name, (spec, _) in _PROGRAMS.items()}
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := cannot_align(problem) or tma_space.supports(_seen(problem), device):
+        return reason
+    if problem.aligned and _copied(problem, "ab") == "none":
+        return "aligned, and rows of whole 128 bytes: nothing is to be padded"
+    reasons = _able(problem, device)
+    return None if None in reasons.values() else "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space: those of the inner kernels, with each choice of operands to pad."""
+    able = tuple(name for name, reason in _able(problem, device).items() if reason is None)
+    return SearchSpace(NAME, problem, device, {"INNER": able, "PAD": padding.CHOICES}, RULES, _canonical, _expand)
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
+    seen = _seen(problem)
+    able = [spec for spec, _ in _PROGRAMS.values() if spec.supports(seen, device) is None]
+    inner = max(able, key=lambda spec: spec.precedence(seen, device))
+    config = inner.default_config(seen, device)
+    if inner.name == swap_ab.NAME and not splitting.by_tma(config):
+        by_tma = _inner_space(inner.name, problem, device)
+        estimated = functools.partial(swap_ab.estimated, problem=seen, device=device)
+        config = by_tma.best(estimated) or config.replace(LOADS="tma")
+    return _outer(config, _copied(problem, "ab"))
+
+
+def _outer(inner: Config, chosen: str) -> Config:
+    return Config(NAME, **dict(inner.pairs), INNER=inner.kernel, PAD=chosen)
+
+
+def _inner_space(name: str, problem: Problem, device: Device) -> SearchSpace:
+    spec, _ = _PROGRAMS[name]
+    return spec.space(_seen(problem), device).narrowed(LOADS=("tma",))
+
+
+@functools.lru_cache(maxsize=16)
+def _inner_configs(name: str, problem: Problem, device: Device) -> list[Config]:
+    return _inner_space(name, problem, device).configs()
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    chosen = str(config["PAD"])
+    return (_outer(inner, chosen) for inner in _inner_configs(str(config["INNER"]), problem, device))
+
+
+def _canonical(config: Config, problem: Problem, device: Device) -> Config:
+    inner = _inner_space(str(config["INNER"]), problem, device).canonicalize(_inner(config))
+    return _outer(inner, _copied(problem, str(config["PAD"])))
+
+
+def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
+    if config.get("INNER") not in _PROGRAMS:
+        return f"INNER is {config.get('INNER')!r}: expected one of {', '.join(_PROGRAMS)}"
+    if config.get("PAD") not in padding.CHOICES:
+        return f"PAD is {config.get('PAD')!r}: expected one of {', '.join(padding.CHOICES)}"
+    if config.get("LOADS", "tma") != "tma":
+        return f"LOADS is {config.get('LOADS')!r}: padded operands are loaded by TMA"
+    return _able(problem, device)[str(config["INNER"])]
+
+
+def _inner_cannot(config: Config, problem: Problem, device: Device) -> str | None:
+    return _inner_space(str(config["INNER"]), problem, device).rejection(_inner(config), fatal_only=True)
+
+
+def _inner_would_not(config: Config, problem: Problem, device: Device) -> str | None:
+    return _inner_space(str(config["INNER"]), problem, device).rejection(_inner(config))
+
+
+def _idle(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if problem.aligned and config["PAD"] == "none":
+        return f"nothing is padded: that is what {config['INNER']} itself does"
+    return None
+
+
+RULES = (
+    Rule("parameters", "the kernel's own", _malformed, fatal=True),
+    Rule("inner kernel", "its own rules", _inner_cannot, fatal=True),
+    Rule("inner kernel", "its own rules", _inner_would_not),
+    Rule("idle", "the shape itself", _idle),
+)
+
+
+def precedence(problem: Problem, device: Device) -> int:
+    """First where loads of single elements would be the limit, else last: small copies cost their launch."""
+    if problem.aligned or device.is_interpreter:
+        return -1
+    kept = problem.shape if _copied(problem, "none") != "a" else (problem.n, problem.k)
+    return 1 if min(kept) >= _LARGE else -1
+
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=(
+        *(padding_kernel, padding, program),
+        *(part for module in (tma, persistent_tma, composite_n, swap_ab) for part in module.SOURCES),
+    ),
+    runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
+    precedence=precedence,
+)

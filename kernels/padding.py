@@ -1,0 +1,137 @@
+"""Rows that TMA reads at full speed: operands copied into them before a launch, weights once and for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels import padding_kernel
+from tuner.kernels.launching import Launch
+from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, placement, row_alignment
+
+CHOICES = ("none", "a", "b", "ab")
+"""Operands that may be chosen."""
+_BLOCK_ROWS = 8
+_BLOCK_COLUMNS = 512
+_OPTIONS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": True}
+_WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+"""Copied as bits: operands of two dtypes of one size go into one launch."""
+
+
+def pad_weight(weight: torch.Tensor) -> torch.Tensor:
+    """A weight laid out once so that `matmul(x, padded.t())` needs no copy of it at each call.
+
+    For weights whose rows are no multiple of 128 bytes: odd in_features, for instance. Values and shape stay as they
+    are; what lies between the rows is zeros. It costs the memory of a copy, unless nothing is to be padded. What copies
+    a tensor (`.to`, `.contiguous`, saving a state dict and loading it) may drop the padding: pad last.
+
+    Args:
+        weight: [N, K], as nn.Linear stores it; any strides, any device.
+
+    Returns:
+        A view [N, K] of a buffer whose rows are a multiple of 128 bytes long, detached; `weight` itself, detached,
+        where its rows are already.
+
+    Raises:
+        InputError: the weight has not two dimensions.
+    """
+    if weight.dim() != 2:
+        raise InputError(f"weight has shape {list(weight.shape)}: expected [N, K]; pad the matrices of a batch singly")
+    weight = weight.detach()
+    if row_alignment(weight) == ROW_BYTES and not placement(weight).transposed:
+        return weight
+    rows, columns = weight.shape
+    room = weight.new_zeros(rows, padded_extent(columns, weight.element_size()))
+    padded = room[:, :columns]
+    padded.copy_(weight)
+    return padded
+
+
+def padded_extent(extent: int, element_size: int) -> int:
+    """Elements of a row of `extent` elements of so many bytes, padded to a multiple of 128 bytes."""
+    unit = ROW_BYTES // element_size
+    return -(-extent // unit) * unit
+
+
+def pad(operands: Operands, chosen: str) -> tuple[Operands, tuple[Launch, ...]]:
+    """Operands that TMA can read, and the launch that fills the copies among them, if there are any.
+
+    Copied is what TMA cannot read; and of the chosen operands also what it reads slowly, because its rows are no
+    multiple of 128 bytes. The copies' memory comes from torch's allocator, which reuses it in the order of the current
+    stream, or of the graph that is being captured.
+
+    Args:
+        operands: any strides.
+        chosen: one of `CHOICES`.
+    """
+    matrices = {
+        name: matrix
+        for name, matrix in (("a", operands.a), ("b", operands.b))
+        if row_alignment(matrix) < (ROW_BYTES if name in chosen else VECTOR_BYTES)
+    }
+    if not matrices:
+        return operands, ()
+    copies = _copies(list(matrices.values()))
+    aligned = replace(operands, **{name: copy.matrix for name, copy in zip(matrices, copies, strict=True)})
+    return aligned, (_launch(copies),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One matrix to copy.
+
+    Attributes:
+        stored: [rows, columns], the columns contiguous where either dimension is; as integers of its dtype's size.
+        target: [rows, lead], contiguous.
+        matrix: what was copied, as it now lies in `target`.
+        vector: elements that one load may take.
+    """
+
+    stored: torch.Tensor
+    target: torch.Tensor
+    matrix: torch.Tensor
+    vector: int
+
+    @property
+    def tiles(self) -> int:
+        rows, lead = self.target.shape
+        return -(-rows // _BLOCK_ROWS) * -(-lead // _BLOCK_COLUMNS)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Integer arguments of the kernel."""
+        return (*self.stored.shape, *self.stored.stride(), self.target.shape[1])
+
+
+def _copies(matrices: Sequence[torch.Tensor]) -> list[_Copy]:
+    """Places for the copies, side by side in one allocation."""
+    placed = [placement(matrix) for matrix in matrices]
+    stored = [matrix.t() if place.transposed else matrix for matrix, place in zip(matrices, placed, strict=True)]
+    shapes = [(one.shape[0], padded_extent(one.shape[1], one.element_size())) for one in stored]
+    sizes = [rows * lead * one.element_size() for (rows, lead), one in zip(shapes, stored, strict=True)]
+    rooms = torch.empty(sum(sizes), dtype=torch.int8, device=matrices[0].device).split(sizes)
+    copies = []
+    for one, place, shape, room in zip(stored, placed, shapes, rooms, strict=True):
+        word = _WORD[one.element_size()]
+        target = room.view(word).view(shape)
+        matrix = target.view(one.dtype)[:, : one.shape[1]]
+        copies.append(_Copy(one.view(word), target, matrix.t() if place.transposed else matrix, place.vector))
+    return copies
+
+
+def _launch(copies: Sequence[_Copy]) -> Launch:
+    first, second = copies[0], copies[1] if len(copies) > 1 else None
+    tensors = (first.stored, first.target, *((second.stored, second.target) if second else (None, None)))
+    constants = {
+        "FIRST_VECTOR": first.vector,
+        "SECOND_VECTOR": second.vector if second else 1,
+        "UNIT": ROW_BYTES // first.stored.element_size(),
+        "BLOCK_ROWS": _BLOCK_ROWS,
+        "BLOCK_COLUMNS": _BLOCK_COLUMNS,
+    }
+    grid = (sum(copy.tiles for copy in copies),)
+    arguments = (*tensors, *first.sizes, *(second.sizes if second else (None,) * 5))
+    return Launch(padding_kernel.copy_kernel, grid, arguments, constants, _OPTIONS)
