@@ -51,7 +51,14 @@ def attempt(case: Case, torch_device: str) -> Attempt:
     repeatable = torch.equal(first, launched(spec, inputs, case))
     failure = found.failure or (None if repeatable else "a second launch wrote other bits")
     state = State.COMPLETE if failure is None else State.WRONG_RESULT
-    return Attempt(state, failure or "", found.error / tolerance, found.stray, repeatable)
+    return Attempt(state, failure or "", share(found.error, tolerance), found.stray, repeatable)
+
+
+def share(error: float, tolerance: float) -> float:
+    """Error over tolerance, where that may be 0: sums of whole numbers are exact."""
+    if tolerance:
+        return error / tolerance
+    return math.inf if error else 0.0
 
 
 def launched(spec: KernelSpec, inputs: Inputs, case: Case) -> torch.Tensor:

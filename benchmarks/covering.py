@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from tuner.config import Config
 from tuner.device import Device
+from tuner.errors import ProblemError
 from tuner.kernel import KernelSpec
-from tuner.problem import ACTIVATIONS, LAYOUTS, Problem
+from tuner.problem import ACTIVATIONS, LAYOUTS, Extra, Problem
 from tuner.space import SearchSpace
 
 SIZES = (1, 3, 7, 16, 17, 127, 128, 129, 256, 1000, 1024, 4093)
@@ -46,12 +47,20 @@ VIEWS = {
 dense: contiguous. shifted: A and B one element off a 16-byte address. strided: rows 16 bytes apart from each other.
 odd: rows one element apart. transposed: the output is stored [N, M]. All but dense and strided are unaligned problems.
 """
-EXTRAS: dict[str, tuple[tuple[tuple[str, int], ...], ...]] = {
-    "matmul": ((),),
+EXTRAS: dict[str, tuple[tuple[tuple[str, Extra], ...], ...]] = {
+    "matmul": (
+        (),
+        (),
+        (("scaling", "scalar"),),
+        (("scaling", "row"),),
+        (("scaling", "block"),),
+        (("fast_accum", True),),
+        (("fast_accum", False),),
+    ),
     "bmm": ((("batch", 1),), (("batch", 3),)),
     "grouped_mm": ((("groups", 1),), (("groups", 5),)),
 }
-"""What else names a problem of each op, and the values to try."""
+"""What else names a problem of each op, and the values to try; what is there twice is drawn twice as often."""
 _DRAWS = 20_000
 _KEPT = 6_000
 _RIVALS = 30
@@ -162,30 +171,23 @@ def problems(spec: KernelSpec, device: Device, sizes: Sequence[int], draw: rando
     for _ in range(_DRAWS):
         row = tuple(draw.choice(column) for column in columns)
         problem = problem_of(spec.op, row)
-        if row not in served and spec.supports(problem, device) is None:
+        if problem is not None and row not in served and spec.supports(problem, device) is None:
             served[row] = problem, row[-2]
         if len(served) == _KEPT:
             break
     return [served[row] for row in cover(list(served), draw)]
 
 
-def problem_of(op: str, row: tuple) -> Problem:
-    """The problem that one choice from each column describes."""
+def problem_of(op: str, row: tuple) -> Problem | None:
+    """The problem that one choice from each column describes, None where they exclude each other."""
     m, n, k, (a_dtype, b_dtype, precision), out, layout, epilogue, view, extras = row
-    return Problem(
-        m,
-        n,
-        k,
-        a_dtype=a_dtype,
-        b_dtype=b_dtype,
-        out_dtype=out,
-        layout=layout,
-        aligned=None if view in ("dense", "strided") else False,
-        epilogue=epilogue,
-        precision=precision,
-        op=op,
-        extras=dict(extras),
-    )
+    operands = {"a_dtype": a_dtype, "b_dtype": b_dtype, "precision": precision}
+    aligned = None if view in ("dense", "strided") else False
+    written = {"out_dtype": out, "layout": layout, "aligned": aligned, "epilogue": epilogue}
+    try:
+        return Problem(m, n, k, **operands, **written, op=op, extras=dict(extras))
+    except ProblemError:
+        return None
 
 
 def cover(rows: list[tuple[Hashable, ...]], draw: random.Random) -> list[tuple[Hashable, ...]]:
