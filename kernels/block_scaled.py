@@ -1,0 +1,215 @@
+"""The `block_scaled` kernel: fp8 operands with scales of 1x128 and 128x128 blocks, as `scaling` "block" has them.
+
+Loads either way, splits sums as `split_k` does, and exchanges the operands as `swap_ab` does (SWAP_AB): for few rows of
+A, the weight's columns then fill the tensor cores' 64 rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import block_scaled_kernel, pointer_space, rules, splitting, tile_rules, tma_kernel
+from tuner.kernels.gemm import gemm_spec, sources_of
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import SCALE_GROUP, Operands, exchanged, placement
+from tuner.kernels.swap_ab import seen
+from tuner.kernels.tma import descriptor
+from tuner.kernels.workspace import workspace
+from tuner.problem import Problem
+from tuner.space import Rule, SearchSpace
+
+NAME = "block_scaled"
+VERSION = 1
+_MOST_SWAPPED_ROWS = 256
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    swapped = bool(config["SWAP_AB"])
+    given = operands.exchanged() if swapped else operands
+    a, b, out = given.a, given.b, given.out
+    places = (placement(a), placement(b), placement(out))
+    viewed = seen(config) if swapped else config
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    grid, group, constants, options = _static(operands.problem, shape, viewed, places)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    strides: tuple[int | None, ...] = (*a.stride(), *b.stride(), *out.stride())
+    matrices: tuple[Any, ...] = (a, b, out)
+    if splitting.by_tma(config):
+        strides = (None,) * 6
+        blocks = ((block_m, block_k), (block_k, block_n), (block_m, block_n))
+        matrices = tuple(descriptor(matrix, *block) for matrix, block in zip(matrices, blocks, strict=True))
+    partials = counters = None
+    if len(grid) == 2:
+        memory = workspace(grid[0] * grid[1] * block_m * block_n, torch.float32, a.device)
+        partials, counters = memory.partials, memory.counters
+    assert given.scale_a is not None
+    assert given.scale_b is not None
+    scale_strides = (*given.scale_a.stride(), *given.scale_b.stride())
+    tensors = (*matrices, given.bias, given.scale_a, given.scale_b, partials, counters)
+    arguments = (*tensors, *shape, *strides, *scale_strides, group)
+    return (Launch(block_scaled_kernel.matmul_kernel, grid, arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int], config: Config, places: tuple[Any, ...]
+) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
+    """Grid, GROUP_SIZE_M, constexprs and compiler options, of the operands as the device sees them."""
+    m, n, k = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
+    swapped = bool(config["SWAP_AB"])
+    constants = {
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **{f"{name}_TRANSPOSED": place.transposed for name, place in zip("ABC", places, strict=True)},
+        "A_VECTOR": places[0].vector,
+        "B_VECTOR": places[1].vector,
+        "EVEN_K": k % block_k == 0,
+        "BIAS_ALONG_M": swapped,
+        "A_GROUP": SCALE_GROUP if swapped else 1,
+        "B_GROUP": 1 if swapped else SCALE_GROUP,
+        "ACTIVATION": problem.activation,
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    splits = config.integer("SPLIT_K", 1)
+    grid = (tiles_m * tiles_n,) if splits == 1 else (tiles_m * tiles_n, splits)
+    return grid, group, constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if problem.scaling != "block":
+        return f"scaling is {problem.scaling!r}: it takes scales of blocks"
+    return pointer_space.supports_operands(problem, device)
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, _canonical, _expand)
+
+
+def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    ways: tuple[Value, ...] = splitting.loads(problem.unscaled(), device)
+    sides: tuple[Value, ...] = (False, True) if problem.m <= _MOST_SWAPPED_ROWS else (False,)
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,)}
+        splits: dict[str, tuple[Value, ...]] = {"SPLIT_K": (1, 2), "num_warps": (4,)}
+        return {**tile, "BLOCK_SIZE_K": (SCALE_GROUP,), "LOADS": ways, "SWAP_AB": sides, **splits}
+    return {
+        "BLOCK_SIZE_M": (16, 32, 64, 128),
+        "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
+        "BLOCK_SIZE_K": (SCALE_GROUP,),
+        "GROUP_SIZE_M": tile_rules.GROUPS,
+        "LOADS": ways,
+        "SWAP_AB": sides,
+        "num_warps": (4, 8),
+        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+    }
+
+
+def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    anything = Problem(64, 64, 64, dtype="float8_e4m3fn", scaling="block")
+    return {**_axes(anything, device), "LOADS": ("pointer", "tma"), "SPLIT_K": (1,), "num_stages": (1,)}
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time."""
+
+    def cost(config: Config) -> tuple[float, int]:
+        viewed, turned = _view(config, problem)
+        return splitting.estimated(viewed, turned, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+
+    found = space(problem, device).best(cost)
+    smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
+    return found or Config(NAME, **smallest, LOADS="pointer", SWAP_AB=False, SPLIT_K=1, num_stages=1, num_warps=4)
+
+
+def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
+    """What the device sees."""
+    return (seen(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
+
+
+def _seen_back(config: Config) -> Config:
+    # Exchanging a second time gives the config back.
+    return seen(config) if config["SWAP_AB"] else config
+
+
+def _canonical(config: Config, problem: Problem, device: Device) -> Config:
+    return _seen_back(pointer_space.canonical(*_view(config, problem), device))
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    return (_seen_back(split) for split in splitting.expand(*_view(config, problem), device))
+
+
+def _one_block(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    block_k = config.integer("BLOCK_SIZE_K")
+    return f"BLOCK_SIZE_K is {block_k}, a scale is for {SCALE_GROUP}" if block_k != SCALE_GROUP else None
+
+
+def _loads(config: Config, problem: Problem, device: Device) -> str | None:
+    known = splitting.loads(problem.unscaled(), device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block, an upper bound; of the config and problem as the device sees them.
+
+    The pipeline, and the longer side's scales on their way between threads. Source: the kernels that tests/compile
+    compiles.
+    """
+    block_m, block_n, _ = rules.tile(config)
+    return splitting.shared_bytes(config, problem, device) + 4 * max(block_m, block_n)
+
+
+def _too_much_shared(config: Config, problem: Problem, device: Device) -> str | None:
+    needed = shared_bytes(config, problem, device)
+    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
+
+
+def _registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    held, limit = rules.accumulator_registers(config, device), 128 if device.vendor == "amd" else 64
+    if device.is_interpreter or held <= limit:
+        return None
+    return f"a thread would hold {held:g} sums and as many products, {limit} of each fit"
+
+
+RULES = (
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL),
+    Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
+    Rule("loads", "kernels/tma_space.py, supports", _loads, fatal=True, early=True),
+    *(
+        splitting.in_terms_of(_view, rule)
+        for rule in (
+            *splitting.RULES,
+            Rule("shared memory", "shared_bytes; tests/compile", _too_much_shared, fatal=True),
+            Rule("registers", "255 a thread (CUDA C++ Programming Guide)", _registers, early=True),
+            tile_rules.IDLE_WARPS,
+            tile_rules.TENSOR_CORE_SHAPE,
+            tile_rules.BELOW_WGMMA,
+            tile_rules.PADDING,
+            tile_rules.OBLONG,
+            tile_rules.GROUP,
+        )
+    ),
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=sources_of(
+        block_scaled_kernel, tma_kernel.load.fn, tma_kernel.store.fn, program, _static, descriptor, placement, workspace
+    ),
+    runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
+)
