@@ -37,7 +37,8 @@ _LARGE = 512
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
     """The launch that copies, if anything must be copied, and that of the inner kernel."""
-    aligned, copies = padding.pad(operands, str(config["PAD"]))
+    overlapped = bool(config.get("launch_pdl", False))
+    aligned, copies = padding.pad(operands, str(config["PAD"]), overlapped=overlapped)
     inner = _inner(config)
     _, multiply = _PROGRAMS[inner.kernel]
     return (*copies, *multiply(aligned, inner))

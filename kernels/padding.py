@@ -17,6 +17,7 @@ CHOICES = ("none", "a", "b", "ab")
 _BLOCK_ROWS = 8
 _BLOCK_COLUMNS = 512
 _OPTIONS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": True}
+_OVERLAPPED = {**_OPTIONS, "launch_pdl": True}
 _WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 """Copied as bits: operands of two dtypes of one size go into one launch."""
 
@@ -56,7 +57,7 @@ def padded_extent(extent: int, element_size: int) -> int:
     return -(-extent // unit) * unit
 
 
-def pad(operands: Operands, chosen: str) -> tuple[Operands, tuple[Launch, ...]]:
+def pad(operands: Operands, chosen: str, *, overlapped: bool = False) -> tuple[Operands, tuple[Launch, ...]]:
     """Operands that TMA can read, and the launch that fills the copies among them, if there are any.
 
     Copied is what TMA cannot read; and of the chosen operands also what it reads slowly, because its rows are no
@@ -66,6 +67,7 @@ def pad(operands: Operands, chosen: str) -> tuple[Operands, tuple[Launch, ...]]:
     Args:
         operands: any strides.
         chosen: one of `CHOICES`.
+        overlapped: by programmatic dependent launch, see `blocks.await_predecessor`.
     """
     matrices = {
         name: matrix
@@ -76,7 +78,7 @@ def pad(operands: Operands, chosen: str) -> tuple[Operands, tuple[Launch, ...]]:
         return operands, ()
     copies = _copies(list(matrices.values()))
     aligned = replace(operands, **{name: copy.matrix for name, copy in zip(matrices, copies, strict=True)})
-    return aligned, (_launch(copies),)
+    return aligned, (_launch(copies, overlapped),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +124,16 @@ def _copies(matrices: Sequence[torch.Tensor]) -> list[_Copy]:
     return copies
 
 
-def _launch(copies: Sequence[_Copy]) -> Launch:
+def _launch(copies: Sequence[_Copy], overlapped: bool) -> Launch:
     first, second = copies[0], copies[1] if len(copies) > 1 else None
     tensors = (first.stored, first.target, *((second.stored, second.target) if second else (None, None)))
     constants = {
         "FIRST_VECTOR": first.vector,
         "SECOND_VECTOR": second.vector if second else 1,
-        "UNIT": ROW_BYTES // first.stored.element_size(),
         "BLOCK_ROWS": _BLOCK_ROWS,
         "BLOCK_COLUMNS": _BLOCK_COLUMNS,
+        "PDL": overlapped,
     }
     grid = (sum(copy.tiles for copy in copies),)
     arguments = (*tensors, *first.sizes, *(second.sizes if second else (None,) * 5))
-    return Launch(padding_kernel.copy_kernel, grid, arguments, constants, _OPTIONS)
+    return Launch(padding_kernel.copy_kernel, grid, arguments, constants, _OVERLAPPED if overlapped else _OPTIONS)

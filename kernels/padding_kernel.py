@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import count_blocks, known_multiple
+from tuner.kernels.blocks import await_predecessor, count_blocks, known_multiple
 
 
 @triton.jit
@@ -19,11 +19,13 @@ def copy_tile(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     column_stride,
     lead,
     VECTOR: tl.constexpr,
-    UNIT: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
     """The tile-th tile; zeros from `columns` to `lead`, so that stores are whole vectors where loads cannot be."""
+    # Bytes of one store: as many as of one load, 4 at least. The compiler gives a thread that many neighbours in loads
+    # too, so that wider stores would scatter a warp's loads of single elements over many more lines.
+    UNIT: tl.constexpr = max(VECTOR, 32 // source.dtype.element_ty.primitive_bitwidth)
     columns = known_multiple(columns, VECTOR)
     row_stride = known_multiple(row_stride, VECTOR)
     lead = known_multiple(lead, UNIT)
@@ -70,15 +72,16 @@ def copy_kernel(  # noqa: ANN201, PLR0917
     second_lead,
     FIRST_VECTOR: tl.constexpr,
     SECOND_VECTOR: tl.constexpr,
-    UNIT: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Copy [rows, columns] of any strides into rows `lead` elements apart; all of `second` is None for one matrix.
 
-    FIRST_VECTOR, SECOND_VECTOR: elements that divide a matrix's columns and row stride, and 16 bytes. UNIT: elements
-    that divide `lead`.
+    FIRST_VECTOR, SECOND_VECTOR: elements that divide a matrix's columns and row stride, and 16 bytes. `lead` is a
+    multiple of 128 bytes.
     """
+    await_predecessor(PDL)
     tile = tl.program_id(0)
     tiles = count_blocks(first_rows, BLOCK_ROWS) * count_blocks(first_lead, BLOCK_COLUMNS)
     if tile < tiles:
@@ -92,7 +95,6 @@ def copy_kernel(  # noqa: ANN201, PLR0917
             first_column_stride,
             first_lead,
             FIRST_VECTOR,
-            UNIT,
             BLOCK_ROWS,
             BLOCK_COLUMNS,
         )
@@ -107,7 +109,6 @@ def copy_kernel(  # noqa: ANN201, PLR0917
             second_column_stride,
             second_lead,
             SECOND_VECTOR,
-            UNIT,
             BLOCK_ROWS,
             BLOCK_COLUMNS,
         )
