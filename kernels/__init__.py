@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tuner.kernels.matmul import matmul
+from tuner.kernels.padding import pad_weight
 
-__all__ = ["matmul"]
+__all__ = ["matmul", "pad_weight"]

@@ -26,7 +26,7 @@ from tuner.kernels.arguments import (
     scales_of,
 )
 from tuner.kernels.epilogue import activated, saturated
-from tuner.kernels.operands import Operands, is_aligned, placement
+from tuner.kernels.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
 from tuner.problem import Problem
 from tuner.runtime.lookup import lookup
 
@@ -161,6 +161,7 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -
             precision=kind.precision,
             scaling=kind.scaling,
             fast_accum=kind.fast_accum,
+            b_padded=row_alignment(b) >= VECTOR_BYTES,
         )
         if len(_problems) >= _MOST_PROBLEMS:
             _problems.clear()

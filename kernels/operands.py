@@ -131,6 +131,12 @@ def row_alignment(matrix: torch.Tensor) -> int:
     return math.gcd(row_stride * matrix.element_size(), ROW_BYTES) if row_stride >= columns else 1
 
 
+def padded_extent(extent: int, element_size: int) -> int:
+    """Elements of a row of `extent` elements of so many bytes, padded to a multiple of `ROW_BYTES`."""
+    unit = ROW_BYTES // element_size
+    return -(-extent // unit) * unit
+
+
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether two elements may share an address: strides, sorted, must step over all that lies below them."""
     reach = 0
@@ -181,7 +187,8 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
 
     Scales of int8 make such an operand's spread 1 at most, as N(0, 1) has.
 
-    A problem that is not aligned though its sizes would be gets A and B one element off a 16-byte address.
+    A problem that is not aligned though its sizes would be gets A and B one element off a 16-byte address; one whose B
+    is padded gets rows of B as `padding.pad_weight` lays them, but for the zeros.
 
     Args:
         problem: what is computed.
@@ -198,7 +205,8 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
     natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
     shift = 1 if natural and not problem.aligned else 0
     a = values.matrix(m, k, dtypes.to_torch(problem.a_dtype), problem.layout[0] == "t", shift)
-    b = values.matrix(k, n, dtypes.to_torch(problem.b_dtype), problem.layout[1] == "t", shift)
+    b_dtype = dtypes.to_torch(problem.b_dtype)
+    b = values.matrix(k, n, b_dtype, problem.layout[1] == "t", shift, padded=problem.b_padded)
     bias = values.vector(n, bias_dtype(problem)) if problem.has_bias else None
     scale_a, scale_b = _scales(problem, values)
     out, buffer = guarded(m, n, dtypes.to_torch(problem.out_dtype), torch_device)
@@ -249,10 +257,14 @@ class Values:
             scales.uniform_(largest / 2, largest, generator=self._generator)
         return scales
 
-    def matrix(self, rows: int, columns: int, dtype: torch.dtype, transposed: bool, shift: int) -> torch.Tensor:
-        """[rows, columns], row-major or transposed."""
-        stored = self.vector(rows * columns, dtype, shift)
-        return stored.view(columns, rows).t() if transposed else stored.view(rows, columns)
+    def matrix(
+        self, rows: int, columns: int, dtype: torch.dtype, transposed: bool, shift: int, *, padded: bool = False
+    ) -> torch.Tensor:
+        """[rows, columns], row-major or transposed; what lies between padded rows is drawn too."""
+        if transposed:
+            return self.matrix(columns, rows, dtype, False, shift, padded=padded).t()
+        lead = padded_extent(columns, dtype.itemsize) if padded else columns
+        return self.vector(rows * lead, dtype, shift).view(rows, lead)[:, :columns]
 
 
 def guarded(m: int, n: int, dtype: torch.dtype, torch_device: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 from tuner.errors import InputError
 from tuner.kernels import padding_kernel
 from tuner.kernels.launching import Launch
-from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, placement, row_alignment
+from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, padded_extent, placement, row_alignment
 
 CHOICES = ("none", "a", "b", "ab")
 """Operands that may be chosen."""
@@ -49,12 +49,6 @@ def pad_weight(weight: torch.Tensor) -> torch.Tensor:
     padded = room[:, :columns]
     padded.copy_(weight)
     return padded
-
-
-def padded_extent(extent: int, element_size: int) -> int:
-    """Elements of a row of `extent` elements of so many bytes, padded to a multiple of 128 bytes."""
-    unit = ROW_BYTES // element_size
-    return -(-extent // unit) * unit
 
 
 def pad(operands: Operands, chosen: str, *, overlapped: bool = False) -> tuple[Operands, tuple[Launch, ...]]:

@@ -42,7 +42,7 @@ class Problem:
         epilogue: "none", "bias", an activation, or "bias+" an activation.
         precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
         extras: further keys, as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
-            is not the default, keys of ops that are no GEMM.
+            is not the default, "b_padded" where only B's rows are aligned, keys of ops that are no GEMM.
     """
 
     op: str
@@ -75,6 +75,7 @@ class Problem:
         precision: str | None = None,
         scaling: str | None = None,
         fast_accum: bool | None = None,
+        b_padded: bool = False,
         op: str = "matmul",
         extras: Mapping[str, Extra] | None = None,
     ) -> None:
@@ -92,6 +93,8 @@ class Problem:
             scaling: of fp8 or int8 operands: none, scalar, row, block.
             fast_accum: whether Hopper's fp8 tensor cores may sum all of K by themselves, as torch._scaled_mm's
                 use_fast_accum; by the output's dtype unless given.
+            b_padded: B lies as `tuner.kernels.pad_weight` lays a weight: address and leading stride are multiples of 16
+                bytes though its contiguous extent is not. Dropped where that extent is one itself.
             op: the operation.
             extras: further keys of the problem.
 
@@ -101,7 +104,8 @@ class Problem:
         a_dtype = dtypes.canonical(a_dtype or dtype)
         b_dtype = dtypes.canonical(b_dtype or dtype)
         extras = dict(extras or {})
-        extras |= {k: v for k, v in (("scaling", scaling), ("fast_accum", fast_accum)) if v is not None}
+        given = (("scaling", scaling), ("fast_accum", fast_accum), ("b_padded", b_padded or None))
+        extras |= {name: value for name, value in given if value is not None}
         if op == "matmul":
             _check_scaling(extras, a_dtype)
         scaled = "scaling" in extras
@@ -112,6 +116,8 @@ class Problem:
             raise ProblemError(f"unknown layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
         for name, size in (("M", m), ("N", n), ("K", k)):
             _check_size(name, size)
+        if not _gains_by_padding(n, k, b_dtype, layout):
+            extras.pop("b_padded", None)
         values: dict[str, Any] = {
             "op": op,
             "m": int(m),
@@ -196,6 +202,11 @@ class Problem:
         """Whether Hopper's fp8 tensor cores may sum all of K by themselves: as asked, else by the output's dtype."""
         return bool(dict(self.extras).get("fast_accum", self.out_dtype in COARSE_SUMS))
 
+    @property
+    def b_padded(self) -> bool:
+        """Whether B's address and leading stride are multiples of 16 bytes though its contiguous extent is not."""
+        return bool(dict(self.extras).get("b_padded", False))
+
     def unscaled(self) -> Problem:
         """The same product of the same operands, without scales."""
         extras = {name: value for name, value in self.extras if name != "scaling"}
@@ -206,6 +217,7 @@ class Problem:
         flipped = {"n": "t", "t": "n"}
         layout = flipped[self.layout[1]] + flipped[self.layout[0]]
         swapped = {"m": self.n, "n": self.m, "a_dtype": self.b_dtype, "b_dtype": self.a_dtype, "layout": layout}
+        swapped["extras"] = {name: value for name, value in self.extras if name != "b_padded"}
         return _from_fields({**self.fields(), **swapped})
 
     def with_shape(self, m: int, n: int, k: int) -> Problem:
@@ -299,6 +311,12 @@ def _check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
         raise ProblemError("fast_accum cannot be with scaling 'block', which sums 128 products at a time: leave it out")
     if scaling == "block":
         extras.pop("fast_accum", None)
+
+
+def _gains_by_padding(n: int, k: int, b_dtype: str, layout: str) -> bool:
+    """Whether B has rows (or columns, where those are contiguous) of which only the first can be aligned."""
+    rows, extent = (k, n) if layout[1] == "n" else (n, k)
+    return rows > 1 and extent * dtypes.ITEMSIZE[b_dtype] % 16 != 0
 
 
 def _contiguous_aligned(m: int, n: int, k: int, dtype_names: tuple[str, str, str], layout: str) -> bool:

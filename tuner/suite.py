@@ -13,7 +13,7 @@ from tuner.errors import ProblemError, SuiteError, UsageError
 from tuner.problem import Problem
 
 REQUIRED = ("m", "n", "k", "dtype", "layout")
-OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned", "scaling", "fast_accum")
+OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned", "scaling", "fast_accum", "b_padded")
 """Columns that a problem takes as they are; an empty cell means the problem's own default."""
 REMARKS = ("group", "note")
 """Columns for people: they change nothing that is measured. Any other column is an error, for a misspelt one would be
@@ -46,7 +46,7 @@ def entries(name_or_path: str) -> list[Entry]:
     Args:
         name_or_path: a suite of the package ("demo"), or a CSV file. What ends in .csv or holds a slash is a file.
             Columns: m, n, k, dtype, layout, and where wanted a_dtype, b_dtype, out_dtype, epilogue, precision,
-            aligned, scaling, fast_accum, group, note. Lines that begin with # are comments.
+            aligned, scaling, fast_accum, b_padded, group, note. Lines that begin with # are comments.
 
     Raises:
         UsageError: no suite of the package has that name.
@@ -121,7 +121,7 @@ def _columns(where: str, header: list[str]) -> list[str]:
 def _problem(where: str, row: Mapping[str, str]) -> Problem:
     given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL) if row.get(name)}
     try:
-        for name in ("aligned", "fast_accum"):
+        for name in ("aligned", "fast_accum", "b_padded"):
             if name in given:
                 given[name] = _truth(name, given[name])
         return Problem(*(_size(name, row[name]) for name in ("m", "n", "k")), **given)
