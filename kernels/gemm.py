@@ -1,10 +1,12 @@
-"""What every kernel of the op `matmul` has in common, and the KernelSpec made of it."""
+"""What all GEMM kernels have in common, and the KernelSpec made of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 import triton
 
 from tuner.config import Config
@@ -13,13 +15,33 @@ from tuner.kernel import KernelSpec
 from tuner.kernels import blocks, epilogue, launching, numerics
 from tuner.kernels.interpreted import launch_interpreted
 from tuner.kernels.launching import Launch
-from tuner.kernels.operands import Operands, make_operands
+from tuner.kernels.operands import make_operands
 from tuner.kernels.vendor import vendor
 from tuner.problem import Problem
 from tuner.space import SearchSpace
 
-Program = Callable[[Operands, Config], Sequence[Launch]]
+Program = Callable[[Any, Config], Sequence[Launch]]
 """The launches that write `operands.out`, in order; the last one is the GEMM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What all kernels of an op share; the operands are of one type for all of them.
+
+    Attributes:
+        name: of the op.
+        make_operands, vendor, reference: see `KernelSpec`.
+        launch_interpreted: runs a launch of operands where the interpreter alone would be wrong.
+    """
+
+    name: str
+    make_operands: Callable[[Problem, str, int], Any]
+    vendor: Callable[[Any], None]
+    reference: Callable[[Any], torch.Tensor] = numerics.reference
+    launch_interpreted: Callable[[Any, Config, Callable[[Any, Config], None]], None] = launch_interpreted
+
+
+MATMUL = Operation("matmul", make_operands, vendor)
 
 
 def gemm_spec(
@@ -33,8 +55,9 @@ def gemm_spec(
     sources: Sequence[Any],
     runtime_parameters: tuple[str, ...] = ("GROUP_SIZE_M",),
     precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0,
+    operation: Operation = MATMUL,
 ) -> KernelSpec:
-    """A kernel of the op `matmul`.
+    """A kernel of an op whose products are GEMMs.
 
     Args:
         name: of the kernel.
@@ -43,28 +66,33 @@ def gemm_spec(
         program: its launches.
         supports, space, default_config, runtime_parameters, precedence: see `KernelSpec`.
         sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
+        operation: the op.
     """
 
-    def launch(operands: Operands, config: Config) -> None:
+    def launch(operands: Any, config: Config) -> None:
         if interpreted():
-            launch_interpreted(operands, config, lambda inner, given: launching.run(program(inner, given)))
+            operation.launch_interpreted(operands, config, lambda inner, given: launching.run(program(inner, given)))
         else:
             launching.run(program(operands, config))
 
+    def shaped(problem: Problem) -> Any:
+        """Contiguous operands without memory."""
+        return operation.make_operands(problem, "meta", 0)
+
     return KernelSpec(
-        op="matmul",
+        op=operation.name,
         name=name,
         version=version,
         supports=supports,
         space=space,
         default_config=default_config,
-        make_inputs=make_operands,
+        make_inputs=operation.make_operands,
         launch=launch,
-        vendor=vendor,
-        reference=numerics.reference,
+        vendor=operation.vendor,
+        reference=operation.reference,
         tolerance=numerics.tolerance,
-        compile=lambda problem, config: launching.compile_launches(program(_shaped(problem), config)),
-        compile_class=lambda problem, config: launching.binary_class(program(_shaped(problem), config)),
+        compile=lambda problem, config: launching.compile_launches(program(shaped(problem), config)),
+        compile_class=lambda problem, config: launching.binary_class(program(shaped(problem), config)),
         simplicity=simplicity,
         source_hash=lambda: launching.source_hash(sources),
         runtime_parameters=runtime_parameters,
@@ -97,8 +125,3 @@ def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:
 def sources_of(*parts: Any) -> tuple[Any, ...]:
     """The given sources, and those that all GEMM kernels rest on."""
     return (*parts, blocks, epilogue, epilogue_constants, numerics.max_imprecise)
-
-
-def _shaped(problem: Problem) -> Operands:
-    """Contiguous operands without memory."""
-    return make_operands(problem, "meta", 0)

@@ -1,0 +1,107 @@
+"""The `bmm_tma` kernel: one tile of one product a program, loaded and stored through descriptors of the whole batch."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernels import bmm_kernel, rules
+from tuner.kernels.batched_operands import batch_of, placement
+from tuner.kernels.batched_space import TMA, share, supports_tma, tma
+from tuner.kernels.bmm_pointer import BMM, pdl_of
+from tuner.kernels.estimate import Tile, cycles
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import VECTOR_BYTES, Operands
+from tuner.problem import Problem
+
+VERSION = 1
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (out.shape[0], out.shape[1], out.shape[2], a.shape[2])
+    transposed = (placement(a).transposed, placement(b).transposed)
+    grid, group, constants, options = _static(operands.problem, shape, config, transposed)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    arguments = (
+        descriptor(a, block_m, block_k),
+        descriptor(b, block_k, block_n),
+        descriptor(out, block_m, block_n),
+        operands.bias,
+        *shape[1:],
+        int(a.stride(0) != 0),
+        int(b.stride(0) != 0),
+        group,
+    )
+    return (Launch(bmm_kernel.tma_kernel, grid, arguments, constants, options),)
+
+
+def descriptor(batch: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A descriptor of matrices [B, rows, columns] as they are stored, of blocks of one matrix as it is meant.
+
+    Matrices that are one and the same (a stride of 0) are a batch of one.
+    """
+    block = [1, rows, columns]
+    if placement(batch).transposed:
+        batch, block = batch.mT, [1, columns, rows]
+    (count, height, width), (between, lead, _) = batch.shape, batch.stride()
+    # The stride of a dimension of one element is never used, but the hardware checks that 16 bytes divide it.
+    if height == 1:
+        unit = VECTOR_BYTES // batch.element_size()
+        lead = -(-width // unit) * unit
+    if count == 1 or between == 0:
+        count, between = 1, lead * height
+    return TensorDescriptor(batch, [count, height, width], [between, lead, 1], block)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int, int], config: Config, transposed: tuple[bool, bool]
+) -> tuple[tuple[int], int, dict[str, Any], dict[str, Any]]:
+    """Grid, GROUP_SIZE_M, constexprs and compiler options."""
+    batch, m, n, _ = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m = -(-m // block_m)
+    epilogue = epilogue_constants(problem, block_k)
+    constants = {
+        **pdl_of(config),
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    return (batch * tiles_m * -(-n // block_n),), group, constants, compiler_options(config)
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time, of one product on its share of the device; its groups of 8 rows."""
+    shared = share(device, batch_of(problem))
+
+    def estimated(config: Config) -> tuple[float, int]:
+        block_m, block_n, block_k = rules.tile(config)
+        tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, 1, True)
+        return cycles(tile, problem, shared), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+
+    smallest = Config(TMA, **dict.fromkeys(TILE, 64), GROUP_SIZE_M=1, num_stages=1, num_warps=4)
+    return tma(problem, device).best(estimated) or smallest
+
+
+SPEC = gemm_spec(
+    TMA,
+    VERSION,
+    program,
+    supports=supports_tma,
+    space=tma,
+    default_config=default_config,
+    sources=sources_of(bmm_kernel, program, _static, descriptor, placement),
+    # Where both serve it, loads by descriptor leave the threads' registers to the sums.
+    precedence=lambda _problem, device: int(not device.is_interpreter),
+    operation=BMM,
+)

@@ -1,0 +1,130 @@
+"""The `grouped_pointer` kernel: tiles of products of different sizes in one launch, operands of any strides."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tuner.config import Config
+from tuner.kernels import grouped_kernel, pointer_tile
+from tuner.kernels.batched_operands import placement as batch_placement
+from tuner.kernels.bmm_pointer import pdl_of, tile_constants
+from tuner.kernels.gemm import Operation, epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.grouped_operands import (
+    GroupedOperands,
+    ListedOperands,
+    launch_grouped_interpreted,
+    make_operands,
+    reference,
+)
+from tuner.kernels.grouped_space import NAME, default_config, space, supports
+from tuner.kernels.grouped_table import rows_of, stored, table_of
+from tuner.kernels.grouped_vendor import vendor
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import placement
+from tuner.kernels.persistent_tma import multiprocessors
+from tuner.kernels.rules import next_power_of_two
+from tuner.problem import Problem
+
+VERSION = 1
+GROUPED_MM = Operation("grouped_mm", make_operands, vendor, reference, launch_grouped_interpreted)
+_INT32_SPAN = 2**31
+
+
+def program(operands: GroupedOperands | ListedOperands, config: Config) -> tuple[Launch, ...]:
+    """The launches of a config."""
+    return _listed(operands, config) if isinstance(operands, ListedOperands) else (_grouped(operands, config),)
+
+
+def _grouped(operands: GroupedOperands, config: Config) -> Launch:
+    a, b, out = operands.a, operands.b, operands.out
+    in_a, in_out = placement(a), placement(out)
+    # Where columns are contiguous a group begins anywhere in them.
+    vectors = (
+        1 if in_a.transposed else in_a.vector,
+        batch_placement(b).vector,
+        1 if in_out.transposed else in_out.vector,
+    )
+    shape = (out.shape[0], out.shape[1], a.shape[1], b.shape[0])
+    strides = (*a.stride(), *b.stride(), *out.stride())
+    tiles, scalars, constants, options = _static(operands.problem, shape, config, strides, vectors)
+    grid = (_programs(tiles, config, a.device.index),)
+    tensors = (a, b, out, operands.bias, operands.ends)
+    return Launch(grouped_kernel.grouped_kernel, grid, (*tensors, *scalars), constants, options)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem,
+    shape: tuple[int, int, int, int],
+    config: Config,
+    strides: tuple[int, ...],
+    vectors: tuple[int, int, int],
+) -> tuple[int, tuple[int, ...], dict[str, Any], dict[str, Any]]:
+    """Tiles at most, integer arguments, constexprs and compiler options."""
+    m, n, k, groups = shape
+    tile = tuple(config.integer(name) for name in TILE)
+    # Every group that is not empty ends in a tile that may hold one row only.
+    tiles_m = (m + min(groups, m) * (tile[0] - 1)) // tile[0]
+    constants = {
+        **tile_constants(tile, (*strides[:2], *strides[3:]), vectors, problem),
+        "EVEN_K": k > 0 and k % tile[2] == 0,
+        "BLOCK_GROUPS": next_power_of_two(groups),
+        **pdl_of(config),
+    }
+    scalars = (m, n, k, groups, *strides, max(1, config.integer("GROUP_SIZE_M", 1)))
+    return tiles_m * -(-n // tile[1]), scalars, constants, compiler_options(config)
+
+
+def _programs(tiles: int, config: Config, index: int | None) -> int:
+    return max(1, min(tiles, config.integer("PROGRAMS_PER_SM") * multiprocessors(index)))
+
+
+def _listed(operands: ListedOperands, config: Config) -> tuple[Launch, ...]:
+    rows = rows_of(operands)
+    table, filling = table_of(rows, operands.output.device)
+    lying = tuple(stored(matrices) for matrices in (operands.a, operands.b, operands.out))
+    tile = tuple(config.integer(name) for name in TILE)
+    tiles = sum(-(-row[3] // tile[0]) * -(-row[4] // tile[1]) for row in rows)
+    epilogue = epilogue_constants(operands.problem, tile[2])
+    constants = {
+        **dict(zip(TILE, tile, strict=True)),
+        "BLOCK_GROUPS": next_power_of_two(len(rows)),
+        **pdl_of(config),
+        **{f"{name}_STORED": way for name, (way, _) in zip("ABC", lying, strict=True)},
+        **{f"{name}_VECTOR": vector for name, (_, vector) in zip("ABC", lying, strict=True)},
+        "EVEN_K": all(row[5] > 0 and row[5] % tile[2] == 0 for row in rows),
+        "WIDE": any(_span(row, tile) >= _INT32_SPAN for row in rows),
+        **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
+    }
+    likes = (operands.a[0], operands.b[0], operands.out[0])
+    arguments = (table, *likes, len(rows), max(1, config.integer("GROUP_SIZE_M", 1)))
+    grid = (_programs(tiles, config, operands.output.device.index),)
+    launch = Launch(grouped_kernel.listed_kernel, grid, arguments, constants, compiler_options(config))
+    return (*filling, launch)
+
+
+def _span(row: tuple[int, ...], tile: tuple[int, ...]) -> int:
+    """The farthest offset within a tile of A, B or C."""
+    block_m, block_n, block_k = (size - 1 for size in tile)
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = row[6:]
+    return max(
+        block_m * stride_am + block_k * stride_ak,
+        block_k * stride_bk + block_n * stride_bn,
+        block_m * stride_cm + block_n * stride_cn,
+    )
+
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=sources_of(
+        grouped_kernel, pointer_tile, program, _grouped, _static, _programs, _listed, stored, tile_constants, placement
+    ),
+    runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),
+    operation=GROUPED_MM,
+)
