@@ -64,10 +64,11 @@ TMA_RULES = _of_share(tma_space.RULES)
 
 def pointer(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `bmm_pointer`."""
-    axes = pointer_space.axes(device)
-    return SearchSpace(POINTER, problem, device, axes, POINTER_RULES, pointer_space.canonical)
+    axes, made = pointer_space.axes(device), (pointer_space.canonical, pointer_space.expand)
+    return SearchSpace(POINTER, problem, device, axes, POINTER_RULES, *made)
 
 
 def tma(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `bmm_tma`."""
-    return SearchSpace(TMA, problem, device, tma_space.axes(device), TMA_RULES, pointer_space.canonical)
+    axes, made = tma_space.axes(device), (pointer_space.canonical, tma_space.expand)
+    return SearchSpace(TMA, problem, device, axes, TMA_RULES, *made)

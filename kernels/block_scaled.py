@@ -169,11 +169,6 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     return splitting.shared_bytes(config, problem, device) + 4 * max(block_m, block_n)
 
 
-def _too_much_shared(config: Config, problem: Problem, device: Device) -> str | None:
-    needed = shared_bytes(config, problem, device)
-    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
-
-
 def _registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     held, limit = rules.accumulator_registers(config, device), 128 if device.vendor == "amd" else 64
     if device.is_interpreter or held <= limit:
@@ -189,7 +184,7 @@ RULES = (
         splitting.in_terms_of(_view, rule)
         for rule in (
             *splitting.RULES,
-            Rule("shared memory", "shared_bytes; tests/compile", _too_much_shared, fatal=True),
+            tile_rules.shared_memory(shared_bytes, "kernels/block_scaled.py"),
             Rule("registers", "255 a thread (CUDA C++ Programming Guide)", _registers, early=True),
             tile_rules.IDLE_WARPS,
             tile_rules.TENSOR_CORE_SHAPE,
@@ -208,6 +203,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    shared_bytes=lambda config, problem, device: shared_bytes(*_view(config, problem), device),
     sources=sources_of(
         block_scaled_kernel, tma_kernel.load.fn, tma_kernel.store.fn, program, _static, descriptor, placement, workspace
     ),

@@ -75,7 +75,12 @@ def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if reason := tma_space.supports_tiles(problem, device):
         return reason
-    return None if problem.n > 64 else f"N is {problem.n}: tiles of two widths have 96 columns or more"
+    if problem.n <= 64 and not device.is_interpreter:
+        return f"N is {problem.n}: tiles of two widths have 96 columns or more"
+    fewest = -(-problem.m // 128) * -(-problem.n // 384)
+    if fewest > _MOST_WAVES * device.sm_count and not device.is_interpreter:
+        return f"{fewest} tiles of 128x384: the last of their waves hardly counts"
+    return None
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:
@@ -107,25 +112,25 @@ def default_config(problem: Problem, device: Device) -> Config:
         sums = config.integer("BLOCK_SIZE_M") * _width(config)
         return waves * sums, -sums, -config.integer("num_stages"), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
-    tried = space(problem, device).configs()
     smallest = Config(
         NAME,
         **{**dict.fromkeys(TILE, 64), "BLOCK_SIZE_N_REST": 32},
         num_stages=1,
         num_warps=4,
     )
-    return min(tried, key=rank, default=smallest)
+    return space(problem, device).best(rank) or smallest
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block: the pipeline with two barriers a stage, or the wider part on its way out."""
-    stages = config.integer("num_stages")
-    barriers = -(-8 * stages // 16) * 16 + 8 * stages + 16 * (device.capability >= 100)
-    pipeline = stages * _stage_bytes(config, problem) + barriers
-    if problem.a_dtype == "float32":
-        # As in `tma`: the two do not share memory.
-        return pipeline + config.integer("BLOCK_SIZE_M") * _width(config) * dtypes.ITEMSIZE[problem.out_dtype]
-    return max(pipeline, _stored_bytes(config, problem))
+    """Shared memory of one block: the pipeline, or the wider part of the tile on its way out if that takes more.
+
+    As in `tma`, Hopper's sums that are stored as they are lie beside the pipeline.
+    """
+    pipeline = tma_space.pipeline_bytes(config, problem, device, parts_of_b=2)
+    rows, size = config.integer("BLOCK_SIZE_M"), dtypes.ITEMSIZE[problem.out_dtype]
+    if tma_space.beside_pipeline(config, problem, device):
+        return pipeline + rows * _width(config) * size
+    return max(pipeline, rows * config.integer("BLOCK_SIZE_N") * size)
 
 
 def _width(config: Config) -> int:
@@ -136,35 +141,16 @@ def _tiles(config: Config, problem: Problem) -> int:
     return -(-problem.m // config.integer("BLOCK_SIZE_M")) * -(-problem.n // _width(config))
 
 
-def _stage_bytes(config: Config, problem: Problem) -> int:
-    rows = config.integer("BLOCK_SIZE_M") * dtypes.ITEMSIZE[problem.a_dtype]
-    return config.integer("BLOCK_SIZE_K") * (rows + _width(config) * dtypes.ITEMSIZE[problem.b_dtype])
-
-
-def _stored_bytes(config: Config, problem: Problem) -> int:
-    block_m, block_n, _ = rules.tile(config)
-    return block_m * block_n * dtypes.ITEMSIZE[problem.out_dtype]
-
-
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     if (config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_N_REST")) not in _WIDTHS:
         return
     if device.is_interpreter:
         yield config
         return
-    other = 16
-    if problem.a_dtype == "float32":
-        other += config.integer("BLOCK_SIZE_M") * _width(config) * dtypes.ITEMSIZE[problem.out_dtype]
-    deepest = (device.shared_bytes - other) // (_stage_bytes(config, problem) + 24)
-    steps = rules.tile_counts(config, problem)[2]
-    deepest = min(deepest, steps, tma_space.DEEPEST)
+    deepest = tma_space.deepest(lambda tried: shared_bytes(tried, problem, device), config, device)
+    deepest = min(deepest, rules.tile_counts(config, problem)[2])
     for stages in range(max(2, deepest - 1), deepest + 1):
         yield config.replace(num_stages=stages)
-
-
-def _too_much_shared(config: Config, problem: Problem, device: Device) -> str | None:
-    needed = shared_bytes(config, problem, device)
-    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
 
 
 def _registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -204,14 +190,19 @@ def _group(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(_axes, tile_rules.OPTIONAL),
-    Rule("shared memory", "shared_bytes; tests/compile", _too_much_shared, fatal=True),
-    Rule("tensor cores", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", tma_space.without_tensor_cores),
-    Rule("registers", "compiled for sm_90: 192 sums a thread fit beside the descriptors' addresses", _registers),
+    tile_rules.shared_memory(shared_bytes, "kernels/composite_n.py"),
+    tma_space.TENSOR_CORES,
+    Rule(
+        "registers",
+        "compiled for sm_90: 192 sums a thread fit beside the descriptors' addresses",
+        _registers,
+        early=True,
+    ),
     tile_rules.BEYOND_K,
     tile_rules.SHORT_ROWS,
-    Rule("waves", "the shape itself", _waves),
-    Rule("padding", "the shape itself", _padding),
-    Rule("group", "one wave of tiles shares the L2 in any order", _group),
+    Rule("waves", "the shape itself", _waves, early=True),
+    Rule("padding", "the shape itself", _padding, early=True),
+    Rule("group", "one wave of tiles shares the L2 in any order", _group, early=True),
 )
 
 SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment)
@@ -223,5 +214,6 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    shared_bytes=shared_bytes,
     sources=SOURCES,
 )

@@ -53,6 +53,7 @@ def gemm_spec(
     space: Callable[[Problem, Device], SearchSpace],
     default_config: Callable[[Problem, Device], Config],
     sources: Sequence[Any],
+    shared_bytes: Callable[[Config, Problem, Device], int] | None = None,
     runtime_parameters: tuple[str, ...] = ("GROUP_SIZE_M",),
     precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0,
     operation: Operation = MATMUL,
@@ -64,7 +65,7 @@ def gemm_spec(
         version: raise it when timings of the version before no longer speak for this one
             (tests/unit/test_kernel_sources.py).
         program: its launches.
-        supports, space, default_config, runtime_parameters, precedence: see `KernelSpec`.
+        supports, space, default_config, shared_bytes, runtime_parameters, precedence: see `KernelSpec`.
         sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
         operation: the op.
     """
@@ -95,6 +96,7 @@ def gemm_spec(
         compile_class=lambda problem, config: launching.binary_class(program(shaped(problem), config)),
         simplicity=simplicity,
         source_hash=lambda: launching.source_hash(sources),
+        shared_bytes=shared_bytes,
         runtime_parameters=runtime_parameters,
         precedence=precedence,
     )

@@ -100,14 +100,13 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """32 values a thread, in rows of B as long as one warp loads at once, and programs for four rounds or more."""
-    tried = space(problem, device).configs()
     smallest = Config(NAME, BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=1, num_warps=4)
 
-    def rank(config: Config) -> tuple[object, ...]:
+    def rank(config: Config) -> tuple[float, ...]:
         held, programs = _held(config, problem, device), _programs(config, problem)
-        return abs(held - 32), max(0, 4 * device.sm_count - programs), config.integer("SPLIT_K"), config
+        return abs(held - 32), max(0, 4 * device.sm_count - programs), config.integer("SPLIT_K")
 
-    return min(tried, key=rank, default=smallest)
+    return space(problem, device).best(rank) or smallest
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
@@ -175,10 +174,15 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
 RULES = (
     tile_rules.parameters(_axes, ("num_stages", *tile_rules.OPTIONAL)),
     Rule("workspace", "kernels/workspace.py", _workspace, fatal=True),
-    Rule("registers", "255 a thread (CUDA C++ Programming Guide), for sums, operands and addresses", _registers),
-    Rule("coalesced", "CUDA C++ Best Practices Guide, coalesced access", _coalesced),
+    Rule(
+        "registers",
+        "255 a thread (CUDA C++ Programming Guide), for sums, operands and addresses",
+        _registers,
+        early=True,
+    ),
+    Rule("coalesced", "CUDA C++ Best Practices Guide, coalesced access", _coalesced, early=True),
     Rule("splits", "the shape itself", _splits),
-    Rule("beyond", "the shape itself", _beyond),
+    Rule("beyond", "the shape itself", _beyond, early=True),
 )
 
 SPEC = gemm_spec(

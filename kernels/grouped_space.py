@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tuner.config import Config, Value
 from tuner.device import Device
@@ -46,7 +46,7 @@ def average(problem: Problem) -> Problem:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, axes(device), RULES, _canonical)
+    return SearchSpace(NAME, problem, device, axes(device), RULES, _canonical, _expand)
 
 
 def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -61,6 +61,10 @@ def default_config(problem: Problem, device: Device) -> Config:
     """What the `pointer` kernel would take for one product of average size; a program for every tile."""
     single = pointer_default.default_config(average(problem), share(device, groups_of(problem)))
     return space(problem, device).canonicalize(Config(NAME, **{_PROGRAMS: _MANY, **dict(single)}))
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    return pointer_space.expand(config, average(problem), device)
 
 
 def _canonical(config: Config, problem: Problem, device: Device) -> Config:

@@ -131,6 +131,12 @@ def _canonical(config: Config, problem: Problem, device: Device) -> Config:
     return _outer(inner, _copied(problem, str(config["PAD"])))
 
 
+def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    spec, _ = _PROGRAMS[str(config["INNER"])]
+    assert spec.shared_bytes is not None
+    return spec.shared_bytes(_inner(config), _seen(problem), device)
+
+
 def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
     if config.get("INNER") not in _PROGRAMS:
         return f"INNER is {config.get('INNER')!r}: expected one of {', '.join(_PROGRAMS)}"
@@ -178,6 +184,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    shared_bytes=_shared_bytes,
     sources=(
         *(padding_kernel, padding, program),
         *(part for module in (tma, persistent_tma, composite_n, swap_ab) for part in module.SOURCES),

@@ -104,39 +104,40 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time, its groups of 8 rows."""
 
-    def estimated(config: Config) -> tuple[float, int, Config]:
+    def estimated(config: Config) -> tuple[float, int]:
         block_m, block_n, block_k = rules.tile(config)
         tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, 1, True)
-        return cycles(tile, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8), config
+        return cycles(tile, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
-    tried = space(problem, device).configs()
     smallest = Config(NAME, **dict.fromkeys(TILE, 64), GROUP_SIZE_M=1, EPILOGUE_PARTS=1, num_stages=1, num_warps=4)
-    return min(tried, key=estimated, default=smallest)
+    return space(problem, device).narrowed(EPILOGUE_PARTS=(1,)).best(estimated) or smallest
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block: the pipeline and, beside it, the part of the tile that is on its way out."""
-    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem)
+    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device)
 
 
-def _stored_bytes(config: Config, problem: Problem) -> int:
+def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
     block_m, block_n, _ = rules.tile(config)
-    return block_m * (block_n // config.integer("EPILOGUE_PARTS", 1)) * dtypes.ITEMSIZE[problem.out_dtype]
+    parts = config.integer("EPILOGUE_PARTS", 1)
+    stored = block_m * (block_n // parts) * dtypes.ITEMSIZE[problem.out_dtype]
+    if parts == 1 or device.capability < 100:
+        return stored
+    # tcgen05's sums: both halves lie there at once where nothing is done to them; half a half is scratch where a tile
+    # of 64 rows is rearranged. Source: as `tma_space.pipeline_bytes`.
+    if tma_space.stores_sums(problem):
+        return 2 * stored
+    return stored + stored // 2 if block_m == 64 else stored
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     if device.is_interpreter:
         yield config
         return
-    stage = rules.tile_bytes(config, problem) + 8
-    deepest = (device.shared_bytes - 16 - _stored_bytes(config, problem)) // stage
-    for stages in range(max(2, deepest - 1), min(deepest, tma_space.DEEPEST) + 1):
+    deepest = tma_space.deepest(lambda tried: shared_bytes(tried, problem, device), config, device)
+    for stages in range(max(2, deepest - 1), deepest + 1):
         yield config.replace(num_stages=stages)
-
-
-def _too_much_shared(config: Config, problem: Problem, device: Device) -> str | None:
-    needed = shared_bytes(config, problem, device)
-    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
 
 
 def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | None:
@@ -148,9 +149,9 @@ def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | No
 
 RULES = (
     tile_rules.parameters(_axes, tile_rules.OPTIONAL),
-    Rule("shared memory", "shared_bytes; tests/compile", _too_much_shared, fatal=True),
-    Rule("tensor cores", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", tma_space.without_tensor_cores),
-    Rule("one tile each", "the shape itself", _one_tile_each),
+    tile_rules.shared_memory(shared_bytes, "kernels/persistent_tma.py"),
+    tma_space.TENSOR_CORES,
+    Rule("one tile each", "the shape itself", _one_tile_each, early=True),
     *tma_space.TILE_RULES,
 )
 
@@ -163,5 +164,6 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    shared_bytes=shared_bytes,
     sources=SOURCES,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tuner.config import Config
-from tuner.kernels import pointer_kernel
+from tuner.kernels import pointer_kernel, rules
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -97,5 +97,6 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    shared_bytes=rules.shared_bytes,
     sources=SOURCES,
 )

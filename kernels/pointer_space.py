@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
@@ -68,31 +69,44 @@ def _hardware_lacks(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space: axes per vendor, one list of rules for all."""
-    return SearchSpace(NAME, problem, device, axes(device), RULES, canonical)
+    return SearchSpace(NAME, problem, device, axes(device), RULES, canonical, expand)
 
 
 def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    """Every parameter's values on a device."""
+    """Every parameter's values on a device; the order of tiles and the pipeline come with each tile, see `expand`."""
+    launched: dict[str, tuple[Value, ...]] = {"GROUP_SIZE_M": (1,), "num_stages": (1,)}
     if device.is_interpreter:
         # It runs one program at a time: stages and warps change nothing, and a demo should end soon.
         blocks: tuple[Value, ...] = (16, 32, 64)
         tiles = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), blocks)
-        return {**tiles, "GROUP_SIZE_M": (1,), "num_stages": (1,), "num_warps": (4,)}
+        return {**tiles, **launched, "num_warps": (4,)}
     tiles = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), _BLOCKS)
     if device.vendor == "nvidia":
-        launched: dict[str, tuple[Value, ...]] = {"num_stages": _STAGES, "num_warps": (1, 2, 4, 8)}
-        return {**tiles, "GROUP_SIZE_M": tile_rules.GROUPS, **launched, **tile_rules.overlap(device)}
+        return {**tiles, **launched, "num_warps": (1, 2, 4, 8), **tile_rules.overlap(device)}
     return {
         **tiles,
-        "GROUP_SIZE_M": tile_rules.GROUPS,
-        # Triton's HIP pipeliner keeps the next step in registers and LDS: a third stage pays where LDS is large.
-        "num_stages": (1, 2, 3) if device.arch == "gfx950" else (1, 2),
+        **launched,
         "num_warps": (1, 2, 4, 8),
         "matrix_instr_nonkdim": (16, 32),
         "waves_per_eu": (0, 2),
         # Triton's backend warns and takes 1 on gfx950.
         "kpack": (1, 2) if device.arch == "gfx942" else (1,),
     }
+
+
+def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A tile in every order of tiles, with every pipeline that is not longer than the loop."""
+    if device.is_interpreter:
+        yield config
+        return
+    stages: tuple[int, ...] = _STAGES
+    if device.vendor == "amd":
+        # Triton's HIP pipeliner keeps the next step in registers and LDS: a third stage pays where LDS is large.
+        stages = (1, 2, 3) if device.arch == "gfx950" else (1, 2)
+    steps = rules.tile_counts(config, problem)[2]
+    for group, depth in itertools.product(tile_rules.GROUPS, stages):
+        if depth <= steps:
+            yield config.replace(GROUP_SIZE_M=group, num_stages=depth)
 
 
 def canonical(config: Config, problem: Problem, device: Device) -> Config:
@@ -114,11 +128,6 @@ def canonical(config: Config, problem: Problem, device: Device) -> Config:
     return config.replace(GROUP_SIZE_M=group, num_stages=stages)
 
 
-def _shared_memory(config: Config, problem: Problem, device: Device) -> str | None:
-    needed = rules.shared_bytes(config, problem, device)
-    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
-
-
 def _loads(config: Config, problem: Problem, device: Device) -> str | None:
     if device.is_interpreter:
         return None
@@ -138,9 +147,14 @@ def _stages(config: Config, problem: Problem, device: Device) -> str | None:
 RULES = (
     tile_rules.parameters(axes, tile_rules.OPTIONAL),
     tile_rules.DOT_SIZE,
-    Rule("shared memory", "kernels/rules.py, shared_bytes; tests/compile", _shared_memory, fatal=True),
+    tile_rules.shared_memory(rules.shared_bytes, "kernels/rules.py"),
     tile_rules.REGISTERS,
-    Rule("loads", "measured: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json", _loads),
+    Rule(
+        "loads",
+        "measured: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json",
+        _loads,
+        early=True,
+    ),
     tile_rules.IDLE_WARPS,
     tile_rules.TENSOR_CORE_SHAPE,
     tile_rules.BELOW_WGMMA,

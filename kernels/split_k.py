@@ -43,15 +43,18 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
     ways: tuple[Value, ...] = splitting.loads(problem, device)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))
-        return {**tile, "LOADS": ways, "SPLIT_K": (2, 3), "num_warps": (4,)}
+        return {**tile, "LOADS": ways, "SPLIT_K": (2, 3), "num_stages": (1,), "num_warps": (4,)}
     return {
         "BLOCK_SIZE_M": (16, 32, 64, 128),
         "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
         "BLOCK_SIZE_K": (32, 64, 128, 256),
         "LOADS": ways,
+        "SPLIT_K": (1,),
+        "num_stages": (1,),
         "num_warps": (4, 8),
         **tile_rules.overlap(device),
         **_amd(device),
@@ -64,14 +67,14 @@ def _amd(device: Device) -> dict[str, tuple[Value, ...]]:
 
 def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
     anything = Problem(64, 64, 64)
-    return {**_axes(anything, device), "LOADS": ("pointer", "tma"), "SPLIT_K": (1,), "num_stages": (1,)}
+    return {**_axes(anything, device), "LOADS": ("pointer", "tma")}
 
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
-    tried = space(problem, device).configs()
-    if tried:
-        return min(tried, key=lambda config: (splitting.estimated(config, problem, device), config))
+    tried = space(problem, device).narrowed(**splitting.promising(problem, device))
+    if best := tried.best(lambda config: splitting.estimated(config, problem, device)):
+        return best
     tile = dict.fromkeys(TILE, rules.shortest_k(problem))
     return Config(NAME, **tile, LOADS="pointer", SPLIT_K=2, num_stages=1, num_warps=4)
 
@@ -108,6 +111,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    shared_bytes=splitting.shared_bytes,
     sources=(*pointer.SOURCES, *tma.SOURCES),
     runtime_parameters=("SPLIT_K",),
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-from tuner.config import Config
+from tuner import dtype as dtypes
+from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import rules, tma_space
+from tuner.kernels import rules, tile_rules, tma_space
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.workspace import MOST_BYTES, MOST_TILES
 from tuner.problem import Problem
@@ -60,18 +61,23 @@ def estimated(config: Config, problem: Problem, device: Device) -> float:
     return cycles(tile, problem, device)
 
 
+def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Of the axes, what a default formula looks at: rows of 128 or 256 bytes along K, descriptors where they work."""
+    if device.is_interpreter:
+        return {}
+    size = dtypes.ITEMSIZE[problem.a_dtype]
+    longest = rules.next_power_of_two(max(rules.shortest_k(problem), problem.k))
+    lengths = {min(longest, row // size) for row in (128, 256)}
+    return {"BLOCK_SIZE_K": tuple(lengths), "LOADS": loads(problem, device)[-1:]}
+
+
 def in_terms_of(view: Callable[[Config, Problem], tuple[Config, Problem]], rule: Rule) -> Rule:
     """A rule about what the kernel sees, asked of what the caller sees."""
 
     def rejects(config: Config, problem: Problem, device: Device) -> str | None:
         return rule.rejects(*view(config, problem), device)
 
-    return Rule(rule.name, rule.source, rejects, fatal=rule.fatal)
-
-
-def _too_much_shared(config: Config, problem: Problem, device: Device) -> str | None:
-    needed = shared_bytes(config, problem, device)
-    return f"{needed} B, a block has {device.shared_bytes}" if needed > device.shared_bytes else None
+    return Rule(rule.name, rule.source, rejects, fatal=rule.fatal, early=rule.early)
 
 
 def _workspace(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -132,7 +138,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
 
 WORKSPACE = Rule("workspace", "kernels/workspace.py", _workspace, fatal=True)
 RULES = (
-    Rule("shared memory", "kernels/splitting.py, shared_bytes; tests/compile", _too_much_shared, fatal=True),
+    tile_rules.shared_memory(shared_bytes, "kernels/splitting.py"),
     WORKSPACE,
     Rule("idle split", "the shape itself", _idle_split),
     Rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2", _crowd),

@@ -50,15 +50,18 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
     ways: tuple[Value, ...] = splitting.loads(problem, device)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,), "BLOCK_SIZE_K": (32,)}
-        return {**tile, "LOADS": ways, "SPLIT_K": (1, 2), "num_warps": (4,)}
+        return {**tile, "LOADS": ways, "SPLIT_K": (1, 2), "num_stages": (1,), "num_warps": (4,)}
     return {
         "BLOCK_SIZE_M": (8, 16, 32, 64, 128) if problem.m <= 8 else (16, 32, 64, 128),
         "BLOCK_SIZE_N": (64, 128, 256),
         "BLOCK_SIZE_K": (32, 64, 128, 256, 512),
         "LOADS": ways,
+        "SPLIT_K": (1,),
+        "num_stages": (1,),
         "num_warps": (4, 8),
         **tile_rules.overlap(device),
         **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
@@ -66,14 +69,14 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    return {**_axes(Problem(8, 64, 64), device), "LOADS": ("pointer", "tma"), "SPLIT_K": (1,), "num_stages": (1,)}
+    return {**_axes(Problem(8, 64, 64), device), "LOADS": ("pointer", "tma")}
 
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
-    tried = space(problem, device).configs()
-    if tried:
-        return min(tried, key=lambda config: (estimated(config, problem, device), config))
+    tried = space(problem, device).narrowed(**splitting.promising(problem, device))
+    if best := tried.best(lambda config: estimated(config, problem, device)):
+        return best
     return Config(
         NAME,
         **{**dict.fromkeys(TILE, rules.shortest_k(problem)), "BLOCK_SIZE_N": 64},
@@ -87,6 +90,11 @@ def default_config(problem: Problem, device: Device) -> Config:
 def estimated(config: Config, problem: Problem, device: Device) -> float:
     """`estimate.cycles` of a config."""
     return splitting.estimated(seen(config), exchanged(problem), device)
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block."""
+    return splitting.shared_bytes(seen(config), exchanged(problem), device)
 
 
 def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
@@ -132,6 +140,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    shared_bytes=shared_bytes,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
 )

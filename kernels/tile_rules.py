@@ -62,6 +62,21 @@ def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
     return f"{value}, no power of two" if power_of_two and value & (value - 1) else None
 
 
+def shared_memory(needed: Callable[[Config, Problem, Device], int], source: str) -> Rule:
+    """The rule that a block does not take more shared memory than the device has.
+
+    Args:
+        needed: bytes a config takes.
+        source: where that formula is.
+    """
+
+    def too_much(config: Config, problem: Problem, device: Device) -> str | None:
+        taken = needed(config, problem, device)
+        return f"{taken} B, a block has {device.shared_bytes}" if taken > device.shared_bytes else None
+
+    return Rule("shared memory", f"{source}, shared_bytes; tests/compile", too_much, fatal=True)
+
+
 def _dot_too_small(config: Config, problem: Problem, device: Device) -> str | None:
     shortest = 1 if device.is_interpreter else rules.shortest_k(problem)
     block_k = config.integer("BLOCK_SIZE_K")
@@ -190,24 +205,34 @@ def _below_wgmma(config: Config, problem: Problem, device: Device) -> str | None
     return None
 
 
-DOT_SIZE = Rule("dot size", "Triton's min_dot_size, NVIDIA backend", _dot_too_small, fatal=True)
+DOT_SIZE = Rule("dot size", "Triton's min_dot_size, NVIDIA backend", _dot_too_small, fatal=True, early=True)
 REGISTERS = Rule(
     "registers",
     "compiled for sm_90: 256 sums a thread always spilled, 128 sometimes; mma.sync: measured, see loads",
     _registers,
+    early=True,
 )
-IDLE_WARPS = Rule("idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", _too_many_warps)
-TENSOR_CORE_SHAPE = Rule("tensor core shape", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", _tensor_core_shape)
-BELOW_WGMMA = Rule("below wgmma", "PTX ISA: mma.sync has half the rate of wgmma or less", _below_wgmma)
-MATRIX_INSTRUCTION = Rule("matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", _matrix_instruction)
-KPACK = Rule("kpack", "compiled for gfx942: 16x16 xf32 packed twice takes 32 values of K", _kpack, fatal=True)
-PADDING = Rule("padding", "the shape itself: the rest of such a tile is masked", _padding)
-BEYOND_K = Rule("beyond K", "the shape itself", _beyond_k)
+IDLE_WARPS = Rule("idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", _too_many_warps, early=True)
+TENSOR_CORE_SHAPE = Rule(
+    "tensor core shape", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", _tensor_core_shape, early=True
+)
+BELOW_WGMMA = Rule("below wgmma", "PTX ISA: mma.sync has half the rate of wgmma or less", _below_wgmma, early=True)
+MATRIX_INSTRUCTION = Rule(
+    "matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", _matrix_instruction, early=True
+)
+KPACK = Rule(
+    "kpack", "compiled for gfx942: 16x16 xf32 packed twice takes 32 values of K", _kpack, fatal=True, early=True
+)
+PADDING = Rule("padding", "the shape itself: the rest of such a tile is masked", _padding, early=True)
+BEYOND_K = Rule("beyond K", "the shape itself", _beyond_k, early=True)
 SHORT_ROWS = Rule(
-    "short rows", "CUDA C++ Best Practices Guide, 32-byte sectors; PTX ISA, 128-byte swizzle", _short_rows
+    "short rows", "CUDA C++ Best Practices Guide, 32-byte sectors; PTX ISA, 128-byte swizzle", _short_rows, early=True
 )
 WAVES = Rule(
-    "waves", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile, tail effects vanish", _waves
+    "waves",
+    "NVIDIA, Matrix Multiplication Background: reuse grows with the tile, tail effects vanish",
+    _waves,
+    early=True,
 )
-OBLONG = Rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", _oblong)
+OBLONG = Rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", _oblong, early=True)
 GROUP = Rule("group", "one wave of tiles shares the L2 in any order", _group_of_few)

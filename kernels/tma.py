@@ -13,7 +13,7 @@ from tuner.kernels import tma_kernel
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import VECTOR_BYTES, Operands, placement, row_alignment
-from tuner.kernels.tma_space import NAME, default_config, space, supports_tiles
+from tuner.kernels.tma_space import NAME, default_config, shared_bytes, space, supports_tiles
 from tuner.kernels.workspace import workspace
 from tuner.problem import Problem
 
@@ -123,5 +123,6 @@ SPEC = gemm_spec(
     supports=supports_tiles,
     space=space,
     default_config=default_config,
+    shared_bytes=shared_bytes,
     sources=SOURCES,
 )

@@ -55,6 +55,8 @@ class KernelSpec:
         compile_class: a string equal for two (problem, config) pairs exactly when they share a binary.
         simplicity: sorts configs from simplest: of a tie the simplest wins.
         source_hash: hash of the kernel's source, to notice a change nobody gave a version.
+        shared_bytes: shared memory that one block of a config's binary takes, predicted, as its space's rules do; None
+            where nothing is predicted.
         runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
             binary.
         precedence: how early its `default_config` is asked for where nobody tuned a problem: of all kernels that serve
@@ -77,6 +79,7 @@ class KernelSpec:
     compile_class: Callable[[Problem, Config], str]
     simplicity: Callable[[Config], tuple[Any, ...]]
     source_hash: Callable[[], str]
+    shared_bytes: Callable[[Config, Problem, Device], int] | None = None
     runtime_parameters: tuple[str, ...] = ()
     precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0
     flops: Callable[[Problem], int] = lambda problem: problem.flops
