@@ -76,6 +76,7 @@ def _static(
         "A_GROUP": SCALE_GROUP if swapped else 1,
         "B_GROUP": 1 if swapped else SCALE_GROUP,
         "ACTIVATION": problem.activation,
+        "PDL": bool(config.get("launch_pdl", False)),
     }
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
     splits = config.integer("SPLIT_K", 1)
@@ -96,12 +97,13 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
     ways: tuple[Value, ...] = splitting.loads(problem.unscaled(), device)
     sides: tuple[Value, ...] = (False, True) if problem.m <= _MOST_SWAPPED_ROWS else (False,)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,)}
         splits: dict[str, tuple[Value, ...]] = {"SPLIT_K": (1, 2), "num_warps": (4,)}
-        return {**tile, "BLOCK_SIZE_K": (SCALE_GROUP,), "LOADS": ways, "SWAP_AB": sides, **splits}
+        return {**tile, "BLOCK_SIZE_K": (SCALE_GROUP,), "LOADS": ways, "SWAP_AB": sides, **splits, "num_stages": (1,)}
     return {
         "BLOCK_SIZE_M": (16, 32, 64, 128),
         "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
@@ -109,14 +111,17 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "GROUP_SIZE_M": tile_rules.GROUPS,
         "LOADS": ways,
         "SWAP_AB": sides,
+        "SPLIT_K": (1,),
+        "num_stages": (1,),
         "num_warps": (4, 8),
+        **tile_rules.overlap(device),
         **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
     }
 
 
 def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
     anything = Problem(64, 64, 64, dtype="float8_e4m3fn", scaling="block")
-    return {**_axes(anything, device), "LOADS": ("pointer", "tma"), "SPLIT_K": (1,), "num_stages": (1,)}
+    return {**_axes(anything, device), "LOADS": ("pointer", "tma")}
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -160,13 +165,11 @@ def _loads(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block, an upper bound; of the config and problem as the device sees them.
+    """Shared memory of one block, an upper bound: the pipeline, and a side's scales on their way between threads.
 
-    The pipeline, and the longer side's scales on their way between threads. Source: the kernels that tests/compile
-    compiles.
+    Source: the kernels that tests/compile compiles.
     """
-    block_m, block_n, _ = rules.tile(config)
-    return splitting.shared_bytes(config, problem, device) + 4 * max(block_m, block_n)
+    return splitting.shared_bytes(*_view(config, problem), device) + 4 * max(rules.tile(config)[:2])
 
 
 def _registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -180,11 +183,11 @@ RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL),
     Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
     Rule("loads", "kernels/tma_space.py, supports", _loads, fatal=True, early=True),
+    tile_rules.shared_memory(shared_bytes, "kernels/block_scaled.py"),
     *(
         splitting.in_terms_of(_view, rule)
         for rule in (
             *splitting.RULES,
-            tile_rules.shared_memory(shared_bytes, "kernels/block_scaled.py"),
             Rule("registers", "255 a thread (CUDA C++ Programming Guide)", _registers, early=True),
             tile_rules.IDLE_WARPS,
             tile_rules.TENSOR_CORE_SHAPE,
@@ -203,7 +206,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    shared_bytes=lambda config, problem, device: shared_bytes(*_view(config, problem), device),
+    shared_bytes=shared_bytes,
     sources=sources_of(
         block_scaled_kernel, tma_kernel.load.fn, tma_kernel.store.fn, program, _static, descriptor, placement, workspace
     ),

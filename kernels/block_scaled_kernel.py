@@ -9,7 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import collect, count_blocks, grouped, known_multiple, publish, steps_of_split
+from tuner.kernels.blocks import (
+    await_predecessor,
+    collect,
+    count_blocks,
+    grouped,
+    known_multiple,
+    publish,
+    steps_of_split,
+)
 from tuner.kernels.epilogue import finish
 from tuner.kernels.tma_kernel import load, store
 
@@ -82,6 +90,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     A_GROUP: tl.constexpr,
     B_GROUP: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """C[M, N] = epilogue(A[M, K] @ B[K, N] with scales), one tile a program or one split of a tile's sum.
 
@@ -126,6 +135,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     if partials_ptr is not None:
         first, beyond = steps_of_split(beyond)
 
+    await_predecessor(PDL)
     a_scale = scales_along(a_scale_ptr + first * stride_ask, start_m, rows_left, stride_asm, BLOCK_SIZE_M, A_GROUP)
     b_scale = scales_along(b_scale_ptr + first * stride_bsk, start_n, columns_left, stride_bsn, BLOCK_SIZE_N, B_GROUP)
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
