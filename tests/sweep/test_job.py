@@ -44,12 +44,12 @@ def test_the_default_config_is_the_first_candidate_whatever_the_budget():
 
 def test_configs_that_differ_in_a_run_time_parameter_alone_are_each_measured():
     job, pool = job_of(lambda config: Compiled(Resources(shared_bytes=0), "one binary for all"))
-    batch, decided = job.take(10_000, pool)
-    groups = {config["GROUP_SIZE_M"] for config in batch}
-    assert groups == {1, 4, 8, 16}
-    assert len(batch) == 4
+    batch, decided = job.take(100_000, pool)
+    groups = [config["GROUP_SIZE_M"] for config in batch if config.kernel == "pointer"]
+    assert sorted(groups) == [1, 4, 8, 16]
     assert {outcome.state for _, outcome in decided} == {State.INVALID}
-    assert all("same program as pointer(" in outcome.message for _, outcome in decided)
+    # Kernels mean different things by their run-time parameters: only a kernel's own configs are its twins.
+    assert all(f"same program as {config.kernel}(" in outcome.message for config, outcome in decided)
 
 
 def test_a_binary_that_needs_too_much_shared_memory_is_not_measured():

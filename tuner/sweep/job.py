@@ -189,7 +189,7 @@ class Job:
             message = f"needs {shared} bytes of shared memory, a block has {self.device.shared_bytes}"
             return Outcome(State.OUT_OF_RESOURCES, message, resources=result.resources)
         runtime = tuple(config.get(name) for name in self.specs[config.kernel].runtime_parameters)
-        twin = self._programs.setdefault((result.program, runtime), config)
+        twin = self._programs.setdefault((result.program, (config.kernel, *runtime)), config)
         if twin != config:
             return Outcome(State.INVALID, f"same program as {twin}", resources=result.resources)
         return None
