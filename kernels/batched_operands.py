@@ -21,7 +21,7 @@ def batch_of(problem: Problem) -> int:
     """
     batch = dict(problem.extras).get("batch")
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ProblemError(f"{problem}: batch is {batch!r}: expected a whole number from 1 on, extras={{'batch': 8}}")
+        raise ProblemError(f"batch is {batch!r}: expected a whole number from 1 on, as extras={{'batch': 8}}")
     return batch
 
 

@@ -32,12 +32,12 @@ def locate(beyond, tile):  # noqa: ANN201
 
 @triton.jit
 def bounds(ends_ptr, group, GROUPS, M):  # noqa: ANN201
-    """First row of a group, or of each of a block of groups, and one beyond its last; never outside of M rows."""
+    """First row of a group, or of each of a block of groups, and one beyond its last: in M rows, whatever the ends."""
     known = group < GROUPS
     first = tl.load(ends_ptr + group - 1, mask=known & (group > 0), other=0)
     beyond = tl.load(ends_ptr + group, mask=known, other=0)
     first = tl.minimum(tl.maximum(first, 0), M)
-    return first, tl.minimum(beyond, M)
+    return first, tl.maximum(tl.minimum(beyond, M), first)
 
 
 @triton.jit(

@@ -107,7 +107,7 @@ def groups_of(problem: Problem) -> int:
     groups = dict(problem.extras).get("groups")
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
         raise ProblemError(
-            f"{problem}: groups is {groups!r}: expected a whole number from 1 on, extras={{'groups': 8}}"
+            f"groups is {groups!r}: expected a whole number from 1 on, as extras={{'groups': 8}}"
         )
     return groups
 

@@ -180,17 +180,23 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: 2·M·N·K."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point operations: 2·M·N·K, of every product of a batch."""
+        return 2 * self.m * self.n * self.k * self._extra_count("batch")
 
     @property
     def bytes_moved(self) -> int:
         """Fewest bytes of device memory: A and B read once, the output written once."""
+        batch, groups = self._extra_count("batch"), self._extra_count("groups")
         return (
-            self.m * self.k * dtypes.ITEMSIZE[self.a_dtype]
-            + self.k * self.n * dtypes.ITEMSIZE[self.b_dtype]
-            + self.m * self.n * dtypes.ITEMSIZE[self.out_dtype]
+            self.m * self.k * dtypes.ITEMSIZE[self.a_dtype] * batch
+            + self.k * self.n * dtypes.ITEMSIZE[self.b_dtype] * batch * groups
+            + self.m * self.n * dtypes.ITEMSIZE[self.out_dtype] * batch
         )
+
+    def _extra_count(self, name: str) -> int:
+        """What `extras` holds under a name: "batch" products of M x N x K, or M rows in "groups" with a B each."""
+        count = dict(self.extras).get(name, 1)
+        return count if isinstance(count, int) else 1
 
     @property
     def scaling(self) -> str:

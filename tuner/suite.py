@@ -15,6 +15,8 @@ from tuner.problem import Problem
 REQUIRED = ("m", "n", "k", "dtype", "layout")
 OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned", "scaling", "fast_accum", "b_padded")
 """Columns that a problem takes as they are; an empty cell means the problem's own default."""
+OTHER_OPS = ("op", "batch", "groups", "listed")
+"""Columns of ops other than matmul: the op's name, then what its problems have besides, in `Problem.extras`."""
 REMARKS = ("group", "note")
 """Columns for people: they change nothing that is measured. Any other column is an error, for a misspelt one would be
 lost silently."""
@@ -46,7 +48,8 @@ def entries(name_or_path: str) -> list[Entry]:
     Args:
         name_or_path: a suite of the package ("demo"), or a CSV file. What ends in .csv or holds a slash is a file.
             Columns: m, n, k, dtype, layout, and where wanted a_dtype, b_dtype, out_dtype, epilogue, precision,
-            aligned, scaling, fast_accum, b_padded, group, note. Lines that begin with # are comments.
+            aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group, note. Lines that begin with # are
+            comments.
 
     Raises:
         UsageError: no suite of the package has that name.
@@ -107,7 +110,7 @@ def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
 
 def _columns(where: str, header: list[str]) -> list[str]:
     columns = [column.lower() for column in header]
-    known = (*REQUIRED, *OPTIONAL, *REMARKS)
+    known = (*REQUIRED, *OPTIONAL, *OTHER_OPS, *REMARKS)
     for column in columns:
         if column not in known:
             raise SuiteError(f"{where}: unknown column {column!r}: known are {', '.join(known)}")
@@ -119,21 +122,29 @@ def _columns(where: str, header: list[str]) -> list[str]:
 
 
 def _problem(where: str, row: Mapping[str, str]) -> Problem:
-    given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL) if row.get(name)}
+    given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL, "op") if row.get(name)}
     try:
         for name in ("aligned", "fast_accum", "b_padded"):
             if name in given:
                 given[name] = _truth(name, given[name])
-        return Problem(*(_size(name, row[name]) for name in ("m", "n", "k")), **given)
+        extras = {name: _extra(name, row[name]) for name in OTHER_OPS[1:] if row.get(name)}
+        if extras and given.get("op", "matmul") == "matmul":
+            raise ProblemError(f"{next(iter(extras))} is for other ops than matmul: expected op, bmm or grouped_mm")
+        return Problem(*(_size(name, row[name]) for name in ("m", "n", "k")), **given, extras=extras)
     except ProblemError as e:
         raise SuiteError(f"{where}: {e}") from e
+
+
+def _extra(name: str, cell: str) -> int | bool:
+    return _truth(name, cell) if name == "listed" else _size(name, cell)
 
 
 def _size(name: str, cell: str) -> int:
     try:
         return int(cell)
     except ValueError:
-        raise ProblemError(f"{name.upper()} must be a whole number, got {cell!r}") from None
+        shown = name.upper() if len(name) == 1 else name
+        raise ProblemError(f"{shown} must be a whole number, got {cell!r}") from None
 
 
 def _truth(name: str, cell: str) -> bool:

@@ -172,6 +172,8 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
         Problem(64, 512, 256, aligned=False),
         Problem(64, 512, 256, a_dtype="e5m2", b_dtype="e4m3", out_dtype="fp16"),
         Problem(64, 512, 256, dtype="fp32", precision="tf32"),
+        Problem(64, 512, 256, op="bmm", extras={"batch": 8}),
+        Problem(64, 512, 256, op="grouped_mm", extras={"groups": 8, "listed": True}),
     ],
 )
 def test_the_command_of_a_problem_with_more_parts_writes_a_suite_of_exactly_it(problem, tmp_path):

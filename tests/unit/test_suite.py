@@ -38,6 +38,20 @@ def test_optional_columns_reach_the_problem_and_empty_cells_mean_its_defaults(wr
     ]
 
 
+def test_other_ops_are_named_with_what_their_problems_have_besides(write):
+    path = write(
+        f"{HEADER},op,batch,groups,listed\n"
+        "8,8,16,fp16,nn,bmm,4,,\n"
+        "64,8,16,fp16,nn,grouped_mm,,3,yes\n"
+        "8,8,16,fp16,nn,,,,\n"
+    )  # fmt: skip
+    assert suite.load(path) == [
+        Problem(8, 8, 16, op="bmm", extras={"batch": 4}),
+        Problem(64, 8, 16, op="grouped_mm", extras={"groups": 3, "listed": True}),
+        Problem(8, 8, 16),
+    ]
+
+
 def test_comments_blank_lines_spaces_and_a_byte_order_mark_are_let_pass(write):
     path = write(f"\ufeff# ours\n\n{HEADER}\n  # a remark\n 8 , 8 ,8, float16 ,nn\n")
     assert suite.load(path) == [Problem(8, 8, 8)]
@@ -66,6 +80,8 @@ def test_duplicates_are_merged_even_when_spelt_otherwise(write):
         (f'{HEADER}\n8,8,8,"fp16,nn\n', "line 2: not CSV"),
         (f"{HEADER},aligned\n8,8,8,fp16,nn,maybe\n", "line 2: aligned must be one of"),
         (f"{HEADER},precision\n8,8,8,fp16,nn,tf32\n", "line 2: precision 'tf32' is for float32"),
+        (f"{HEADER},batch\n8,8,8,fp16,nn,4\n", "line 2: batch is for other ops than matmul: expected op, bmm or"),
+        (f"{HEADER},op,batch\n8,8,8,fp16,nn,bmm,few\n", "line 2: batch must be a whole number, got 'few'"),
     ],
 )
 def test_an_error_names_the_file_and_the_line(write, text, message):

@@ -24,6 +24,7 @@ from tuner.problem import Problem
 from tuner.runtime import sources
 from tuner.runtime.sources import Shelf, Source
 from tuner.runtime.table import BAD_VALUE, Row
+from tuner.suite import OTHER_OPS
 
 NEAR_M = 2.0
 """How far the tuned M may be away, as a factor. Within it the best tile height differs by one step at most."""
@@ -171,14 +172,15 @@ RULES: dict[str, Callable[[Shelf, Problem], Iterator[Row]]] = {"exact": _exact, 
 def command(problem: Problem) -> str:
     """What to type to have a problem tuned."""
     p = problem
-    if p.op != "matmul":
-        return f"no command tunes op {p.op!r}, only matmul"
+    if p.op != "matmul" and not dict(p.extras).keys() <= set(OTHER_OPS):
+        return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
         return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     names = ["m", "n", "k", "a_dtype", "b_dtype", "out_dtype", "layout", "epilogue", "precision", "aligned"]
-    names += [name for name, _ in p.extras]
-    values = ",".join(str(getattr(p, name)).lower() for name in names)
+    fields = p.fields() | dict(p.extras)
+    names += [*([] if p.op == "matmul" else ["op"]), *(name for name, _ in p.extras)]
+    values = ",".join(str(fields[name]).lower() for name in names)
     header = ",".join(["dtype", *names])
     return f"printf '{header}\\n{p.a_dtype},{values}\\n' > missed.csv && tuner run --suite missed.csv"
 

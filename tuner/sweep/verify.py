@@ -68,7 +68,7 @@ def error(output: torch.Tensor, reference: torch.Tensor, k: int) -> float:
         k: length of the sums.
     """
     worst = 0.0
-    rows = max(1, _CHUNK // max(1, output.shape[-1]))
+    rows = max(1, _CHUNK * len(output) // max(1, output.numel()))
     for out, ref in zip(output.split(rows), reference.split(rows), strict=True):
         difference = out.double().sub_(ref).abs_()
         worst = max(worst, float(difference.nan_to_num_(nan=math.inf, posinf=math.inf).max()))
