@@ -17,7 +17,7 @@ VECTOR_BYTES = 16
 SCALE_GROUP = 128
 """Neighbours that share a scale with scaling "block": along K, and columns of B too."""
 ROW_BYTES = 128
-"""Rows whose length is a multiple of this begin at whole cache lines: TMA reads others 20 to 60% slower."""
+"""Of a cache line. Rows whose length is a multiple of it all begin at whole lines: TMA reads others more slowly."""
 _GUARD_BYTES = 256
 _INT8_UNIT = 1 / 73.9
 """Over the spread of all 256 values, sqrt((256² - 1) / 12)."""

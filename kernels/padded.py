@@ -31,8 +31,8 @@ _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
 _UNIT = 16
 """Sizes that are multiples of it are aligned in every dtype, and take the tiles that the size itself takes."""
 _LARGE = 512
-"""From here on, in all that is not copied, the copies cost less than loads of single elements: on an H200
-1023x2047x4093 takes a quarter of the time, see docs/kernels.md."""
+"""From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
+elements: a guess of the default formula's, which tuning replaces."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:

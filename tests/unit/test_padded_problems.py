@@ -1,0 +1,90 @@
+"""b_padded is a key of problems where it changes the fastest config, and of no others; lookups use what padded won."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tuner import suite
+from tuner.device import KNOWN
+from tuner.kernels.operands import is_aligned, make_operands, row_alignment
+from tuner.kernels.padded import SPEC
+from tuner.problem import Problem
+from tuner.registry import default_config, serving
+from tuner.runtime.lookup import refusal
+
+H200 = KNOWN["sm_90"]
+ODD = {"dtype": "bf16", "layout": "nt"}
+
+
+def test_b_padded_is_kept_where_rows_of_b_are_unaligned_and_dropped_elsewhere():
+    assert Problem(64, 64, 65, **ODD, b_padded=True) != Problem(64, 64, 65, **ODD)
+    assert Problem(64, 64, 72, **ODD, b_padded=True) == Problem(64, 64, 72, **ODD)
+    assert Problem(64, 1, 65, **ODD, b_padded=True) == Problem(64, 1, 65, **ODD)
+    assert Problem(64, 65, 64, dtype="bf16", b_padded=True).b_padded
+    assert not Problem(64, 64, 65, **ODD, b_padded=True).exchanged().b_padded
+
+
+def test_b_padded_passes_through_fields_and_suites(tmp_path):
+    problem = Problem(64, 64, 65, **ODD, b_padded=True)
+    assert Problem.from_fields(problem.fields()) == problem
+    file = tmp_path / "suite.csv"
+    file.write_text("m,n,k,dtype,layout,b_padded\n64,64,65,bf16,nt,true\n64,64,65,bf16,nt,\n")
+    assert suite.load(str(file)) == [problem, Problem(64, 64, 65, **ODD)]
+
+
+def test_its_inputs_have_padded_rows_of_b_alone():
+    operands = make_operands(Problem(48, 64, 65, **ODD, b_padded=True), "cpu", 0)
+    assert operands.b.stride() == (1, 128)
+    assert operands.a.stride() == (65, 1)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "bytes_"),
+    [
+        (torch.empty(4, 64, dtype=torch.float16), 128),
+        (torch.empty(4, 72, dtype=torch.float16), 16),
+        (torch.empty(4, 65, dtype=torch.float16), 2),
+        (torch.empty(4, 72, dtype=torch.float16)[:, :65], 16),
+        (torch.empty(4, 64, dtype=torch.float16)[:, 1:], 1),
+        (torch.empty(4, 128, dtype=torch.float16)[:, ::2], 1),
+        (torch.empty(4, 64, dtype=torch.float16).t(), 128),
+        (torch.empty(1, 65, dtype=torch.float16), 128),
+        (torch.empty(1, 65, dtype=torch.float16).expand(4, 65), 1),
+    ],
+)
+def test_how_far_apart_rows_lie(matrix, bytes_):
+    assert row_alignment(matrix) == bytes_
+    # TMA may take what is not aligned for other kernels, never the other way round.
+    assert not is_aligned(matrix) or bytes_ >= 16 or matrix.stride(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "first"),
+    [
+        (Problem(1023, 2047, 4093, **ODD), True),
+        (Problem(100, 2047, 4093, **ODD), False),
+        (Problem(100, 2047, 4093, **ODD, b_padded=True), True),
+        (Problem(3000, 3000, 3000, **ODD), False),
+    ],
+)
+def test_it_is_the_default_of_large_unaligned_problems_only(problem, first):
+    kernels = [spec.name for spec in serving(problem, H200)]
+    assert "padded" in kernels
+    assert (kernels[0] == "padded") == first
+    assert (default_config(problem, H200).kernel == "padded") == first
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "gfx942"])
+def test_devices_without_tma_never_see_it(arch):
+    assert "TMA needs sm_90" in SPEC.supports(Problem(1023, 2047, 4093, **ODD), KNOWN[arch])
+
+
+def test_a_row_that_padded_won_is_used_by_a_lookup(make_row):
+    problem = Problem(600, 700, 801, **ODD)
+    configs = SPEC.space(problem, H200).configs()
+    for config in configs[:: len(configs) // 20]:
+        row = make_row(*problem.shape, **ODD, config=config, kernel="padded", version=SPEC.version)
+        assert refusal(row, problem, H200) is None, config
+    lacking = make_row(*problem.shape, **ODD, config=configs[0].replace(PAD="c"), version=SPEC.version)
+    assert "PAD is 'c'" in refusal(lacking, problem, H200)
