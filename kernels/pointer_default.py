@@ -49,7 +49,7 @@ def _candidates(problem: Problem, device: Device) -> Iterator[Tile]:
     for m, n in ((m, n) for m in rows for n in columns if m * n <= 128 * 256):
         # 64 sums a thread, 8 at least; four warps wherever they have work.
         warps = min(8, max(1, min(4, m * n // 256), m * n // (64 * device.warp_size)))
-        reads_shared = rules.reads_shared(m, warps, problem, device)
+        reads_shared = rules.reads_shared(m, n, warps, problem, device)
         # Twice as many sums fit beside operands in shared memory, and on CDNA; else 128x256x64 spilled (sm_80, sm_90).
         if m * n > 64 * device.warp_size * warps and not reads_shared and device.vendor != "amd":
             continue

@@ -34,26 +34,30 @@ def uses_tensor_cores(problem: Problem) -> bool:
     return problem.precision != "ieee"
 
 
-def reads_shared(block_m: int, warps: int, problem: Problem, device: Device) -> bool:
+def asynchronous(config: Config, problem: Problem, device: Device) -> bool:
+    """`reads_shared` of a config."""
+    block_m, block_n, _ = tile(config)
+    return reads_shared(block_m, block_n, config.integer("num_warps"), problem, device)
+
+
+def reads_shared(block_m: int, block_n: int, warps: int, problem: Problem, device: Device) -> bool:
     """Whether `tl.dot` is an instruction that reads its operands from shared memory by itself: wgmma or tcgen05.
 
-    They take 64 rows and four warps at least. Source: `getMMAVersionSafe` and `supportMMA` of Triton's AccelerateMatmul
-    pass; both kinds were seen in PTX.
+    They take 64 rows, 16 columns and four warps at least. Source: `getMMAVersionSafe` and `supportMMA` of Triton's
+    AccelerateMatmul pass; both kinds were seen in PTX, and with 8 columns neither.
     """
     datacenter = device.capability in (90, 100, 103) and uses_tensor_cores(problem)
-    return datacenter and block_m >= 64 and warps >= 4
+    return datacenter and block_m >= 64 and block_n >= 16 and warps >= 4
 
 
 def uses_wgmma(config: Config, problem: Problem, device: Device) -> bool:
     """Whether `tl.dot` becomes Hopper's wgmma."""
-    block_m, _, _ = tile(config)
-    return device.capability == 90 and reads_shared(block_m, config.integer("num_warps"), problem, device)
+    return device.capability == 90 and asynchronous(config, problem, device)
 
 
 def uses_tcgen05(config: Config, problem: Problem, device: Device) -> bool:
     """Whether `tl.dot` becomes datacenter Blackwell's tcgen05.mma, whose sums lie in tensor memory."""
-    block_m, _, _ = tile(config)
-    return device.capability != 90 and reads_shared(block_m, config.integer("num_warps"), problem, device)
+    return device.capability != 90 and asynchronous(config, problem, device)
 
 
 def uses_mma_sync(config: Config, problem: Problem, device: Device) -> bool:

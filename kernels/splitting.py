@@ -54,7 +54,7 @@ def estimated(config: Config, problem: Problem, device: Device) -> float:
         block_k,
         config.integer("num_stages"),
         warps,
-        rules.reads_shared(block_m, warps, problem, device),
+        rules.asynchronous(config, problem, device),
         config.integer("SPLIT_K", 1),
         by_tma(config),
     )
@@ -123,7 +123,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
     steps = rules.tile_counts(config, problem)[2]
     stage = rules.tile_bytes(config, problem) + (8 if by_tma(config) else 0)
     # mma.sync holds one step in registers: one stage more than there are buffers.
-    extra = not rules.reads_shared(config.integer("BLOCK_SIZE_M"), config.integer("num_warps"), problem, device)
+    extra = not rules.asynchronous(config, problem, device)
     for splits in (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS):
         split = config.replace(SPLIT_K=splits)
         if _idle_split(split, problem, device) or _crowd(split, problem, device):

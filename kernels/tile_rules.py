@@ -196,8 +196,8 @@ def _below_wgmma(config: Config, problem: Problem, device: Device) -> str | None
     """Tiles without the asynchronous matrix instruction, where tiles with it fill the device."""
     block_m, block_n, _ = rules.tile(config)
     warps = config.integer("num_warps")
-    able = rules.reads_shared(64, 4, problem, device)
-    if not able or rules.reads_shared(block_m, warps, problem, device):
+    able = rules.reads_shared(64, block_n, 4, problem, device)
+    if not able or rules.asynchronous(config, problem, device):
         return None
     filling = -(-problem.m // 64) * -(-problem.n // 64) >= device.sm_count
     if problem.m >= 64 and (filling or "SPLIT_K" in config):

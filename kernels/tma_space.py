@@ -112,7 +112,7 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of
     stages, (block_m, block_n, block_k) = config.integer("num_stages"), rules.tile(config)
     columns = block_n + config.integer("BLOCK_SIZE_N_REST")
     a_bytes, b_bytes = dtypes.ITEMSIZE[problem.a_dtype] * block_k * block_m, dtypes.ITEMSIZE[problem.b_dtype] * block_k
-    asynchronous = reads_shared(config, problem, device)
+    asynchronous = rules.asynchronous(config, problem, device)
     buffers = stages if asynchronous else max(1, stages - 1)
     barriers = _BARRIER_BYTES * buffers
     aligned = -(-barriers // _ALIGNMENT) * _ALIGNMENT
@@ -138,15 +138,10 @@ def _transposed_bytes(a_bytes: int, b_bytes: int, problem: Problem, device: Devi
     """What float32 operands take besides: copies that are transposed (tcgen05), or cut for tf32x3."""
     if problem.a_dtype != "float32":
         return 0
-    taken = a_bytes if problem.precision == "tf32x3" else 0
+    taken = 3 * a_bytes if problem.precision == "tf32x3" else 0
     if device.capability >= 100:
         taken += 2 * a_bytes * (problem.layout[0] == "t") + 2 * b_bytes * (problem.layout[1] == "n")
     return taken
-
-
-def reads_shared(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether the tile is multiplied by wgmma or tcgen05."""
-    return rules.reads_shared(config.integer("BLOCK_SIZE_M"), config.integer("num_warps"), problem, device)
 
 
 def stores_sums(problem: Problem) -> bool:
@@ -169,7 +164,9 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 def beside_pipeline(config: Config, problem: Problem, device: Device) -> bool:
     """Whether the tile on its way out lies beside the pipeline: see `shared_bytes`."""
     split = config.integer("SPLIT_K", 1) > 1
-    return device.capability == 90 and stores_sums(problem) and not split and reads_shared(config, problem, device)
+    return (
+        device.capability == 90 and stores_sums(problem) and not split and rules.asynchronous(config, problem, device)
+    )
 
 
 def depths(stage_bytes: int, other_bytes: int, steps: int, device: Device) -> set[int]:
@@ -186,7 +183,7 @@ def depths(stage_bytes: int, other_bytes: int, steps: int, device: Device) -> se
     alone = (device.shared_bytes - other_bytes) // stage_bytes
     twice = ((device.shared_bytes - 1024) // 2 - other_bytes) // stage_bytes
     shallowest = min(2, alone, steps)
-    return {max(1, shallowest, min(DEEPEST, steps, depth)) for depth in (alone, alone - 1, twice)}
+    return {max(1, shallowest, min(DEEPEST, steps, depth)) for depth in (alone, alone - 1, (alone + twice) // 2, twice)}
 
 
 def deepest(shared_bytes: Callable[[Config], int], config: Config, device: Device) -> int:
@@ -197,7 +194,7 @@ def deepest(shared_bytes: Callable[[Config], int], config: Config, device: Devic
 
 def _without_tensor_cores(config: Config, problem: Problem, device: Device) -> str | None:
     """The reason of a tile too small for wgmma and tcgen05."""
-    if device.is_interpreter or reads_shared(config, problem, device):
+    if device.is_interpreter or rules.asynchronous(config, problem, device):
         return None
     return f"{config.integer('BLOCK_SIZE_M')} rows and {config.integer('num_warps')} warps are too few for wgmma"
 
