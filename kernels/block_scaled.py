@@ -20,7 +20,7 @@ from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, exchanged, placement
 from tuner.kernels.swap_ab import seen
 from tuner.kernels.tma import descriptor
-from tuner.kernels.workspace import workspace
+from tuner.kernels.workspace import splits_together, workspace
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
@@ -77,6 +77,7 @@ def _static(
         "B_GROUP": 1 if swapped else SCALE_GROUP,
         "ACTIVATION": problem.activation,
         "PDL": bool(config.get("launch_pdl", False)),
+        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
     }
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
     splits = config.integer("SPLIT_K", 1)

@@ -91,6 +91,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     B_GROUP: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     """C[M, N] = epilogue(A[M, K] @ B[K, N] with scales), one tile a program or one split of a tile's sum.
 
@@ -166,7 +167,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
         mine = publish(sums, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            sums = collect(sums, partials_ptr, tile)
+            sums = collect(sums, partials_ptr, tile, TOGETHER)
         out_dtype: tl.constexpr = c.dtype if BY_TMA else c.dtype.element_ty
         values = finish(
             sums,

@@ -74,13 +74,13 @@ def publish(sums, partials_ptr, counters_ptr, tile):  # noqa: ANN201
 
 
 @triton.jit
-def collect(like, partials_ptr, tile):  # noqa: ANN201
-    """The sums of all splits of a tile, added in the order of the splits, whoever came last: always the same bits."""
+def collect(like, partials_ptr, tile, TOGETHER: tl.constexpr):  # noqa: ANN201
+    """The sums of all splits of a tile, added in the order of the splits, whoever came last: always the same bits.
+
+    TOGETHER splits are loaded at a time, see `workspace.splits_together`: one by one, each load would wait for the L2.
+    """
     BLOCK_M: tl.constexpr = like.shape[0]
     BLOCK_N: tl.constexpr = like.shape[1]
-    # Several loads in flight, as many as a thread of four warps has registers for: one at a time, each would wait for
-    # the L2. They are added one after the other all the same.
-    TOGETHER: tl.constexpr = max(1, min(8, 8192 // (BLOCK_M * BLOCK_N)))
     splits = tl.num_programs(1)
     within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     first = partials_ptr + tl.cast(tile, tl.int64) * splits * (BLOCK_M * BLOCK_N)

@@ -14,7 +14,7 @@ from tuner.kernels import gemv_kernel, pointer_space, rules, splitting, tile_rul
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
-from tuner.kernels.workspace import workspace
+from tuner.kernels.workspace import splits_together, workspace
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
@@ -61,6 +61,7 @@ def _static(
     epilogue = epilogue_constants(problem, block_k)
     constants = {
         "PDL": bool(config.get("launch_pdl", False)),
+        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "A_VECTOR": vectors[0],
         "B_TRANSPOSED": stride_bn != 1 and stride_bk == 1,

@@ -42,6 +42,7 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     """All rows of C, BLOCK_SIZE_N of its columns a program; the sum along K is split over grid axis 1 on request.
 
@@ -101,7 +102,7 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
         mine = publish(rows, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            rows = collect(rows, partials_ptr, tile)
+            rows = collect(rows, partials_ptr, tile, TOGETHER)
         values = finish(
             rows,
             bias_ptr,

@@ -14,7 +14,7 @@ from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
 from tuner.kernels.pointer_default import default_config
 from tuner.kernels.pointer_space import NAME, space, supports
-from tuner.kernels.workspace import workspace
+from tuner.kernels.workspace import splits_together, workspace
 from tuner.problem import Problem
 
 VERSION = 2
@@ -69,6 +69,7 @@ def _static(  # noqa: PLR0917  the cache's key
     )
     constants = {
         "PDL": bool(config.get("launch_pdl", False)),
+        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "A_TRANSPOSED": stride_ak != 1 and stride_am == 1,
         "B_TRANSPOSED": stride_bn != 1 and stride_bk == 1,

@@ -60,6 +60,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
+    TOGETHER: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
 ):
@@ -141,7 +142,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
         mine = publish(sums, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            sums = collect(sums, partials_ptr, tile)
+            sums = collect(sums, partials_ptr, tile, TOGETHER)
         values = finish(
             sums,
             bias_ptr,

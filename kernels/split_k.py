@@ -55,7 +55,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "LOADS": ways,
         "SPLIT_K": (1,),
         "num_stages": (1,),
-        "num_warps": (4, 8),
+        "num_warps": (1, 2, 4, 8),
         **tile_rules.overlap(device),
         **_amd(device),
     }

@@ -14,7 +14,7 @@ from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import VECTOR_BYTES, Operands, placement, row_alignment
 from tuner.kernels.tma_space import NAME, default_config, shared_bytes, space, supports_tiles
-from tuner.kernels.workspace import workspace
+from tuner.kernels.workspace import splits_together, workspace
 from tuner.problem import Problem
 
 VERSION = 1
@@ -103,6 +103,7 @@ def _static(
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
     constants = {
         "PDL": bool(config.get("launch_pdl", False)),
+        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "BIAS_ALONG_M": exchanged,

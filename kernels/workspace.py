@@ -64,6 +64,18 @@ def workspace(elements: int, dtype: torch.dtype, device: torch.device) -> Worksp
     return Workspace(partials.view(dtype), counters)
 
 
+def splits_together(tile_elements: int, warps: int, splits: int) -> int:
+    """How many partial sums of a tile to load at a time: as many as a thread has registers for, about 128 values.
+
+    Args:
+        tile_elements: BLOCK_SIZE_M * BLOCK_SIZE_N.
+        warps: num_warps, of 32 threads.
+        splits: SPLIT_K; only whether it is 1 counts, for it is no part of the binary.
+    """
+    held = max(1, tile_elements // (32 * warps))
+    return 1 if splits == 1 else max(1, min(16, 128 // held))
+
+
 def _counters_of_capture(key: tuple[int | None, int], device: torch.device) -> torch.Tensor:
     capture = _capture_id(key[1])
     known = _captured.get(key)
