@@ -132,6 +132,7 @@ def _canonical(config: Config, problem: Problem, device: Device) -> Config:
 
 
 def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """What the inner kernel takes; less where sums are stored as they are, by pointers. The copy takes none."""
     spec, _ = _PROGRAMS[str(config["INNER"])]
     assert spec.shared_bytes is not None
     return spec.shared_bytes(_inner(config), _seen(problem), device)
@@ -161,10 +162,17 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:  # no
     return None
 
 
+def _crossing_halves(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if config.integer("EPILOGUE_PARTS", 1) == 1 or config.integer("BLOCK_SIZE_M") > 64 or config["num_warps"] == 4:
+        return None
+    return "halves of 64 rows cross from warp to warp, through more shared memory than is predicted"
+
+
 RULES = (
     Rule("parameters", "the kernel's own", _malformed, fatal=True),
     Rule("inner kernel", "its own rules", _inner_cannot, fatal=True),
     Rule("inner kernel", "its own rules", _inner_would_not),
+    Rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers", _crossing_halves),
     Rule("idle", "the shape itself", _idle),
 )
 
