@@ -163,10 +163,8 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 def beside_pipeline(config: Config, problem: Problem, device: Device) -> bool:
     """Whether the tile on its way out lies beside the pipeline: see `shared_bytes`."""
-    split = config.integer("SPLIT_K", 1) > 1
-    return (
-        device.capability == 90 and stores_sums(problem) and not split and rules.asynchronous(config, problem, device)
-    )
+    whole = config.integer("SPLIT_K", 1) == 1 and stores_sums(problem)
+    return whole and rules.uses_wgmma(config, problem, device)
 
 
 def depths(stage_bytes: int, other_bytes: int, steps: int, device: Device) -> set[int]:
