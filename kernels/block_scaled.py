@@ -103,7 +103,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     sides: tuple[Value, ...] = (False, True) if problem.m <= _MOST_SWAPPED_ROWS else (False,)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,)}
-        splits: dict[str, tuple[Value, ...]] = {"SPLIT_K": (1, 2), "num_warps": (4,)}
+        splits: dict[str, tuple[Value, ...]] = {"GROUP_SIZE_M": (1,), "SPLIT_K": (1, 2), "num_warps": (4,)}
         return {**tile, "BLOCK_SIZE_K": (SCALE_GROUP,), "LOADS": ways, "SWAP_AB": sides, **splits, "num_stages": (1,)}
     return {
         "BLOCK_SIZE_M": (16, 32, 64, 128),
@@ -128,9 +128,9 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
 
-    def cost(config: Config) -> tuple[float, int]:
+    def cost(config: Config) -> tuple[float, ...]:
         viewed, turned = _view(config, problem)
-        return splitting.estimated(viewed, turned, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+        return *splitting.estimated(viewed, turned, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     found = space(problem, device).best(cost)
     smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
