@@ -214,6 +214,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    precedence=lambda _problem, _device: -1,
     shared_bytes=shared_bytes,
     sources=SOURCES,
 )

@@ -17,6 +17,8 @@ _MACS_PER_CYCLE = {"sm_80": 1024, "sm_86": 512, "sm_89": 512, "sm_90": 2048, "sm
 """16-bit multiply-adds of one multiprocessor a cycle (the vendors' architecture white papers); 1024 elsewhere."""
 _BYTES_PER_CYCLE = 40
 """Between the L2 and one multiprocessor: 64 at best (A100 white paper: 5,120 B a cycle over 80), less when all ask."""
+_TMA_BYTES_PER_CYCLE = 80
+"""The same for loads through descriptors."""
 _LATENCY_CYCLES = 2000
 """From the issue of a load to its data, in a busy device: measured, 1,750 serves as well."""
 _ISSUE_CYCLES = 25
@@ -67,7 +69,7 @@ def cycles(tile: Tile, problem: Problem, device: Device) -> float:
     shorter, longer = sorted(
         (
             tile.m * tile.n * tile.k / _macs_per_cycle(tile.reads_shared, problem, device),
-            tile.k * (tile.m + tile.n) * size / _BYTES_PER_CYCLE,
+            tile.k * (tile.m + tile.n) * size / (_TMA_BYTES_PER_CYCLE if tile.by_tma else _BYTES_PER_CYCLE),
         )
     )
     busy = longer + shorter / 4

@@ -100,12 +100,15 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """32 values a thread, in rows of B as long as one warp loads at once, and programs for four rounds or more."""
+    """8 values of B a thread, a load of 16 bytes of 16-bit operands: rows of 1,024 where B is stored [N, K]."""
     smallest = Config(NAME, BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=1, num_warps=4)
 
     def rank(config: Config) -> tuple[float, ...]:
-        held, programs = _held(config, problem, device), _programs(config, problem)
-        return abs(held - 32), max(0, 4 * device.sm_count - programs), config.integer("SPLIT_K")
+        along_k = problem.layout[1] == "t"
+        length = config.integer("BLOCK_SIZE_K" if along_k else "BLOCK_SIZE_N")
+        held = _held(config, problem, device) / rules.next_power_of_two(problem.m)
+        few = max(0, 4 * device.sm_count - _programs(config, problem))
+        return abs(held - 8), few, abs(length - (1024 if along_k else 128)), config.integer("SPLIT_K")
 
     return space(problem, device).best(rank) or smallest
 
@@ -195,4 +198,5 @@ SPEC = gemm_spec(
     default_config=default_config,
     sources=sources_of(gemv_kernel, program, _static, placement, workspace),
     runtime_parameters=("SPLIT_K",),
+    precedence=lambda _problem, _device: 5,
 )

@@ -157,6 +157,13 @@ RULES = (
 
 SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment)
 
+
+def _precedence(problem: Problem, device: Device) -> int:
+    """Ahead of `tma` where programs have a second tile of 128x128 to take."""
+    tiles = -(-problem.m // 128) * -(-problem.n // 128)
+    return 2 if tiles > device.sm_count and not device.is_interpreter else -1
+
+
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -164,6 +171,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    precedence=_precedence,
     shared_bytes=shared_bytes,
     sources=SOURCES,
 )

@@ -19,6 +19,7 @@ from tuner.space import Rule, SearchSpace
 NAME = "split_k"
 VERSION = 1
 _SHORTEST_K = 256
+_LONG_K = 4096
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -104,6 +105,14 @@ RULES = (
     tile_rules.OBLONG,
 )
 
+
+def _precedence(problem: Problem, device: Device) -> int:
+    """Ahead of unsplit kernels where an eighth of the device would be busy, and K makes up for the reduction."""
+    tiles = -(-problem.m // 64) * -(-problem.n // 64)
+    few = 8 * tiles <= device.sm_count and problem.k >= _LONG_K
+    return 3 if few and not device.is_interpreter else -1
+
+
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -114,4 +123,5 @@ SPEC = gemm_spec(
     shared_bytes=splitting.shared_bytes,
     sources=(*pointer.SOURCES, *tma.SOURCES),
     runtime_parameters=("SPLIT_K",),
+    precedence=_precedence,
 )

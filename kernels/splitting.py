@@ -16,6 +16,12 @@ from tuner.space import Rule
 
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
 _MOST_WAVES = 4
+_MEMORY_BYTES_PER_CYCLE = 15
+"""Of device memory, a multiprocessor a cycle (H200 data sheet: 4.8 TB/s, 132 multiprocessors, 1.98 GHz; 80% of it)."""
+_SPLIT_CYCLES = 4000
+"""What a split sum costs besides its bytes: a release, an acquire and the first load of a part, one after the other."""
+_DEEP = 4
+"""Stages that hide the latency of a load."""
 _MOST_UNEVEN = 8
 """Of its steps a split problem may lose an eighth to splits of unequal length."""
 
@@ -44,8 +50,12 @@ def program_count(config: Config, problem: Problem) -> int:
     return tiles_m * tiles_n * config.integer("SPLIT_K", 1)
 
 
-def estimated(config: Config, problem: Problem, device: Device) -> float:
-    """`estimate.cycles` of a config."""
+def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """Estimated cycles of a config: of its tiles, or of the device's memory if that takes longer; and what breaks ties.
+
+    Few rows of A are a matter of memory: many configs reach its bandwidth. Of these the ones with the fewest splits, the
+    smallest tiles and the most bytes in flight come first.
+    """
     block_m, block_n, block_k = rules.tile(config)
     warps = config.integer("num_warps")
     tile = Tile(
@@ -58,7 +68,14 @@ def estimated(config: Config, problem: Problem, device: Device) -> float:
         config.integer("SPLIT_K", 1),
         by_tma(config),
     )
-    return cycles(tile, problem, device)
+    splits = config.integer("SPLIT_K", 1)
+    memory = problem.bytes_moved / (_MEMORY_BYTES_PER_CYCLE * device.sm_count)
+    total = max(cycles(tile, problem, device), memory) + (_SPLIT_CYCLES if splits > 1 else 0)
+    stages = config.integer("num_stages")
+    # Where two programs fit a multiprocessor, the next launch's can settle beside this one's.
+    alone = stages < _DEEP or 2 * stages * rules.tile_bytes(config, problem) + 4096 > device.shared_bytes
+    tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
+    return total, splits, min(tiles_m, tiles_n), block_m * block_n, -block_k, alone, -stages, warps
 
 
 def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:

@@ -87,8 +87,8 @@ def default_config(problem: Problem, device: Device) -> Config:
     )
 
 
-def estimated(config: Config, problem: Problem, device: Device) -> float:
-    """`estimate.cycles` of a config."""
+def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """`splitting.estimated` of what the device sees."""
     return splitting.estimated(seen(config), exchanged(problem), device)
 
 
@@ -133,6 +133,13 @@ RULES = (
 
 SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
 
+
+def _precedence(problem: Problem, device: Device) -> int:
+    """First for up to two tiles of 64 rows where wgmma or tcgen05 takes its operands by TMA."""
+    by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
+    return 4 if by_tma and problem.m <= 128 and rules.reads_shared(64, 4, exchanged(problem), device) else -1
+
+
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -143,4 +150,5 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
+    precedence=_precedence,
 )

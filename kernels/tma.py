@@ -126,4 +126,5 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     sources=SOURCES,
+    precedence=lambda _problem, device: int(not device.is_interpreter),
 )
