@@ -51,10 +51,10 @@ def program_count(config: Config, problem: Problem) -> int:
 
 
 def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """Estimated cycles of a config: of its tiles, or of the device's memory if that takes longer; and what breaks ties.
+    """Estimated cycles of a config, of its tiles or of the device's memory, whichever takes longer; then ties.
 
-    Few rows of A are a matter of memory: many configs reach its bandwidth. Of these the ones with the fewest splits, the
-    smallest tiles and the most bytes in flight come first.
+    Few rows of A are a matter of memory: many configs reach its bandwidth. Of these the ones with the fewest splits,
+    that read B the fewest times, by the smallest tiles, come first.
     """
     block_m, block_n, block_k = rules.tile(config)
     warps = config.integer("num_warps")

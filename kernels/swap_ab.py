@@ -137,7 +137,7 @@ SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
 def _precedence(problem: Problem, device: Device) -> int:
     """First for up to two tiles of 64 rows where wgmma or tcgen05 takes its operands by TMA."""
     by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
-    return 4 if by_tma and problem.m <= 128 and rules.reads_shared(64, 4, exchanged(problem), device) else -1
+    return 4 if by_tma and problem.m <= 128 and rules.reads_shared(64, 16, 4, exchanged(problem), device) else -1
 
 
 SPEC = gemm_spec(
