@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
-from tuner.config import Config
+from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.errors import ProblemError
 from tuner.kernels import pointer_space, tile_rules, tma_space
@@ -15,6 +14,9 @@ from tuner.space import Rule, SearchSpace
 
 POINTER = "bmm_pointer"
 TMA = "bmm_tma"
+_FILLING = (tile_rules.WAVES, tile_rules.BELOW_WGMMA)
+"""Rules about how tiles fill a device. Not that of groups: tiles of one product that all run at once need no order,
+however many products wait."""
 
 
 def supports_pointer(problem: Problem, device: Device) -> str | None:
@@ -37,38 +39,46 @@ def _no_batch(problem: Problem) -> str | None:
     return None
 
 
-@functools.lru_cache(maxsize=1024)
+def pointer(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `bmm_pointer`."""
+    return of_many(pointer_space.space(problem, device), POINTER, batch_of(problem))
+
+
+def tma(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `bmm_tma`."""
+    return of_many(tma_space.space(problem, device), TMA, batch_of(problem))
+
+
+def of_many(
+    single: SearchSpace, kernel: str, products: int, axes: dict[str, tuple[Value, ...]] | None = None
+) -> SearchSpace:
+    """The search space of one product as that of many, by another kernel.
+
+    Args:
+        single: the space of one product, with the device to itself.
+        kernel: the other kernel's name.
+        products: how many there are.
+        axes: of the other kernel besides.
+    """
+    part = share(single.device, products)
+    rules = tuple(_asked_of(part, rule) if rule in _FILLING else rule for rule in single.rules)
+    return dataclasses.replace(single, kernel=kernel, rules=rules, axes={**single.axes, **(axes or {})})
+
+
+def config_of(single: Config, space: SearchSpace) -> Config:
+    """A config for one product on its share of the device, as one of a space for many."""
+    config = space.canonicalize(Config(space.kernel, **dict(single)))
+    # A share may be too small for all tiles of a product at once where the device is not.
+    return config if space.rejection(config) is None else space.canonicalize(config.replace(GROUP_SIZE_M=1))
+
+
 def share(device: Device, products: int) -> Device:
     """The device as one of many products has it: with so many of its multiprocessors."""
     return dataclasses.replace(device, sm_count=max(1, device.sm_count // products))
 
 
-def of_share(rule: Rule) -> Rule:
-    """A rule about how tiles fill a device, asked of a product's share."""
-
-    def rejects(config: Config, problem: Problem, device: Device) -> str | None:
-        return rule.rejects(config, problem, share(device, batch_of(problem)))
+def _asked_of(part: Device, rule: Rule) -> Rule:
+    def rejects(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001  a part of it is asked
+        return rule.rejects(config, problem, part)
 
     return dataclasses.replace(rule, rejects=rejects)
-
-
-def _of_share(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    # Not the rule of groups: tiles of one product that all run at once need no order, however many products wait.
-    filling = (tile_rules.WAVES, tile_rules.BELOW_WGMMA)
-    return tuple(of_share(rule) if rule in filling else rule for rule in rules)
-
-
-POINTER_RULES = _of_share(pointer_space.RULES)
-TMA_RULES = _of_share(tma_space.RULES)
-
-
-def pointer(problem: Problem, device: Device) -> SearchSpace:
-    """The search space of `bmm_pointer`."""
-    axes, made = pointer_space.axes(device), (pointer_space.canonical, pointer_space.expand)
-    return SearchSpace(POINTER, problem, device, axes, POINTER_RULES, *made)
-
-
-def tma(problem: Problem, device: Device) -> SearchSpace:
-    """The search space of `bmm_tma`."""
-    axes, made = tma_space.axes(device), (pointer_space.canonical, tma_space.expand)
-    return SearchSpace(TMA, problem, device, axes, TMA_RULES, *made)

@@ -9,11 +9,12 @@ from tuner.config import Config
 from tuner.device import Device
 from tuner.kernels import bmm_kernel, pointer_default, pointer_tile
 from tuner.kernels.batched_operands import batch_of, make_operands, placement
-from tuner.kernels.batched_space import POINTER, pointer, share, supports_pointer
+from tuner.kernels.batched_space import POINTER, config_of, pointer, share, supports_pointer
 from tuner.kernels.batched_vendor import vendor
 from tuner.kernels.gemm import Operation, epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands
+from tuner.kernels.rules import shared_bytes
 from tuner.problem import Problem
 
 VERSION = 1
@@ -88,7 +89,7 @@ def pdl_of(config: Config) -> dict[str, bool]:
 def default_config(problem: Problem, device: Device) -> Config:
     """What the `pointer` kernel would take for one product on its share of the device."""
     single = pointer_default.default_config(problem, share(device, batch_of(problem)))
-    return pointer(problem, device).canonicalize(Config(POINTER, **dict(single)))
+    return config_of(single, pointer(problem, device))
 
 
 SPEC = gemm_spec(
@@ -98,6 +99,7 @@ SPEC = gemm_spec(
     supports=supports_pointer,
     space=pointer,
     default_config=default_config,
+    shared_bytes=shared_bytes,
     sources=sources_of(bmm_kernel, pointer_tile, program, _static, tile_constants, pdl_of, placement),
     operation=BMM,
 )

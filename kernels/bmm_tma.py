@@ -18,6 +18,7 @@ from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import VECTOR_BYTES, Operands
+from tuner.kernels.tma_space import shared_bytes
 from tuner.problem import Problem
 
 VERSION = 1
@@ -100,6 +101,7 @@ SPEC = gemm_spec(
     supports=supports_tma,
     space=tma,
     default_config=default_config,
+    shared_bytes=shared_bytes,
     sources=sources_of(bmm_kernel, program, _static, descriptor, placement),
     # Where both serve it, loads by descriptor leave the threads' registers to the sums.
     precedence=lambda _problem, device: int(not device.is_interpreter),

@@ -106,9 +106,7 @@ def groups_of(problem: Problem) -> int:
     """
     groups = dict(problem.extras).get("groups")
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-        raise ProblemError(
-            f"groups is {groups!r}: expected a whole number from 1 on, as extras={{'groups': 8}}"
-        )
+        raise ProblemError(f"groups is {groups!r}: expected a whole number from 1 on, as extras={{'groups': 8}}")
     return groups
 
 

@@ -17,13 +17,13 @@ from tuner.kernels.grouped_operands import (
     make_operands,
     reference,
 )
-from tuner.kernels.grouped_space import NAME, default_config, space, supports
+from tuner.kernels.grouped_space import POINTER, default_pointer, pointer, supports_pointer
 from tuner.kernels.grouped_table import rows_of, stored, table_of
 from tuner.kernels.grouped_vendor import vendor
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import placement
 from tuner.kernels.persistent_tma import multiprocessors
-from tuner.kernels.rules import next_power_of_two
+from tuner.kernels.rules import next_power_of_two, shared_bytes
 from tuner.problem import Problem
 
 VERSION = 1
@@ -48,7 +48,7 @@ def _grouped(operands: GroupedOperands, config: Config) -> Launch:
     shape = (out.shape[0], out.shape[1], a.shape[1], b.shape[0])
     strides = (*a.stride(), *b.stride(), *out.stride())
     tiles, scalars, constants, options = _static(operands.problem, shape, config, strides, vectors)
-    grid = (_programs(tiles, config, a.device.index),)
+    grid = (programs(tiles, config, a.device.index),)
     tensors = (a, b, out, operands.bias, operands.ends)
     return Launch(grouped_kernel.grouped_kernel, grid, (*tensors, *scalars), constants, options)
 
@@ -64,8 +64,6 @@ def _static(
     """Tiles at most, integer arguments, constexprs and compiler options."""
     m, n, k, groups = shape
     tile = tuple(config.integer(name) for name in TILE)
-    # Every group that is not empty ends in a tile that may hold one row only.
-    tiles_m = (m + min(groups, m) * (tile[0] - 1)) // tile[0]
     constants = {
         **tile_constants(tile, (*strides[:2], *strides[3:]), vectors, problem),
         "EVEN_K": k > 0 and k % tile[2] == 0,
@@ -73,10 +71,16 @@ def _static(
         **pdl_of(config),
     }
     scalars = (m, n, k, groups, *strides, max(1, config.integer("GROUP_SIZE_M", 1)))
-    return tiles_m * -(-n // tile[1]), scalars, constants, compiler_options(config)
+    return most_tiles(m, n, groups, tile), scalars, constants, compiler_options(config)
 
 
-def _programs(tiles: int, config: Config, index: int | None) -> int:
+def most_tiles(m: int, n: int, groups: int, tile: tuple[int, ...]) -> int:
+    """Tiles of M rows in groups of any sizes, at most: each that is not empty ends in a tile of one row."""
+    return (m + min(groups, m) * (tile[0] - 1)) // tile[0] * -(-n // tile[1])
+
+
+def programs(tiles: int, config: Config, index: int | None) -> int:
+    """Programs of a launch on a CUDA device: as many as asked for, if there are tiles for them."""
     return max(1, min(tiles, config.integer("PROGRAMS_PER_SM") * multiprocessors(index)))
 
 
@@ -99,7 +103,7 @@ def _listed(operands: ListedOperands, config: Config) -> tuple[Launch, ...]:
     }
     likes = (operands.a[0], operands.b[0], operands.out[0])
     arguments = (table, *likes, len(rows), max(1, config.integer("GROUP_SIZE_M", 1)))
-    grid = (_programs(tiles, config, operands.output.device.index),)
+    grid = (programs(tiles, config, operands.output.device.index),)
     launch = Launch(grouped_kernel.listed_kernel, grid, arguments, constants, compiler_options(config))
     return (*filling, launch)
 
@@ -116,14 +120,25 @@ def _span(row: tuple[int, ...], tile: tuple[int, ...]) -> int:
 
 
 SPEC = gemm_spec(
-    NAME,
+    POINTER,
     VERSION,
     program,
-    supports=supports,
-    space=space,
-    default_config=default_config,
+    supports=supports_pointer,
+    space=pointer,
+    default_config=default_pointer,
+    shared_bytes=shared_bytes,
     sources=sources_of(
-        grouped_kernel, pointer_tile, program, _grouped, _static, _programs, _listed, stored, tile_constants, placement
+        grouped_kernel,
+        pointer_tile,
+        program,
+        _grouped,
+        _static,
+        programs,
+        most_tiles,
+        _listed,
+        stored,
+        tile_constants,
+        placement,
     ),
     runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),
     operation=GROUPED_MM,

@@ -1,21 +1,24 @@
-"""The search space of the op `grouped_mm`: that of one product of average size, on its share of the device."""
+"""Search spaces of the op `grouped_mm`: those of one product of average size, on its share of the device."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.errors import ProblemError
-from tuner.kernels import pointer_default, pointer_space, rules, tile_rules
-from tuner.kernels.batched_space import share
+from tuner.kernels import pointer_default, pointer_space, rules, tile_rules, tma_space
+from tuner.kernels.batched_space import config_of, of_many, share
+from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.grouped_operands import groups_of, is_listed
+from tuner.kernels.launching import TILE
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
-NAME = "grouped_pointer"
+POINTER = "grouped_pointer"
+TMA = "grouped_tma"
 MOST_GROUPS = 4096
 """Every program holds one number for each group: 32 registers a thread of four warps."""
 _PROGRAMS = "PROGRAMS_PER_SM"
@@ -23,19 +26,28 @@ _MANY = 64
 """So many programs a multiprocessor that hardly any takes a second tile."""
 
 
-def supports(problem: Problem, device: Device) -> str | None:
-    """Why the kernel cannot serve a problem on a device, or None."""
-    try:
-        groups = groups_of(problem)
-    except ProblemError as e:
-        return str(e)
+def supports_pointer(problem: Problem, device: Device) -> str | None:
+    """Why `grouped_pointer` cannot serve a problem on a device, or None."""
     if problem.scaling != "none":
         return f"no scaling {problem.scaling!r}: groups have no scales"
     if is_listed(problem) and problem.has_bias:
         return "no bias: lists of matrices have none"
+    try:
+        groups = groups_of(problem)
+    except ProblemError as e:
+        return str(e)
     if groups > MOST_GROUPS:
         return f"{groups} groups: it takes {MOST_GROUPS} at most"
     return pointer_space.supports(problem, device)
+
+
+def supports_tma(problem: Problem, device: Device) -> str | None:
+    """Why `grouped_tma` cannot serve a problem on a device, or None."""
+    if reason := supports_pointer(problem, device):
+        return reason
+    if is_listed(problem):
+        return "a list of matrices would need a list of descriptors"
+    return tma_space.supports_tiles(average(problem), device)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -44,53 +56,61 @@ def average(problem: Problem) -> Problem:
     return problem.with_shape(-(-problem.m // groups_of(problem)), problem.n, problem.k)
 
 
-def space(problem: Problem, device: Device) -> SearchSpace:
-    """The search space."""
-    return SearchSpace(NAME, problem, device, axes(device), RULES, _canonical, _expand)
+def pointer(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `grouped_pointer`."""
+    return _of_groups(POINTER, pointer_space.space(average(problem), device), groups_of(problem), _pointer_axes)
 
 
-def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    """Every parameter's values on a device."""
-    if device.is_interpreter:
-        tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (16, 32), "BLOCK_SIZE_N": (32,), "BLOCK_SIZE_K": (32,)}
-        return {**tile, "GROUP_SIZE_M": (1,), _PROGRAMS: (1, _MANY), "num_stages": (1,), "num_warps": (4,)}
-    return {**pointer_space.axes(device), _PROGRAMS: (1, 2, _MANY)}
+def tma(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `grouped_tma`."""
+    return _of_groups(TMA, tma_space.space(average(problem), device), groups_of(problem), _tma_axes)
 
 
-def default_config(problem: Problem, device: Device) -> Config:
-    """What the `pointer` kernel would take for one product of average size; a program for every tile."""
-    single = pointer_default.default_config(average(problem), share(device, groups_of(problem)))
-    return space(problem, device).canonicalize(Config(NAME, **{_PROGRAMS: _MANY, **dict(single)}))
+def _pointer_axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    return {**pointer_space.axes(device), **_programs(device)}
 
 
-def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    return pointer_space.expand(config, average(problem), device)
+def _tma_axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    return {**tma_space.axes(device), **_programs(device)}
 
 
-def _canonical(config: Config, problem: Problem, device: Device) -> Config:
-    return pointer_space.canonical(config, average(problem), device)
+def _programs(device: Device) -> dict[str, tuple[Value, ...]]:
+    return {_PROGRAMS: (1, _MANY) if device.is_interpreter else (1, 2, _MANY)}
 
 
-def _of_average(rule: Rule) -> Rule:
-    """A rule about one product, asked of one of average size; about how tiles fill a device, of a product's share."""
-    shared = rule in (tile_rules.WAVES, tile_rules.BELOW_WGMMA)
-
-    def rejects(config: Config, problem: Problem, device: Device) -> str | None:
-        return rule.rejects(config, average(problem), share(device, groups_of(problem)) if shared else device)
-
-    return dataclasses.replace(rule, rejects=rejects)
+def _of_groups(
+    kernel: str, single: SearchSpace, groups: int, axes: Callable[[Device], Mapping[str, tuple[Value, ...]]]
+) -> SearchSpace:
+    space = of_many(single, kernel, groups, _programs(single.device))
+    own = (tile_rules.parameters(axes, tile_rules.OPTIONAL), _RESIDENT)
+    return dataclasses.replace(space, rules=(*own, *(rule for rule in space.rules if rule.name != "parameters")))
 
 
-def _resident(config: Config, problem: Problem, device: Device) -> str | None:
+def _not_resident(config: Config, problem: Problem, device: Device) -> str | None:
     programs = config.integer(_PROGRAMS)
-    needed = programs * rules.shared_bytes(config, average(problem), device)
+    # What a stage takes besides the tiles does not decide whether two fit.
+    needed = programs * rules.shared_bytes(config, problem, device)
     if 1 < programs < _MANY and needed > device.shared_bytes and not device.is_interpreter:
         return f"{programs} programs take {needed} B, a multiprocessor has {device.shared_bytes}"
     return None
 
 
-RULES = (
-    tile_rules.parameters(axes, tile_rules.OPTIONAL),
-    *(_of_average(rule) for rule in pointer_space.RULES if rule.name != "parameters"),
-    Rule("resident", "the kernel's own: programs that wait for others to end find no tile left", _resident),
-)
+_RESIDENT = Rule("resident", "programs that wait until others end find no tile left", _not_resident)
+
+
+def default_pointer(problem: Problem, device: Device) -> Config:
+    """What the `pointer` kernel would take for one product of average size; a program for every tile."""
+    single = pointer_default.default_config(average(problem), share(device, groups_of(problem)))
+    return config_of(single.replace(**{_PROGRAMS: _MANY}), pointer(problem, device))
+
+
+def default_tma(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time for a product of average size; a program for every tile."""
+    single, part = average(problem), share(device, groups_of(problem))
+
+    def estimated(config: Config) -> tuple[float, int, int]:
+        tile = Tile(*rules.tile(config), config.integer("num_stages"), config.integer("num_warps"), True, 1, True)
+        return cycles(tile, single, part), -config.integer(_PROGRAMS), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+
+    launched = {"GROUP_SIZE_M": 1, _PROGRAMS: _MANY, "num_stages": 1, "num_warps": 4}
+    return tma(problem, device).best(estimated) or Config(TMA, **dict.fromkeys(TILE, 64), **launched)

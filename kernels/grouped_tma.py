@@ -1,0 +1,91 @@
+"""The `grouped_tma` kernel: rows in groups, operands loaded through descriptors; lists of matrices have none."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tuner.config import Config
+from tuner.kernels import batched_operands, grouped_kernel, grouped_tma_kernel
+from tuner.kernels.bmm_pointer import pdl_of
+from tuner.kernels.bmm_tma import descriptor as batch_descriptor
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.grouped_operands import GroupedOperands
+from tuner.kernels.grouped_pointer import GROUPED_MM, most_tiles, programs
+from tuner.kernels.grouped_space import TMA, default_tma, supports_tma, tma
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import placement
+from tuner.kernels.rules import next_power_of_two
+from tuner.kernels.tma import descriptor
+from tuner.kernels.tma_space import shared_bytes
+from tuner.problem import Problem
+
+VERSION = 1
+_INT32_SPAN = 2**31
+
+
+def program(operands: GroupedOperands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, b, out = operands.a, operands.b, operands.out
+    transposed = (placement(a).transposed, batched_operands.placement(b).transposed)
+    shape = (out.shape[0], out.shape[1], a.shape[1], b.shape[0])
+    tiles, constants, options = _static(
+        operands.problem, shape, config, transposed, (out.stride(0), placement(out).vector)
+    )
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    arguments = (
+        descriptor(a, block_m, block_k),
+        batch_descriptor(b, block_k, block_n),
+        out,
+        operands.bias,
+        operands.ends,
+        *shape,
+        int(b.stride(0) != 0),
+        *out.stride(),
+        max(1, config.integer("GROUP_SIZE_M", 1)),
+    )
+    grid = (programs(tiles, config, a.device.index),)
+    return (Launch(grouped_tma_kernel.grouped_kernel, grid, arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem,
+    shape: tuple[int, int, int, int],
+    config: Config,
+    transposed: tuple[bool, bool],
+    rows_of_out: tuple[int, int],
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Tiles at most, constexprs and compiler options; `rows_of_out`: their distance, and elements that divide it."""
+    m, n, _, groups = shape
+    tile = tuple(config.integer(name) for name in TILE)
+    epilogue = epilogue_constants(problem, tile[2])
+    constants = {
+        **pdl_of(config),
+        **dict(zip(TILE, tile, strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        "C_VECTOR": rows_of_out[1],
+        "WIDE": (tile[0] - 1) * rows_of_out[0] + tile[1] >= _INT32_SPAN,
+        "BLOCK_GROUPS": next_power_of_two(groups),
+        **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
+    }
+    return most_tiles(m, n, groups, tile), constants, compiler_options(config)
+
+
+SPEC = gemm_spec(
+    TMA,
+    VERSION,
+    program,
+    supports=supports_tma,
+    space=tma,
+    default_config=default_tma,
+    shared_bytes=shared_bytes,
+    sources=sources_of(
+        *(grouped_kernel, grouped_tma_kernel, program, _static, programs, most_tiles),
+        *(descriptor, batch_descriptor, placement, batched_operands.placement),
+    ),
+    runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),
+    # Where both serve it, loads by descriptor leave the threads' registers to the sums.
+    precedence=lambda _problem, device: int(not device.is_interpreter),
+    operation=GROUPED_MM,
+)

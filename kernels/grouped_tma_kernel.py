@@ -1,0 +1,97 @@
+"""`grouped_kernel.grouped_kernel` with operands loaded by the tensor memory accelerator.
+
+A tile reads rows of the next group where its own ends: they are multiplied and not stored.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels import bmm_kernel, tma_kernel
+from tuner.kernels.blocks import await_predecessor, count_blocks, grouped, known_multiple
+from tuner.kernels.epilogue import finish
+from tuner.kernels.grouped_kernel import blocks_of, bounds, locate
+
+load_matrix = tma_kernel.load
+load_batch = bmm_kernel.load
+
+
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUPS", "GROUP_SIZE_M", "B_BATCHED"],
+    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
+)
+def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
+    a_desc,
+    b_desc,
+    c_ptr,
+    bias_ptr,
+    ends_ptr,
+    M,
+    N,
+    K,
+    GROUPS,
+    B_BATCHED,
+    stride_cm,
+    stride_cn,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    BLOCK_GROUPS: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    C_VECTOR: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Rows of C = epilogue(rows of A @ B[group]); C has contiguous rows, C_VECTOR divides N and its stride."""
+    await_predecessor(PDL)
+    tiles_n = count_blocks(N, BLOCK_SIZE_N)
+    first, last = bounds(ends_ptr, tl.arange(0, BLOCK_GROUPS), GROUPS, M)
+    beyond = tl.cumsum(blocks_of(last - first, BLOCK_SIZE_M) * tiles_n, axis=0)
+    sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
+    for tile in range(tl.program_id(0), tl.max(beyond, axis=0), tl.num_programs(0)):
+        group, within = locate(beyond, tile)
+        start, end = bounds(ends_ptr, group, GROUPS, M)
+        pid_m, pid_n = grouped(within, count_blocks(end - start, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
+        start_m = start + pid_m * BLOCK_SIZE_M
+        start_n = pid_n * BLOCK_SIZE_N
+        sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
+        for step in range(count_blocks(K, BLOCK_SIZE_K)):
+            start_k = step * BLOCK_SIZE_K
+            a = load_matrix(a_desc, start_m, start_k, A_TRANSPOSED)
+            b = load_batch(b_desc, group * B_BATCHED, start_k, start_n, BLOCK_SIZE_K, BLOCK_SIZE_N, B_TRANSPOSED)
+            sums = tl.dot(
+                a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
+            )
+        bias = bias_ptr
+        if bias_ptr is not None:
+            bias = bias_ptr + group.to(tl.int64) * N
+        columns_left = known_multiple(N, C_VECTOR) - start_n
+        out_dtype: tl.constexpr = c_ptr.dtype.element_ty
+        values = finish(
+            sums,
+            bias,
+            None,
+            None,
+            start_m,
+            start_n,
+            end - start_m,
+            columns_left,
+            False,
+            "none",
+            ACTIVATION,
+            out_dtype,
+        )
+        offs_m = tl.arange(0, BLOCK_SIZE_M)
+        offs_n = tl.arange(0, BLOCK_SIZE_N)
+        inside = (offs_m < end - start_m)[:, None] & (offs_n < columns_left)[None, :]
+        if WIDE:
+            offs_m = offs_m.to(tl.int64)
+        row_stride = known_multiple(stride_cm, C_VECTOR)
+        c_tile = c_ptr + start_m.to(tl.int64) * row_stride + start_n * stride_cn
+        tl.store(c_tile + offs_m[:, None] * row_stride + offs_n[None, :] * stride_cn, values, mask=inside)

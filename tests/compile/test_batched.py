@@ -1,0 +1,25 @@
+"""bmm and grouped_mm compile as their rules predict: shared memory, matrix instructions, loads of 16 bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.device import KNOWN
+
+SAMPLED = {"sm_80": 0, "sm_90": 1, "sm_100": 0, "gfx942": 0}
+"""Architecture to the configs of each space that are compiled beside the default."""
+
+
+@pytest.mark.parametrize("arch", SAMPLED)
+def test_defaults_and_a_sample_compile_within_the_limits_that_the_rules_predict(arch, run_program):
+    found = run_program("batched.py", arch, SAMPLED[arch])
+    by_descriptor = {"bmm_tma", "grouped_tma"} if arch in ("sm_90", "sm_100") else set()
+    assert {one["kernel"] for one in found} == {"bmm_pointer", "grouped_pointer"} | by_descriptor
+    for one in found:
+        assert one["rejected"] is None, one["case"]
+        assert one["shared_bytes"] <= one["predicted_bytes"] <= KNOWN[arch].shared_bytes, one["case"]
+        assert one["tma"] == (one["kernel"] in by_descriptor), one["case"]
+        assert set(one["copies"]) <= {"10"}, one["case"]  # hexadecimal: what is copied is copied 16 bytes at a time
+        if arch == "sm_90":
+            assert one["shared_bytes"] == one["predicted_bytes"], one["case"]
+            assert one["wgmma"], one["case"]

@@ -1,0 +1,142 @@
+"""bmm and grouped_mm on a real GPU: every kernel against float64, torch's library, strides, graphs, other streams."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from tuner import Problem, device, registry
+from tuner.kernels import bmm, grouped_mm
+from tuner.kernels.grouped_vendor import vendor_result
+from tuner.kernels.numerics import tolerance
+from tuner.sweep import verify
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
+]
+
+
+def grouped(m: int, n: int, k: int, groups: int, *, listed: bool = False, **rest) -> Problem:
+    extras = {"groups": groups, **({"listed": True} if listed else {})}
+    return Problem(m, n, k, op="grouped_mm", extras=extras, **rest)
+
+
+PROBLEMS = [
+    Problem(512, 512, 128, dtype="fp16", op="bmm", extras={"batch": 64}),
+    Problem(128, 4096, 128, dtype="bf16", layout="nt", epilogue="bias+silu", op="bmm", extras={"batch": 32}),
+    Problem(100, 200, 300, dtype="fp32", layout="tn", precision="tf32", op="bmm", extras={"batch": 7}),
+    Problem(64, 256, 1024, dtype="e4m3", layout="nt", op="bmm", extras={"batch": 5}),
+    Problem(33, 65, 127, dtype="bf16", layout="tt", epilogue="gelu", op="bmm", extras={"batch": 300}),
+    grouped(4096, 4096, 2048, 8, dtype="bf16", layout="nt"),
+    grouped(4096, 1024, 2048, 64, dtype="bf16", epilogue="bias+silu"),
+    grouped(100, 512, 512, 128, dtype="fp16", layout="tt"),
+    grouped(1000, 300, 500, 17, dtype="fp32", precision="tf32"),
+    grouped(2048, 1024, 1024, 8, dtype="bf16", layout="nt", listed=True),
+    grouped(999, 333, 777, 5, dtype="fp16", epilogue="gelu", listed=True),
+]
+BF16 = torch.bfloat16
+
+
+def drawn(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.randn(shape, device="cuda").to(dtype)
+
+
+def assert_right(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    problem = Problem(1, 1, a.shape[-1], dtype=str(a.dtype))
+    assert verify.error(out, a.double() @ b.double(), a.shape[-1]) <= tolerance(problem)
+
+
+def offs_of(*sizes: int) -> torch.Tensor:
+    return torch.tensor(list(itertools.accumulate(sizes)), dtype=torch.int32, device="cuda")
+
+
+def assert_groups_right(out, a, b, offs) -> None:
+    for group, (first, beyond) in enumerate(itertools.pairwise([0, *offs.tolist()])):
+        if beyond > first:
+            assert_right(out[first:beyond], a[first:beyond], b[group])
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_every_kernels_default_and_a_sample_of_its_space_are_right(problem):
+    here = device.current()
+    for spec in registry.serving(problem, here):
+        inputs = spec.make_inputs(problem, "cuda", 0)
+        reference = spec.reference(inputs)
+        configs = spec.space(problem, here).configs()
+        sample = random.Random(0).sample(configs, min(6, len(configs)))
+        for config in [spec.default_config(problem, here), *sample]:
+            verify.poison(inputs)
+            spec.launch(inputs, config)
+            torch.cuda.synchronize()
+            assert verify.check(inputs, reference, problem.k, spec.tolerance(problem)).failure is None, str(config)
+
+
+@pytest.mark.parametrize("problem", [*PROBLEMS[:2], PROBLEMS[5]], ids=str)
+def test_torchs_library_passes_the_same_check(problem):
+    spec = registry.serving(problem, device.current())[0]
+    inputs = spec.make_inputs(problem, "cuda", 0)
+    try:
+        if problem.op == "bmm":
+            spec.vendor(inputs)
+            result = inputs.output
+        else:
+            result = vendor_result(inputs)
+    except NotImplementedError as e:
+        pytest.skip(str(e))
+    assert verify.error(result, spec.reference(inputs), problem.k) <= spec.tolerance(problem)
+
+
+def test_products_share_a_matrix_or_lie_between_each_others_rows():
+    shared = drawn(1, 128, 96).expand(16, 128, 96)
+    a = drawn(16, 64, 128)
+    assert_right(bmm(a, shared), a, shared)
+    heads, keys = drawn(256, 16, 64).transpose(0, 1), drawn(192, 16, 64).permute(1, 2, 0)
+    out = torch.empty(256, 16, 192, device="cuda", dtype=BF16).transpose(0, 1)
+    bmm(heads, keys, out=out)
+    assert_right(out, heads, keys)
+
+
+def test_a_captured_grouped_mm_replays_with_the_offsets_of_the_day():
+    a, b, offs = drawn(1024, 256), drawn(8, 256, 512), offs_of(*[128] * 8)
+    out = torch.empty(1024, 512, device="cuda", dtype=BF16)
+    grouped_mm(a, b, offs, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        grouped_mm(a, b, offs, out=out)
+    for sizes in ([0, 1, 1000, 0, 20, 3, 0, 0], [1, 2, 3, 4, 5, 6, 7, 996], [1024, 0, 0, 0, 0, 0, 0, 0]):
+        offs.copy_(offs_of(*sizes))
+        out.fill_(float("nan"))
+        graph.replay()
+        assert_groups_right(out, a, b, offs)
+
+
+def test_rows_beyond_the_last_group_are_not_written():
+    a, b, offs = drawn(512, 256), drawn(2, 256, 128), offs_of(100, 150)
+    out = torch.full((512, 128), 7.0, device="cuda", dtype=BF16)
+    grouped_mm(a, b, offs, out=out)
+    assert_groups_right(out, a, b, offs)
+    assert (out[250:] == 7).all()
+
+
+def test_lists_of_any_sizes_also_captured_and_on_another_stream():
+    shapes = [(100, 300, 500), (1, 64, 1000), (0, 8, 8), (513, 129, 65)]
+    a, b = [drawn(m, k) for m, _, k in shapes], [drawn(k, n) for _, n, k in shapes]
+    outs = [torch.empty(m, n, device="cuda", dtype=BF16) for m, n, _ in shapes]
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        results = [grouped_mm(a, b) for _ in range(2)]
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        grouped_mm(a, b, out=outs)
+    graph.replay()
+    graph.replay()
+    for written in (*results, outs):
+        for out, one, other in zip(written, a, b, strict=True):
+            if out.numel():
+                assert_right(out, one, other)
