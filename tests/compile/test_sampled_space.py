@@ -1,23 +1,48 @@
-"""Configs that a space offers really compile, and take the shared memory that its rule says."""
+"""Configs that spaces offer really compile, and take the shared memory that their rules say."""
 
 from __future__ import annotations
 
 import pytest
 
+from tuner import Problem, registry
 from tuner.device import KNOWN
 
-SAMPLES = {"sm_80": 4, "sm_89": 4, "sm_90": 8, "sm_100": 5, "gfx942": 4, "gfx950": 4}
+SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "gfx942": 2, "gfx950": 1}
+EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer"}
+BY_TMA = {"tma", "persistent_tma", "composite_n", "padded", "bmm_tma"}
+SLACK_BYTES = 1024
+"""What operands may take besides that are converted, or transposed, on their way through registers."""
 
 
 @pytest.mark.parametrize("arch", list(SAMPLES))
-def test_a_sample_compiles_within_the_limits_that_the_rules_predict(arch, run_program):
+def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_predict(arch, run_program):
     found = run_program("sample_space.py", arch, SAMPLES[arch])
-    assert len(found) == SAMPLES[arch]
+    kernels = [one["kernel"] for one in found]
+    expected = EVERYWHERE | (BY_TMA if arch in ("sm_90", "sm_100") else set())
+    assert expected <= set(kernels)
+    assert all(kernels.count(kernel) == SAMPLES[arch] for kernel in kernels)
     for one in found:
         assert one["shared_bytes"] <= KNOWN[arch].shared_bytes, one["case"]
-        if arch.startswith("gfx"):
-            # Unpipelined operands may pass through registers instead.
-            assert one["shared_bytes"] <= one["predicted_bytes"], one["case"]
-        else:
+        assert one["wgmma"] == one["predicted_wgmma"], one["case"]
+        if one["predicted_bytes"] is None:
+            continue
+        if one["exact"] and not arch.startswith("gfx"):
             assert one["shared_bytes"] == one["predicted_bytes"], one["case"]
-            assert one["wgmma"] == one["predicted_wgmma"], one["case"]
+        else:
+            assert one["shared_bytes"] <= one["predicted_bytes"] + SLACK_BYTES, one["case"]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "gfx942", "gfx950"])
+def test_hardware_without_tma_never_sees_a_kernel_or_a_config_that_needs_it(arch):
+    device = KNOWN[arch]
+    for problem in (
+        Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
+        Problem(64, 256, 7168, dtype="bf16", layout="nt"),
+        Problem(1023, 2047, 4093, dtype="bf16", layout="nt"),
+        Problem(512, 512, 512, dtype="bf16", layout="nt", op="bmm", extras={"batch": 16}),
+    ):
+        specs = registry.serving(problem, device)
+        assert not {spec.name for spec in specs} & BY_TMA
+        for spec in specs:
+            configs = spec.space(problem, device).configs()
+            assert "tma" not in {config.get("LOADS") for config in [*configs, spec.default_config(problem, device)]}

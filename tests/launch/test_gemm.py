@@ -64,12 +64,33 @@ def test_another_tile_pipeline_or_warp_count_is_another_binary(gemm):
     assert [launch.block[0] for launch in report.launches] == [128, 128, 128, 256]
 
 
+TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3}
+NT = Problem(512, 512, 512, dtype="bfloat16", layout="nt")
+FEW = Problem(8, 256, 512, dtype="bfloat16", layout="nt", epilogue="bias+silu")
+EVERY_KERNEL = [
+    (NT, CONFIG.replace(num_stages=4)),
+    (NT, Config("split_k", **TMA, LOADS="pointer", SPLIT_K=2)),
+    (NT, Config("split_k", **TMA, LOADS="tma", SPLIT_K=4)),
+    (FEW, Config("swap_ab", **{**TMA, "BLOCK_SIZE_M": 16}, LOADS="tma", SPLIT_K=2)),
+    (FEW.with_shape(1, 256, 512), Config("gemv", BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=1, num_warps=2)),
+    (NT, Config("tma", **TMA, GROUP_SIZE_M=4)),
+    (NT, Config("persistent_tma", **TMA, GROUP_SIZE_M=4, EPILOGUE_PARTS=2)),
+    (NT, Config("composite_n", **TMA, GROUP_SIZE_M=4, BLOCK_SIZE_N_REST=32)),
+]
+
+
 def test_what_the_tuner_compiled_is_what_a_launch_finds(gemm):
-    problem, config = Problem(512, 512, 512, dtype="bfloat16", layout="nt"), CONFIG.replace(num_stages=4)
-    offline = gemm((problem, config), mode="compile").printed
-    serving = gemm((problem, config)).printed
-    assert (offline["compiled"], offline["from_cache"]) == (1, 0)
-    assert (serving["compiled"], serving["from_cache"]) == (0, 1)
+    offline = gemm(*EVERY_KERNEL, mode="compile").printed
+    serving = gemm(*EVERY_KERNEL)
+    assert (offline["compiled"], offline["from_cache"]) == (len(EVERY_KERNEL), 0)
+    assert (serving.printed["compiled"], serving.printed["from_cache"]) == (0, len(EVERY_KERNEL))
+    assert len(serving.launches) == len(EVERY_KERNEL)
+
+
+def test_splits_are_a_second_axis_of_the_grid_and_persistent_programs_no_more_than_multiprocessors(gemm):
+    grids = [launch.grid for launch in gemm(*EVERY_KERNEL).launches]
+    # Tiles of 64x64 (of 64x96 for composite_n); over operands on the CPU a persistent kernel has one program.
+    assert grids[1:] == [(64, 2, 1), (64, 4, 1), (4, 2, 1), (16, 1, 1), (64, 1, 1), (1, 1, 1), (8 * 6, 1, 1)]
 
 
 def test_too_much_shared_memory_is_refused_before_the_launch(gemm):

@@ -1,4 +1,7 @@
-"""Compile a sample of the search space for one architecture; print a JSON list of what came of each config."""
+"""Compile a sample of every kernel's search space for one architecture; print a JSON list of what came of each config.
+
+Usage: sample_space.py ARCH COUNT, COUNT configs a kernel: drawn from spaces, the second a default.
+"""
 
 from __future__ import annotations
 
@@ -6,49 +9,67 @@ import json
 import random
 import sys
 
-from tuner import Problem
+from tuner import Problem, registry
 from tuner.device import KNOWN
-from tuner.kernels import rules
-from tuner.kernels.pointer import SPEC
+from tuner.kernels import rules, swap_ab
 from tuner.sweep import target
 
-COMMON = [
+PROBLEMS = [
     Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
     Problem(512, 1024, 2048, dtype="fp16", layout="nn", epilogue="bias+gelu"),
-    Problem(16, 1000, 1001, dtype="fp16", layout="tn", out_dtype="fp32", epilogue="silu"),
-]
-FP8 = [
-    Problem(64, 4096, 4096, a_dtype="e4m3", b_dtype="e5m2", layout="nt", epilogue="relu"),
+    Problem(64, 256, 7168, dtype="bf16", layout="nt"),
     Problem(2048, 2048, 2048, dtype="e4m3", layout="nt", out_dtype="fp32"),
-    Problem(256, 2048, 4096, dtype="e4m3", layout="nt", out_dtype="e4m3", epilogue="leaky_relu"),
+    Problem(2, 6144, 4096, dtype="bf16", layout="nt", epilogue="bias+silu"),
+    Problem(512, 2048, 2048, dtype="bf16", layout="tn", out_dtype="fp32"),
+    Problem(1024, 1024, 1024, dtype="fp32", layout="nt", precision="tf32"),
+    Problem(3, 1000, 1001, dtype="fp16", layout="tn", out_dtype="fp32"),
+    Problem(128, 2112, 7168, a_dtype="e4m3", b_dtype="e5m2", layout="nt", epilogue="relu"),
+    Problem(1024, 512, 256, dtype="fp32"),
+    Problem(1024, 1024, 1024, dtype="bf16", layout="nt", aligned=False),
+    Problem(64, 4096, 1024, dtype="int8", layout="nt", scaling="row"),
+    Problem(16, 7168, 2048, dtype="e4m3", layout="nt", scaling="block"),
+    Problem(512, 2048, 1024, dtype="e4m3", layout="nt", scaling="block"),
+    Problem(512, 512, 512, dtype="bf16", layout="nt", op="bmm", extras={"batch": 16}),
+    Problem(4096, 2048, 1024, dtype="bf16", layout="nt", op="grouped_mm", extras={"groups": 8}),
 ]
-FP32 = [Problem(1024, 1024, 1024, dtype="fp32", layout="nt", precision="tf32"), Problem(96, 64, 80, dtype="fp32")]
 
 
 def main(arch: str, count: int) -> None:
     device = KNOWN[arch]
-    problems = [problem for problem in [*COMMON, *FP8, *FP32] if SPEC.supports(problem, device) is None]
     target.activate(arch)
-    draw = random.Random(arch)
-    cases = [(problem, SPEC.default_config(problem, device)) for problem in problems[:3]]
-    for index in range(count - len(cases)):
-        problem = problems[(2 * index) % len(problems)]
-        cases.append((problem, draw.choice(SPEC.space(problem, device).configs())))
-    sys.stdout.write(json.dumps([_compiled(problem, config, device) for problem, config in cases]))
+    found = []
+    for (op, name), spec in sorted(registry.specs().items()):
+        draw = random.Random(arch + name)
+        problems = [p for p in PROBLEMS if p.op == op and spec.supports(p, device) is None]
+        for index in range(count if problems else 0):
+            problem = problems[index % len(problems)]
+            config = (
+                draw.choice(spec.space(problem, device).configs()) if index else spec.default_config(problem, device)
+            )
+            found.append(_compiled(spec, problem, config, device))
+    sys.stdout.write(json.dumps(found))
 
 
-def _compiled(problem, config, device):
-    compiled = SPEC.compile(problem, config)
+def _compiled(spec, problem, config, device):
+    compiled = spec.compile(problem, config)
     assembly = compiled.asm.get("ptx", "")
+    seen = (swap_ab.seen(config), problem.exchanged()) if spec.name == "swap_ab" else (config, problem)
+    told = spec.name in ("pointer", "tma", "persistent_tma", "composite_n", "split_k", "swap_ab")
     return {
         "case": f"{problem} {config}",
-        "aligned": problem.aligned,
+        "kernel": spec.name,
         "shared_bytes": compiled.metadata.shared,
-        "predicted_bytes": rules.shared_bytes(config, problem, device),
-        "tile_bytes": rules.tile_bytes(config, problem),
-        "wgmma": "wgmma" in assembly if assembly else None,
-        "predicted_wgmma": rules.uses_wgmma(config, problem, device),
+        "predicted_bytes": spec.shared_bytes(config, problem, device) if spec.shared_bytes else None,
+        "exact": told and _exactly(problem, config),
+        "wgmma": "wgmma" in assembly if assembly and told else None,
+        "predicted_wgmma": rules.uses_wgmma(*seen, device) if assembly and told else None,
     }
+
+
+def _exactly(problem, config):
+    """Whether the prediction is meant to be exact: 16-bit operands, none of which passes through registers."""
+    pipelined = problem.a_dtype in ("float16", "bfloat16") and rules.asynchronous_copies(problem) == 2
+    return pipelined and config.integer("num_stages") > 1
 
 
 if __name__ == "__main__":
