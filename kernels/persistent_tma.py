@@ -115,15 +115,20 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block: the pipeline and, beside it, the part of the tile that is on its way out."""
-    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device)
+    # Scales of rows change hands too, with 4 warps.
+    scales = 4 * max(rules.tile(config)[:2]) if problem.scaling == "row" else 0
+    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + scales
 
 
 def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
     block_m, block_n, _ = rules.tile(config)
     parts = config.integer("EPILOGUE_PARTS", 1)
     stored = block_m * (block_n // parts) * dtypes.ITEMSIZE[problem.out_dtype]
-    if parts == 1 or device.capability < 100:
+    if parts == 1:
         return stored
+    if device.capability < 100:
+        # Of 64 rows both warpgroups of 8 warps hold half the columns: all of the tile changes hands to be split.
+        return 3 * stored if block_m == 64 and config.integer("num_warps") == 8 else stored
     # tcgen05's sums: both halves lie there at once where nothing is done to them; half a half is scratch where a tile
     # of 64 rows is rearranged. Source: as `tma_space.pipeline_bytes`.
     if tma_space.stores_sums(problem):

@@ -44,9 +44,11 @@ def reads_shared(block_m: int, block_n: int, warps: int, problem: Problem, devic
     """Whether `tl.dot` is an instruction that reads its operands from shared memory by itself: wgmma or tcgen05.
 
     They take 64 rows, 16 columns and four warps at least. Source: `getMMAVersionSafe` and `supportMMA` of Triton's
-    AccelerateMatmul pass; both kinds were seen in PTX, and with 8 columns neither.
+    AccelerateMatmul pass; both kinds were seen in PTX, and with 8 columns neither. int8 was seen as wgmma, never as
+    tcgen05.
     """
-    datacenter = device.capability in (90, 100, 103) and uses_tensor_cores(problem)
+    capabilities = (90,) if problem.a_dtype == "int8" else (90, 100, 103)
+    datacenter = device.capability in capabilities and uses_tensor_cores(problem)
     return datacenter and block_m >= 64 and block_n >= 16 and warps >= 4
 
 

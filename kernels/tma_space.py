@@ -35,7 +35,13 @@ def supports_tiles(problem: Problem, device: Device) -> str | None:
     """The same for kernels whose tiles have 64 rows of A or more; exchanged or split tiles are other kernels' work."""
     if reason := supports(problem, device):
         return reason
-    if problem.m > 32 or device.is_interpreter:
+    if device.is_interpreter:
+        return None
+    if not rules.reads_shared(64, 64, 4, problem, device):
+        return (
+            f"no {problem.a_dtype} on {device.arch}: it is multiplied from registers there, which pointers feed as well"
+        )
+    if problem.m > 32:
         return None
     return f"M is {problem.m}: a tile has 64 rows, more than half of them would be padding"
 
@@ -118,6 +124,8 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of
     aligned = -(-barriers // _ALIGNMENT) * _ALIGNMENT
     # Loads that are waited for together share their barriers.
     arrays = barrier_arrays(problem, parts_of_b)
+    if dtypes.is_fp8(problem.a_dtype) and not asynchronous:
+        arrays = max(arrays, 2)  # upcast to float16, each in its own time
     taken = buffers * (a_bytes + b_bytes * columns) + (arrays - 1) * aligned
     if asynchronous and device.capability >= 100:
         taken += aligned + _ALIGNMENT * parts_of_b
