@@ -21,12 +21,16 @@ from tuner.sweep.measure import failure_of
 
 SIZES = (3, 17, 130, 272)
 """Small, as a tool takes a thousand times as long; ragged, with several tiles and steps along K still."""
+WIDE = (784, 1000)
+"""M and N for kernels that serve nothing smaller: more tiles than there are multiprocessors."""
 
 
 def main(op: str, name: str) -> int:
     here = devices.current()
     spec = registry.find(op, name)
     coverage = Coverage(spec, here, (SIZES, SIZES, SIZES))
+    if not coverage.problems:
+        coverage = Coverage(spec, here, (WIDE, WIDE, SIZES))
     chosen = sample(coverage.problems)
     failures = 0
     for case in coverage.cases():

@@ -51,9 +51,9 @@ class Operands:
         """The same product read as `out.T = b.T @ a.T`: views, nothing is copied. The bias then runs along the rows."""
         return replace(
             self,
-            a=self.b.t(),
-            b=self.a.t(),
-            out=self.out.t(),
+            a=_transposed(self.b),
+            b=_transposed(self.a),
+            out=_transposed(self.out),
             problem=exchanged(self.problem),
             scale_a=_turned(self.scale_b),
             scale_b=_turned(self.scale_a),
@@ -73,6 +73,12 @@ class Operands:
 
 def _turned(scale: torch.Tensor | None) -> torch.Tensor | None:
     return scale if scale is None or scale.dim() < 2 else scale.t()
+
+
+def _transposed(matrix: torch.Tensor) -> torch.Tensor:
+    """`matrix.t()`; one contiguous row becomes a column of strides (1, K), which (1, 1) would not tell from a row."""
+    rows, columns = matrix.shape
+    return matrix.as_strided((columns, 1), (1, columns)) if rows == 1 and matrix.stride(1) == 1 else matrix.t()
 
 
 @functools.lru_cache(maxsize=4096)
