@@ -112,13 +112,8 @@ def default_config(problem: Problem, device: Device) -> Config:
         sums = config.integer("BLOCK_SIZE_M") * _width(config)
         return waves * sums, -sums, -config.integer("num_stages"), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
-    smallest = Config(
-        NAME,
-        **{**dict.fromkeys(TILE, 64), "BLOCK_SIZE_N_REST": 32},
-        num_stages=1,
-        num_warps=4,
-    )
-    return space(problem, device).best(rank) or smallest
+    tried = space(problem, device)
+    return tried.best(rank) or tried.smallest()
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -149,7 +144,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
         return
     deepest = tma_space.deepest(lambda tried: shared_bytes(tried, problem, device), config, device)
     deepest = min(deepest, rules.tile_counts(config, problem)[2])
-    for stages in range(max(2, deepest - 1), deepest + 1):
+    for stages in range(max(min(2, deepest), deepest - 1), deepest + 1):
         yield config.replace(num_stages=stages)
 
 

@@ -101,7 +101,6 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """8 values of B a thread, a load of 16 bytes of 16-bit operands: rows of 1,024 where B is stored [N, K]."""
-    smallest = Config(NAME, BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=1, num_warps=4)
 
     def rank(config: Config) -> tuple[float, ...]:
         along_k = problem.layout[1] == "t"
@@ -110,7 +109,8 @@ def default_config(problem: Problem, device: Device) -> Config:
         few = max(0, 4 * device.sm_count - _programs(config, problem))
         return abs(held - 8), few, abs(length - (1024 if along_k else 128)), config.integer("SPLIT_K")
 
-    return space(problem, device).best(rank) or smallest
+    tried = space(problem, device)
+    return tried.best(rank) or tried.smallest()
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001

@@ -109,8 +109,8 @@ def default_config(problem: Problem, device: Device) -> Config:
         tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, 1, True)
         return cycles(tile, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
-    smallest = Config(NAME, **dict.fromkeys(TILE, 64), GROUP_SIZE_M=1, EPILOGUE_PARTS=1, num_stages=1, num_warps=4)
-    return space(problem, device).narrowed(EPILOGUE_PARTS=(1,)).best(estimated) or smallest
+    tried = space(problem, device).narrowed(EPILOGUE_PARTS=(1,))
+    return tried.best(estimated) or tried.smallest()
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import pointer, pointer_space, rules, splitting, tile_rules, tma
+from tuner.kernels import pointer, pointer_space, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import TILE, Launch
 from tuner.kernels.operands import Operands
+from tuner.kernels.workspace import MOST_BYTES
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
@@ -35,6 +36,8 @@ def supports(problem: Problem, device: Device) -> str | None:
     smallest = -(-problem.m // 128) * -(-problem.n // 256)
     if smallest > 2 * device.sm_count and not device.is_interpreter:
         return f"{smallest} tiles of 128x256 fill {device.sm_count} multiprocessors unsplit"
+    if 2 * 4 * problem.m * problem.n > MOST_BYTES:
+        return f"{problem.m}x{problem.n} sums twice are more than {MOST_BYTES} B, which are kept"
     return None if problem.k >= _SHORTEST_K else f"K is {problem.k}: it splits sums of {_SHORTEST_K} and more"
 
 
@@ -74,10 +77,7 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
     tried = space(problem, device).narrowed(**splitting.promising(problem, device))
-    if best := tried.best(lambda config: splitting.estimated(config, problem, device)):
-        return best
-    tile = dict.fromkeys(TILE, rules.shortest_k(problem))
-    return Config(NAME, **tile, LOADS="pointer", SPLIT_K=2, num_stages=1, num_warps=4)
+    return tried.best(lambda config: splitting.estimated(config, problem, device)) or tried.smallest()
 
 
 def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:

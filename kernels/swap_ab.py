@@ -13,7 +13,7 @@ from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import pointer, pointer_space, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
-from tuner.kernels.launching import TILE, Launch
+from tuner.kernels.launching import Launch
 from tuner.kernels.operands import Operands, exchanged
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -75,16 +75,7 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
     tried = space(problem, device).narrowed(**splitting.promising(problem, device))
-    if best := tried.best(lambda config: estimated(config, problem, device)):
-        return best
-    return Config(
-        NAME,
-        **{**dict.fromkeys(TILE, rules.shortest_k(problem)), "BLOCK_SIZE_N": 64},
-        LOADS="pointer",
-        SPLIT_K=1,
-        num_stages=1,
-        num_warps=4,
-    )
+    return tried.best(lambda config: estimated(config, problem, device)) or tried.smallest()
 
 
 def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:

@@ -16,6 +16,8 @@ OPTIONAL = ("GROUP_SIZE_M", "launch_pdl", "matrix_instr_nonkdim", "waves_per_eu"
 """Parameters that a config may leave out."""
 _MOST_WAVES = 16
 _MOST_OBLONG = 8
+_SMALLEST_INTERPRETED = 32
+"""Side of the one tile that most kernels have on the interpreter."""
 
 
 def overlap(device: Device) -> dict[str, tuple[Value, ...]]:
@@ -136,17 +138,19 @@ def _kpack(config: Config, problem: Problem, device: Device) -> str | None:  # n
 
 def _padding(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = rules.tile(config)
-    rows = rules.next_power_of_two(max(16, problem.m))
+    smallest = _SMALLEST_INTERPRETED if device.is_interpreter else 16
+    rows = rules.next_power_of_two(max(smallest, problem.m))
     if dtypes.is_fp8(problem.a_dtype) and device.capability == 90:
         rows = max(64, rows)  # below 64 rows Hopper's fp8 is upcast to fp16 and multiplied by mma.sync
-    columns = rules.next_power_of_two(max(16, problem.n))
+    columns = rules.next_power_of_two(max(smallest, problem.n))
     if block_m > rows:
         return f"BLOCK_SIZE_M is {block_m}, {rows} covers M"
     return f"BLOCK_SIZE_N is {block_n}, {columns} covers N" if block_n > columns else None
 
 
-def _beyond_k(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    covering = rules.next_power_of_two(max(rules.shortest_k(problem), problem.k))
+def _beyond_k(config: Config, problem: Problem, device: Device) -> str | None:
+    shortest = _SMALLEST_INTERPRETED if device.is_interpreter else rules.shortest_k(problem)
+    covering = rules.next_power_of_two(max(shortest, problem.k))
     block_k = config.integer("BLOCK_SIZE_K")
     return f"BLOCK_SIZE_K is {block_k}, {covering} covers K" if block_k > covering else None
 

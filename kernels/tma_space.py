@@ -69,12 +69,8 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The tile that fills the device best, with the deepest pipeline that fits."""
-    if device.is_interpreter:
-        return Config(NAME, **{name: values[0] for name, values in axes(device).items()})
-    best = space(problem, device).best(lambda config: _cost(config, problem, device))
-    tile = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), 64)
-    smallest = Config(NAME, **tile, GROUP_SIZE_M=1, num_stages=1, num_warps=4)
-    return best or smallest
+    tried = space(problem, device)
+    return tried.best(lambda config: _cost(config, problem, device)) or tried.smallest()
 
 
 def _cost(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:

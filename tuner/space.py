@@ -73,6 +73,10 @@ class SearchSpace:
         ranked = sorted(self._programs(), key=lambda config: (cost(config), config))
         return next((config for config in ranked if self.rejection(config) is None), None)
 
+    def smallest(self) -> Config:
+        """Every axis's first value, whatever the rules say: a formula's last resort, where nothing is worth trying."""
+        return self.canonicalize(Config(self.kernel, **{name: values[0] for name, values in self.axes.items()}))
+
     def narrowed(self, **axes: tuple[Value, ...]) -> SearchSpace:
         """The same space, of some axes only those values that are named here; the order is the axes' own.
 

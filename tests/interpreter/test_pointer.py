@@ -38,11 +38,11 @@ def test_wide_offsets_give_the_same_result():
     # Rows 2^27 elements apart would take 2^33 elements; one row of them takes none, and its tile is still wide.
     far = inputs.a[:1].as_strided((1, 60), (2**27 + 8, 1))
     from tuner.kernels.operands import Operands
-    from tuner.kernels.pointer import _call_of
+    from tuner.kernels.pointer import pointer_launch
 
     single = Operands(far, inputs.b, inputs.out[:1], None, Problem(1, 50, 60), inputs.buffer)
-    assert not _call_of(inputs, config).constants["WIDE"]
-    assert _call_of(single, config.replace(BLOCK_SIZE_M=32)).constants["WIDE"]
+    assert not pointer_launch(inputs, config).constants["WIDE"]
+    assert pointer_launch(single, config.replace(BLOCK_SIZE_M=32)).constants["WIDE"]
     verify.poison(single)
     SPEC.launch(single, config.replace(BLOCK_SIZE_M=32))
     assert verify.error(single.out, SPEC.reference(single), 60) <= SPEC.tolerance(problem)

@@ -1,0 +1,206 @@
+"""Every kernel of the op matmul: a space that can be searched, a default that obeys it, configs that a lookup takes."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tuner import Problem, registry, suite
+from tuner.config import Config
+from tuner.device import INTERPRETER, KNOWN
+from tuner.kernels import splitting, workspace
+from tuner.space import Rule, SearchSpace
+
+SUITE = suite.load(str(Path(__file__).parents[2] / "benchmarks" / "suites" / "public.csv"))
+H200 = KNOWN["sm_90"]
+NAMES = sorted(name for op, name in registry.specs() if op == "matmul")
+PROBLEMS = [
+    Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
+    Problem(1, 6144, 4096, dtype="bf16", layout="nt"),
+    Problem(3, 1000, 1001, dtype="fp16", layout="tn", epilogue="bias"),
+    Problem(16, 8192, 1024, dtype="bf16", layout="nt", epilogue="silu"),
+    Problem(64, 256, 7168, dtype="bf16", layout="nt"),
+    Problem(32, 32, 16384, dtype="bf16", layout="nt"),
+    Problem(128, 2112, 7168, dtype="e4m3", layout="nt"),
+    Problem(1000, 3000, 2000, dtype="bf16", layout="nt"),
+    Problem(1023, 2047, 4093, dtype="bf16", layout="nt"),
+    Problem(512, 512, 512, dtype="bf16", aligned=False),
+    Problem(300, 200, 1000, dtype="fp32", layout="tt", precision="tf32x3"),
+    Problem(2048, 2048, 2048, dtype="fp32"),
+    Problem(2048, 2048, 2048, dtype="e5m2", layout="nn", out_dtype="fp32"),
+    Problem(4096, 32768, 512, dtype="bf16", layout="nt"),
+    Problem(256, 8192, 3584, dtype="fp16", layout="tn", out_dtype="fp32"),
+    Problem(100_000, 96, 128, dtype="bf16", layout="nt"),
+    Problem(33, 100_000, 64, dtype="bf16", layout="nt"),
+    Problem(16, 7168, 2048, dtype="e4m3", layout="nt", scaling="block"),
+    Problem(100, 512, 1024, dtype="int8", layout="nt", scaling="row"),
+]
+DEVICES = [*KNOWN.values(), INTERPRETER]
+
+
+def served(name: str, device) -> list[Problem]:
+    spec = registry.find("matmul", name)
+    return [problem for problem in PROBLEMS if spec.supports(problem, device) is None]
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.arch)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_default_can_run_and_is_a_config_of_its_kernel(name, device):
+    spec = registry.find("matmul", name)
+    for problem in served(name, device):
+        config, space = spec.default_config(problem, device), spec.space(problem, device)
+        assert config.kernel == name
+        assert space.rejection(config, fatal_only=True) is None, f"{problem}: {config}"
+        assert space.odd_parameters(config) == set(), f"{problem}: {config}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_default_takes_tens_of_milliseconds_at_most(name):
+    spec = registry.find("matmul", name)
+    problems = served(name, H200)
+    start = time.process_time()
+    for problem in problems:
+        spec.default_config(problem, H200)
+    assert time.process_time() - start <= 0.08 * len(problems)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_space_is_not_empty_and_holds_canonical_configs_that_a_lookup_would_take(name):
+    spec = registry.find("matmul", name)
+    for device in (H200, KNOWN["sm_100"], KNOWN["gfx942"], INTERPRETER):
+        for problem in served(name, device):
+            space = spec.space(problem, device)
+            configs = space.configs()
+            assert configs, f"{problem} on {device.arch}"
+            for config in random.Random(0).sample(configs, min(5, len(configs))):
+                assert space.canonicalize(config) == config
+                assert space.rejection(config) is None
+                assert space.odd_parameters(config) == set()
+                # What `padded` passes on depends on its inner kernel.
+                assert config.keys() == configs[0].keys() or name == "padded"
+
+
+MOST = {"pointer": 3000, "split_k": 2500, "swap_ab": 2500, "gemv": 300, "composite_n": 700, "padded": 4000}
+
+
+def test_every_row_of_the_public_suite_can_be_searched_exhaustively():
+    for problem in SUITE:
+        sizes = {spec.name: len(spec.space(problem, H200).configs()) for spec in registry.serving(problem, H200)}
+        assert all(0 < size <= MOST.get(name, 600) for name, size in sizes.items()), f"{problem}: {sizes}"
+        assert 200 <= sum(sizes.values()) <= 8000, f"{problem}: {sizes}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_has_a_source(name):
+    spec = registry.find("matmul", name)
+    for problem in served(name, H200)[:1]:
+        assert all(rule.source for rule in spec.space(problem, H200).rules)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_exchanging_operands_twice_gives_the_problem_back(problem):
+    turned = problem.exchanged()
+    assert turned.shape == (problem.n, problem.m, problem.k)
+    assert (turned.a_dtype, turned.b_dtype, turned.out_dtype) == (problem.b_dtype, problem.a_dtype, problem.out_dtype)
+    assert turned.aligned == problem.aligned
+    assert turned.exchanged() == problem
+
+
+def test_what_is_exchanged_lies_in_memory_as_before():
+    assert Problem(8, 64, 32, layout="nt").exchanged().layout == "nt"
+    assert Problem(8, 64, 32, layout="nn").exchanged().layout == "tt"
+    assert Problem(8, 64, 32, layout="tn").exchanged().layout == "tn"
+
+
+SPLIT = Config(
+    "split_k", BLOCK_SIZE_M=64, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64, LOADS="pointer", SPLIT_K=8, num_stages=4, num_warps=4
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "change", "rule", "fatal"),
+    [
+        ((512, 512, 4096), {"SPLIT_K": 1}, "unsplit", False),
+        ((64, 256, 2048), {"SPLIT_K": 24}, "idle split", False),
+        ((64, 256, 1024), {"SPLIT_K": 12}, "idle split", False),
+        ((1024, 1024, 8192), {}, "crowd", False),
+        ((64, 64, 16384), {"SPLIT_K": 2}, "crowd", False),
+        ((8192, 8192, 4096), {}, "workspace", True),
+        ((512, 512, 4096), {"LOADS": "wire"}, "parameters", True),
+        ((512, 512, 4096), {"num_stages": 64}, "shared memory", True),
+    ],
+    ids=str,
+)
+def test_a_rule_says_why_a_split_is_not_tried(shape, change, rule, fatal):
+    space = registry.find("matmul", "split_k").space(Problem(*shape, dtype="bf16", layout="nt"), H200)
+    assert space.rejection(SPLIT.replace(**change)).startswith(f"{rule}: ")
+    assert (space.rejection(SPLIT.replace(**change), fatal_only=True) is not None) is fatal
+
+
+def test_operands_that_are_not_aligned_are_split_by_pointers_only():
+    problem = Problem(64, 255, 7169, dtype="bf16", layout="nt")
+    space = registry.find("matmul", "split_k").space(problem, H200)
+    assert {config["LOADS"] for config in space.configs()} == {"pointer"}
+    assert space.rejection(SPLIT.replace(LOADS="tma"), fatal_only=True).startswith("loads: ")
+    assert splitting.loads(problem, H200) == ("pointer",)
+
+
+def test_split_sums_never_leave_the_workspace():
+    for problem in SUITE[::3]:
+        for name in ("split_k", "swap_ab"):
+            spec = registry.find("matmul", name)
+            if spec.supports(problem, H200) is None:
+                for config in spec.space(problem, H200).configs()[::97]:
+                    tiles = -(-problem.m // int(config["BLOCK_SIZE_M"])) * -(-problem.n // int(config["BLOCK_SIZE_N"]))
+                    block = 4 * int(config["BLOCK_SIZE_M"]) * int(config["BLOCK_SIZE_N"])
+                    if config["SPLIT_K"] != 1:
+                        assert tiles <= workspace.MOST_TILES
+                        assert tiles * int(config["SPLIT_K"]) * block <= workspace.MOST_BYTES
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_without_a_gpu_every_launch_has_a_workspace_of_its_own(dtype, device):
+    one, other = (workspace.workspace(100, dtype, torch.device(device)) for _ in range(2))
+    assert one.partials.numel() >= 100
+    assert one.partials.dtype == dtype
+    assert one.counters.dtype == torch.int32
+    assert one.counters.numel() == workspace.MOST_TILES
+    if device == "cpu":
+        assert not one.counters.any()
+        assert one.counters.data_ptr() != other.counters.data_ptr()
+
+
+def toy_space(*rules: Rule) -> SearchSpace:
+    def doubled(config, problem, device):
+        return [config, config.replace(b=2 * int(config["a"]))]
+
+    return SearchSpace("toy", PROBLEMS[0], H200, {"a": (1, 2, 3), "b": (0,)}, rules, expand=doubled)
+
+
+def test_a_point_of_the_axes_is_expanded_to_configs():
+    assert toy_space().configs() == [
+        Config("toy", a=a, b=b) for a, b in ((1, 0), (1, 2), (2, 0), (2, 4), (3, 0), (3, 6))
+    ]
+
+
+def test_an_early_rule_spares_the_expansion():
+    asked = []
+
+    def odd(config, problem, device):
+        asked.append(config)
+        return "odd" if int(config["a"]) % 2 else None
+
+    assert {config["a"] for config in toy_space(Rule("odd", "here", odd, early=True)).configs()} == {2}
+    assert len(asked) == 3 + 2
+
+
+def test_the_best_config_is_the_cheapest_that_no_rule_rejects():
+    dear = Rule("dear", "here", lambda config, problem, device: "dear" if config["b"] == 6 else None)
+    assert toy_space(dear).best(lambda config: -int(config["b"])) == Config("toy", a=2, b=4)
+    assert toy_space(dear).narrowed(a=(1, 3)).best(lambda config: -int(config["b"])) == Config("toy", a=1, b=2)
+    assert toy_space(Rule("none", "here", lambda *_: "no")).best(lambda config: 0) is None
