@@ -47,6 +47,8 @@ def supports_tma(problem: Problem, device: Device) -> str | None:
         return reason
     if is_listed(problem):
         return "a list of matrices would need a list of descriptors"
+    if problem.layout[0] == "t":
+        return "A's rows are not contiguous: groups would begin anywhere, where TMA takes multiples of 16 bytes"
     return tma_space.supports_tiles(average(problem), device)
 
 
@@ -58,7 +60,11 @@ def average(problem: Problem) -> Problem:
 
 def pointer(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `grouped_pointer`."""
-    return _of_groups(POINTER, pointer_space.space(average(problem), device), groups_of(problem), _pointer_axes)
+    single = pointer_space.space(average(problem), device)
+    if device.is_interpreter:
+        # Twice as many configs as `pointer` has, of many more programs each: a demo should end soon.
+        single = single.narrowed(BLOCK_SIZE_M=(16, 32), BLOCK_SIZE_N=(32,), BLOCK_SIZE_K=(32,))
+    return _of_groups(POINTER, single, groups_of(problem), _pointer_axes)
 
 
 def tma(problem: Problem, device: Device) -> SearchSpace:

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from tuner.config import Config
-from tuner.kernels import batched_operands, grouped_kernel, grouped_tma_kernel
+from tuner.kernels import batched_operands, bmm_kernel, grouped_kernel, grouped_tma_kernel
 from tuner.kernels.bmm_pointer import pdl_of
 from tuner.kernels.bmm_tma import descriptor as batch_descriptor
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
@@ -27,10 +27,10 @@ _INT32_SPAN = 2**31
 def program(operands: GroupedOperands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     a, b, out = operands.a, operands.b, operands.out
-    transposed = (placement(a).transposed, batched_operands.placement(b).transposed)
+    b_transposed = batched_operands.placement(b).transposed
     shape = (out.shape[0], out.shape[1], a.shape[1], b.shape[0])
     tiles, constants, options = _static(
-        operands.problem, shape, config, transposed, (out.stride(0), placement(out).vector)
+        operands.problem, shape, config, b_transposed, (out.stride(0), placement(out).vector)
     )
     block_m, block_n, block_k = (constants[name] for name in TILE)
     arguments = (
@@ -53,7 +53,7 @@ def _static(
     problem: Problem,
     shape: tuple[int, int, int, int],
     config: Config,
-    transposed: tuple[bool, bool],
+    b_transposed: bool,
     rows_of_out: tuple[int, int],
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """Tiles at most, constexprs and compiler options; `rows_of_out`: their distance, and elements that divide it."""
@@ -63,7 +63,7 @@ def _static(
     constants = {
         **pdl_of(config),
         **dict(zip(TILE, tile, strict=True)),
-        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        "B_TRANSPOSED": b_transposed,
         "C_VECTOR": rows_of_out[1],
         "WIDE": (tile[0] - 1) * rows_of_out[0] + tile[1] >= _INT32_SPAN,
         "BLOCK_GROUPS": next_power_of_two(groups),
@@ -81,7 +81,7 @@ SPEC = gemm_spec(
     default_config=default_tma,
     shared_bytes=shared_bytes,
     sources=sources_of(
-        *(grouped_kernel, grouped_tma_kernel, program, _static, programs, most_tiles),
+        *(grouped_kernel, grouped_tma_kernel, bmm_kernel, program, _static, programs, most_tiles),
         *(descriptor, batch_descriptor, placement, batched_operands.placement),
     ),
     runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),

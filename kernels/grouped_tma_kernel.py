@@ -8,13 +8,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels import bmm_kernel, tma_kernel
 from tuner.kernels.blocks import await_predecessor, count_blocks, grouped, known_multiple
+from tuner.kernels.bmm_kernel import load
 from tuner.kernels.epilogue import finish
 from tuner.kernels.grouped_kernel import blocks_of, bounds, locate
-
-load_matrix = tma_kernel.load
-load_batch = bmm_kernel.load
 
 
 @triton.jit(
@@ -39,7 +36,6 @@ def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     BLOCK_SIZE_N: tl.constexpr,
     BLOCK_SIZE_K: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
-    A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     C_VECTOR: tl.constexpr,
     WIDE: tl.constexpr,
@@ -48,7 +44,7 @@ def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     MAX_IMPRECISE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Rows of C = epilogue(rows of A @ B[group]); C has contiguous rows, C_VECTOR divides N and its stride."""
+    """Rows of C = epilogue(rows of A @ B[group]); A and C have contiguous rows, C_VECTOR divides N and C's stride."""
     await_predecessor(PDL)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     first, last = bounds(ends_ptr, tl.arange(0, BLOCK_GROUPS), GROUPS, M)
@@ -63,8 +59,8 @@ def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
         for step in range(count_blocks(K, BLOCK_SIZE_K)):
             start_k = step * BLOCK_SIZE_K
-            a = load_matrix(a_desc, start_m, start_k, A_TRANSPOSED)
-            b = load_batch(b_desc, group * B_BATCHED, start_k, start_n, BLOCK_SIZE_K, BLOCK_SIZE_N, B_TRANSPOSED)
+            a = a_desc.load([start_m, start_k])
+            b = load(b_desc, group * B_BATCHED, start_k, start_n, BLOCK_SIZE_K, BLOCK_SIZE_N, B_TRANSPOSED)
             sums = tl.dot(
                 a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
             )
