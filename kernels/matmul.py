@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 from typing import Any, NamedTuple
 
 import torch
 
-from tuner import device as devices
 from tuner import dtype as dtypes
-from tuner import registry
-from tuner.device import Device
 from tuner.kernels.arguments import (
     activation_of,
     check_epilogue,
@@ -25,10 +20,9 @@ from tuner.kernels.arguments import (
     precision_of,
     scales_of,
 )
-from tuner.kernels.epilogue import activated, saturated
+from tuner.kernels.calling import epilogue_of, fill_without_products, launch
 from tuner.kernels.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
 from tuner.problem import Problem
-from tuner.runtime.lookup import lookup
 
 _Tensors = tuple[
     torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None
@@ -120,7 +114,7 @@ def matmul(
     if result2.numel() == 0:
         return result
     if a2.shape[1] == 0:
-        result2.copy_(_of_nothing(result2, bias, activation))
+        fill_without_products(result2, bias, activation)
     else:
         kind = _Kind(bias is not None, activation, precision, scaling, fast_accum)
         _launch((a2, b, result2, bias, scale_a, scale_b), kind)
@@ -132,13 +126,7 @@ def matmul(
 def _launch(tensors: _Tensors, kind: _Kind) -> None:
     a, b, out, bias, scale_a, scale_b = tensors
     problem = _problem(a, b, out, kind)
-    index = a.device.index if a.device.type == "cuda" else None
-    match = lookup(problem, _device(index))
-    spec = registry.find("matmul", match.kernel)
-    # Triton launches on the current device, which may be another one than the operands'.
-    guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
-    with guard:
-        spec.launch(Operands(a, b, out, bias, problem, out, scale_a, scale_b), match.config)
+    launch(Operands(a, b, out, bias, problem, out, scale_a, scale_b), problem, a.device)
 
 
 def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -> Problem:
@@ -146,7 +134,6 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -
     key = (*((t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors), kind)
     problem = _problems.get(key)
     if problem is None:
-        parts = [*(["bias"] if kind.has_bias else []), *([kind.activation] if kind.activation != "none" else [])]
         problem = Problem(
             a.shape[0],
             b.shape[1],
@@ -157,7 +144,7 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -
             layout="".join("t" if placement(t).transposed else "n" for t in (a, b)),
             # A transposed output is written element by element, whatever its address.
             aligned=is_aligned(*tensors) and out.stride(1) == 1,
-            epilogue="+".join(parts) or "none",
+            epilogue=epilogue_of(has_bias=kind.has_bias, activation=kind.activation),
             precision=kind.precision,
             scaling=kind.scaling,
             fast_accum=kind.fast_accum,
@@ -169,19 +156,8 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -
     return problem
 
 
-@functools.cache
-def _device(index: int | None) -> Device:
-    return devices.current(index)
-
-
 def _flat(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     try:
         return tensor.view(rows, tensor.shape[-1])
     except RuntimeError:
         return torch.empty(rows, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
-
-
-def _of_nothing(like: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
-    """The result of a sum over no products: activation(bias), or of 0."""
-    row = torch.zeros(like.shape[1], device=like.device) if bias is None else bias.float()
-    return saturated(activated(row, activation), dtypes.name_of(like.dtype)).to(like.dtype).expand(like.shape)
