@@ -30,6 +30,8 @@ _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
 """What may multiply, by the values of INNER. Of `swap_ab` its configs that load by TMA."""
 _UNIT = 16
 """Sizes that are multiples of it are aligned in every dtype, and take the tiles that the size itself takes."""
+_GROUPS = (1, 8)
+"""Orders of tiles: between these the copies make no difference worth a sweep."""
 _LARGE = 512
 """From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
 elements: a guess of the default formula's, which tuning replaces."""
@@ -113,7 +115,7 @@ def _outer(inner: Config, chosen: str) -> Config:
 
 def _inner_space(name: str, problem: Problem, device: Device) -> SearchSpace:
     spec, _ = _PROGRAMS[name]
-    return spec.space(_seen(problem), device).narrowed(LOADS=("tma",))
+    return spec.space(_seen(problem), device).narrowed(LOADS=("tma",), GROUP_SIZE_M=_GROUPS)
 
 
 @functools.lru_cache(maxsize=16)
@@ -157,9 +159,12 @@ def _inner_would_not(config: Config, problem: Problem, device: Device) -> str | 
 
 
 def _idle(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if problem.aligned and config["PAD"] == "none":
+    if not problem.aligned:
+        return None
+    if config["PAD"] == "none":
         return f"nothing is padded: that is what {config['INNER']} itself does"
-    return None
+    smaller = "a" if problem.m < problem.n else "b"
+    return f"PAD is {smaller}: the larger operand would gain more" if config["PAD"] == smaller else None
 
 
 def _crossing_halves(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001

@@ -17,7 +17,7 @@ NAME = "pointer"
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 DTYPES = (*FLOATS, "int8")
 """Of operands."""
-_STAGES = (1, 2, 3, 4, 5, 6, 8, 12)
+_STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
 
 

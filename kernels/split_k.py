@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import pointer, pointer_space, splitting, tile_rules, tma
+from tuner.kernels import pointer, pointer_space, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import TILE, Launch
 from tuner.kernels.operands import Operands
@@ -85,6 +85,14 @@ def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | N
     return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
 
 
+def _few_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    block_m, block_n, _ = rules.tile(config)
+    warps = config.integer("num_warps")
+    if warps >= 4 or block_m * block_n <= 1024 or device.is_interpreter:
+        return None
+    return f"{warps} warps for {block_m}x{block_n} sums: 4 add the parts of all splits faster"
+
+
 def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     return "SPLIT_K is 1: that is what the other kernels do" if config.integer("SPLIT_K", 1) == 1 else None
 
@@ -93,6 +101,7 @@ RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL),
     Rule("loads", "kernels/tma_space.py, supports", _by_tma_without, fatal=True),
     Rule("unsplit", "the kernel's own", _unsplit),
+    Rule("few warps", "the shape itself", _few_warps),
     *splitting.RULES,
     tile_rules.DOT_SIZE,
     tile_rules.REGISTERS,
