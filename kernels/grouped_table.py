@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tuner.kernels import grouped_kernel
+from tuner.kernels import grouped_kernel, launching
 from tuner.kernels.grouped_operands import ListedOperands
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import placement
@@ -43,16 +43,21 @@ def table_of(rows: tuple[Row, ...], device: torch.device) -> tuple[torch.Tensor,
     if not torch.cuda.is_current_stream_capturing():
         return _kept(rows, device, torch.cuda.current_stream(device).cuda_stream), ()
     table = torch.empty(len(rows), COLUMNS, dtype=torch.int64, device=device)
-    options = {"num_warps": 1, "enable_fp_fusion": True}
-    return table, tuple(
-        Launch(grouped_kernel.write_row, (1,), (table, index, *row), {}, options) for index, row in enumerate(rows)
-    )
+    return table, tuple(_writing(table, index, row) for index, row in enumerate(rows))
 
 
 @functools.lru_cache(maxsize=256)
 def _kept(rows: tuple[Row, ...], device: torch.device, stream: int) -> torch.Tensor:  # noqa: ARG001  part of the key
     # Of its own for each stream: another one's launch would not wait for this copy.
-    return torch.tensor(rows, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
+    table = torch.tensor(rows, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
+    # A capture may not load a binary: what it would fill a table by is loaded here.
+    launching.run((_writing(table, 0, rows[0]),))
+    return table
+
+
+def _writing(table: torch.Tensor, index: int, row: Row) -> Launch:
+    options = {"num_warps": 1, "enable_fp_fusion": True}
+    return Launch(grouped_kernel.write_row, (1,), (table, index, *row), {}, options)
 
 
 def stored(matrices: Sequence[torch.Tensor]) -> tuple[str, int]:

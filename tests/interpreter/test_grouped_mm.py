@@ -14,6 +14,7 @@ from tuner.dtype import name_of
 from tuner.errors import InputError, KernelError
 from tuner.kernels import grouped_mm
 from tuner.kernels.epilogue import activated
+from tuner.kernels.grouped_kernel import write_row
 from tuner.kernels.grouped_operands import GroupedOperands, ragged_ends
 from tuner.kernels.numerics import tolerance
 from tuner.sweep import verify
@@ -152,6 +153,13 @@ def test_lists_are_written_into_lists_of_any_strides():
         assert_right(result, one, other)
     assert (wide[:, :10] == 7).all()
     assert (wide[:, 42:] == 7).all()
+
+
+def test_a_row_of_the_table_can_be_written_by_a_launch():
+    row = (2**62 + 1, 2**40, 3, 4, 5, 6, 7, 8, 9, 10, 2**33, -1)
+    table = torch.zeros(3, 12, dtype=torch.int64)
+    write_row[(1,)](table, 1, *row)
+    assert table.tolist() == [[0] * 12, list(row), [0] * 12]
 
 
 def test_an_empty_list_gives_an_empty_list():
