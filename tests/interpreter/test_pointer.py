@@ -27,14 +27,14 @@ def checked(problem: Problem, config: Config, seed: int = 0) -> verify.Check:
 
 @pytest.mark.parametrize("group", [0, 1, 3, 4, 16])
 def test_group_size_m_changes_the_order_and_no_result(group):
-    config = Config("pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=16, BLOCK_SIZE_K=32, GROUP_SIZE_M=group)
+    config = Config("pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=16, BLOCK_SIZE_K=32, GROUP_SIZE_M=group, num_warps=4)
     assert checked(Problem(100, 70, 40), config).failure is None
 
 
 def test_wide_offsets_give_the_same_result():
     problem = Problem(40, 50, 60)
     inputs = SPEC.make_inputs(problem, "cpu", 0)
-    config = Config("pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=16, BLOCK_SIZE_K=32)
+    config = Config("pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=16, BLOCK_SIZE_K=32, num_warps=4)
     # Rows 2^27 elements apart would take 2^33 elements; one row of them takes none, and its tile is still wide.
     far = inputs.a[:1].as_strided((1, 60), (2**27 + 8, 1))
     from tuner.kernels.operands import Operands
