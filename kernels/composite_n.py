@@ -15,7 +15,7 @@ from tuner.device import Device
 from tuner.kernels import rules, tile_rules, tma_kernel, tma_space
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
-from tuner.kernels.operands import Operands, placement, row_alignment
+from tuner.kernels.operands import Operands, placement
 from tuner.kernels.tma import descriptor, destination, destination_strides
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -200,7 +200,7 @@ RULES = (
     Rule("group", "one wave of tiles shares the L2 in any order", _group, early=True),
 )
 
-SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment)
+SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement)
 
 SPEC = gemm_spec(
     NAME,

@@ -88,5 +88,5 @@ def _peak(k: int) -> float:
 
 
 def _accumulation(problem: Problem) -> float:
-    step = 2.0**-13 if dtypes.is_fp8(problem.a_dtype) else 2.0**-20
+    step = 3 * 2.0**-13 if dtypes.is_fp8(problem.a_dtype) else 2.0**-20
     return step * math.sqrt(problem.k)

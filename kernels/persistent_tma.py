@@ -14,7 +14,7 @@ from tuner.kernels import pointer_space, rules, tile_rules, tma_kernel, tma_spac
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
-from tuner.kernels.operands import Operands, placement, row_alignment
+from tuner.kernels.operands import Operands, placement
 from tuner.kernels.tma import descriptor, destination, destination_strides
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -160,7 +160,7 @@ RULES = (
     *tma_space.TILE_RULES,
 )
 
-SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement, row_alignment)
+SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement)
 
 
 def _precedence(problem: Problem, device: Device) -> int:
