@@ -81,8 +81,8 @@ class SearchSpace:
         """The same space, of some axes only those values that are named here; the order is the axes' own.
 
         Args:
-            axes: parameter name to the values that stay; parameters and values that the space lacks are passed over, and
-                an axis that has none of the values stays whole.
+            axes: parameter name to the values that stay; parameters and values that the space lacks are passed over, an
+                axis that has none of the values stays whole.
         """
         kept = {
             name: tuple(value for value in values if value in axes.get(name, values)) or values
