@@ -132,7 +132,8 @@ def default_config(problem: Problem, device: Device) -> Config:
         viewed, turned = _view(config, problem)
         return *splitting.estimated(viewed, turned, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
-    found = space(problem, device).best(cost)
+    loads = splitting.loads(problem.unscaled(), device)[-1:]
+    found = space(problem, device).narrowed(LOADS=loads).best(cost)
     smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
     return found or Config(NAME, **smallest, LOADS="pointer", SWAP_AB=False, SPLIT_K=1, num_stages=1, num_warps=4)
 

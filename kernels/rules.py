@@ -45,11 +45,24 @@ def reads_shared(block_m: int, block_n: int, warps: int, problem: Problem, devic
 
     They take 64 rows, 16 columns and four warps at least. Source: `getMMAVersionSafe` and `supportMMA` of Triton's
     AccelerateMatmul pass; both kinds were seen in PTX, and with 8 columns neither. int8 was seen as wgmma, never as
-    tcgen05.
+    tcgen05. Triton 3.9 differs in these two, see `buffers`.
     """
     capabilities = (90,) if problem.a_dtype == "int8" else (90, 100, 103)
     datacenter = device.capability in capabilities and uses_tensor_cores(problem)
     return datacenter and block_m >= 64 and block_n >= 16 and warps >= 4
+
+
+def buffers(config: Config, problem: Problem, device: Device) -> int:
+    """Stages of a pipeline that lie in shared memory.
+
+    wgmma and tcgen05 read their operands there while the next loads land: num_stages. mma.sync and AMD's MFMA copy them
+    to registers first: one less. An upper bound for 8 columns and for int8 on Blackwell, which Triton 3.9 multiplies by
+    the former and 3.6 to 3.8 by the latter.
+    """
+    block_m, _, _ = tile(config)
+    stages = config.integer("num_stages")
+    datacenter = device.capability in (90, 100, 103) and uses_tensor_cores(problem)
+    return stages if datacenter and block_m >= 64 and config.integer("num_warps") >= 4 else max(1, stages - 1)
 
 
 def uses_wgmma(config: Config, problem: Problem, device: Device) -> bool:
@@ -128,16 +141,12 @@ def tile_bytes(config: Config, problem: Problem) -> int:
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block, bytes, for operands that can be pipelined (an upper bound for those that cannot).
 
-    wgmma and tcgen05 read their operands from shared memory while the next loads land: num_stages buffers. mma.sync and
-    AMD's MFMA copy them to registers first: one buffer less. tcgen05 adds two barriers. Source: exact on the pointer
-    kernels that tests/compile compiles for NVIDIA; on AMD one stage may take less.
+    tcgen05 adds two barriers. Source: exact on the pointer kernels that tests/compile compiles for NVIDIA; on AMD one
+    stage may take less.
     """
-    stages = config.integer("num_stages")
-    if uses_wgmma(config, problem, device):
-        return stages * tile_bytes(config, problem)
-    if uses_tcgen05(config, problem, device):
-        return stages * tile_bytes(config, problem) + 16
-    return max(1, stages - 1) * tile_bytes(config, problem)
+    held = buffers(config, problem, device)
+    barriers = 16 if device.capability >= 100 and held == config.integer("num_stages") else 0
+    return held * tile_bytes(config, problem) + barriers
 
 
 def accumulator_registers(config: Config, device: Device) -> float:

@@ -140,7 +140,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
     steps = rules.tile_counts(config, problem)[2]
     stage = rules.tile_bytes(config, problem) + (8 if by_tma(config) else 0)
     # mma.sync holds one step in registers: one stage more than there are buffers.
-    extra = not rules.asynchronous(config, problem, device)
+    extra = rules.buffers(config.replace(num_stages=2), problem, device) < 2
     for splits in (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS):
         split = config.replace(SPLIT_K=splits)
         if _idle_split(split, problem, device) or _crowd(split, problem, device):

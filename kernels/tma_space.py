@@ -101,8 +101,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
 def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of_b: int = 1) -> int:
     """Shared memory of a pipeline of TMA loads: its stages and their barriers.
 
-    wgmma and tcgen05 read operands from shared memory while the next loads land: num_stages buffers; mma.sync copies
-    them to registers first: one less. Source: exact for 16-bit operands on the kernels that tests/compile compiles; an
+    Source: exact for 16-bit operands on the kernels that tests/compile compiles; an
     upper bound for others, which may be transposed by way of registers.
 
     Args:
@@ -111,11 +110,10 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of
         device: where.
         parts_of_b: tiles of B in a stage, BLOCK_SIZE_N columns and in the second BLOCK_SIZE_N_REST, each with a dot.
     """
-    stages, (block_m, block_n, block_k) = config.integer("num_stages"), rules.tile(config)
+    buffers, (block_m, block_n, block_k) = rules.buffers(config, problem, device), rules.tile(config)
     columns = block_n + config.integer("BLOCK_SIZE_N_REST")
     a_bytes, b_bytes = dtypes.ITEMSIZE[problem.a_dtype] * block_k * block_m, dtypes.ITEMSIZE[problem.b_dtype] * block_k
     asynchronous = rules.asynchronous(config, problem, device)
-    buffers = stages if asynchronous else max(1, stages - 1)
     barriers = _BARRIER_BYTES * buffers
     aligned = -(-barriers // _ALIGNMENT) * _ALIGNMENT
     # Loads that are waited for together share their barriers.

@@ -202,6 +202,9 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfuncti
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  /* As drivers before shared memory modes have it; Triton 3.9 then falls back to the attribute below. */
+  if (attribute >= CU_FUNC_ATTRIBUTE_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
     if (value > SHARED_OPTIN)
       return CUDA_ERROR_INVALID_VALUE;
