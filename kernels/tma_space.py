@@ -121,7 +121,7 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of
     if dtypes.is_fp8(problem.a_dtype) and not asynchronous:
         arrays = max(arrays, 2)  # upcast to float16, each in its own time
     taken = buffers * (a_bytes + b_bytes * columns) + (arrays - 1) * aligned
-    if asynchronous and device.capability >= 100:
+    if device.capability >= 100 and buffers == config.integer("num_stages"):
         taken += aligned + _ALIGNMENT * parts_of_b
     else:
         taken += barriers
