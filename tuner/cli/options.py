@@ -30,7 +30,7 @@ def json_option(function: F) -> F:
 
 def dtype_option(function: F) -> F:
     """`--dtype`."""
-    return click.option("--dtype", default="float16", show_default=True, help="torch's names, or bf16, fp16, e4m3, i8 ...")(
+    return click.option("--dtype", default="float16", show_default=True, help="torch's names, or bf16, e4m3, i8 ...")(
         function
     )
 
