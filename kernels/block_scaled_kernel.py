@@ -134,7 +134,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     first = 0
     beyond = count_blocks(K, BLOCK_SIZE_K)
     if partials_ptr is not None:
-        first, beyond = steps_of_split(beyond, tl.program_id(1), tl.num_programs(1))
+        first, beyond = steps_of_split(beyond)
 
     await_predecessor(PDL)
     a_scale = scales_along(a_scale_ptr + first * stride_ask, start_m, rows_left, stride_asm, BLOCK_SIZE_M, A_GROUP)
@@ -164,10 +164,10 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
 
     mine = True
     if partials_ptr is not None:
-        mine = publish(sums, partials_ptr, counters_ptr, tile, tl.program_id(1), tl.num_programs(1))
+        mine = publish(sums, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            sums = collect(sums, partials_ptr, tile, tl.num_programs(1), TOGETHER)
+            sums = collect(sums, partials_ptr, tile, TOGETHER)
         out_dtype: tl.constexpr = c.dtype if BY_TMA else c.dtype.element_ty
         values = finish(
             sums,

@@ -45,16 +45,16 @@ def grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M):  # noqa: ANN201
 
 
 @triton.jit
-def steps_of_split(steps, split, splits):  # noqa: ANN201
-    """First step along K of one of several splits, and one beyond its last."""
-    each = (steps - 1) // splits + 1
-    first = split * each
+def steps_of_split(steps):  # noqa: ANN201
+    """First step along K of this program's split (grid axis 1), and one beyond its last."""
+    each = (steps - 1) // tl.num_programs(1) + 1
+    first = tl.program_id(1) * each
     return first, min(first + each, steps)
 
 
 @triton.jit
-def publish(sums, partials_ptr, counters_ptr, tile, split, splits):  # noqa: ANN201, PLR0917
-    """Store a split's sums; True in the program that is the last of its tile to do so.
+def publish(sums, partials_ptr, counters_ptr, tile):  # noqa: ANN201
+    """Store this split's sums; True in the program that is the last of its tile to do so.
 
     The barrier orders every thread's stores before the one thread's release; who acquires the last count sees the
     partial sums of all (PTX ISA, memory consistency model: causality order is cumulative). The counter is 0 again when
@@ -62,8 +62,9 @@ def publish(sums, partials_ptr, counters_ptr, tile, split, splits):  # noqa: ANN
     """
     BLOCK_M: tl.constexpr = sums.shape[0]
     BLOCK_N: tl.constexpr = sums.shape[1]
+    splits = tl.num_programs(1)
     within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    own = partials_ptr + (tl.cast(tile, tl.int64) * splits + split) * (BLOCK_M * BLOCK_N)
+    own = partials_ptr + (tl.cast(tile, tl.int64) * splits + tl.program_id(1)) * (BLOCK_M * BLOCK_N)
     tl.store(own + within, sums)
     tl.debug_barrier()
     last = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu") == splits - 1
@@ -73,13 +74,14 @@ def publish(sums, partials_ptr, counters_ptr, tile, split, splits):  # noqa: ANN
 
 
 @triton.jit
-def collect(like, partials_ptr, tile, splits, TOGETHER: tl.constexpr):  # noqa: ANN201
+def collect(like, partials_ptr, tile, TOGETHER: tl.constexpr):  # noqa: ANN201
     """The sums of all splits of a tile, added in the order of the splits, whoever came last: always the same bits.
 
     TOGETHER splits are loaded at a time, see `workspace.splits_together`: one by one, each load would wait for the L2.
     """
     BLOCK_M: tl.constexpr = like.shape[0]
     BLOCK_N: tl.constexpr = like.shape[1]
+    splits = tl.num_programs(1)
     within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     first = partials_ptr + tl.cast(tile, tl.int64) * splits * (BLOCK_M * BLOCK_N)
     sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=like.dtype)

@@ -74,7 +74,7 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     first = 0
     beyond = count_blocks(K, BLOCK_SIZE_K)
     if partials_ptr is not None:
-        first, beyond = steps_of_split(beyond, tl.program_id(1), tl.num_programs(1))
+        first, beyond = steps_of_split(beyond)
     a_tile = a_ptr + first * a_step
     b_tile = b_ptr + start_n * stride_bn + first * b_step
     a_offsets = offs_m[:, None, None] * stride_am + offs_k[None, None, :] * stride_ak
@@ -99,10 +99,10 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
 
     mine = True
     if partials_ptr is not None:
-        mine = publish(rows, partials_ptr, counters_ptr, tile, tl.program_id(1), tl.num_programs(1))
+        mine = publish(rows, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            rows = collect(rows, partials_ptr, tile, tl.num_programs(1), TOGETHER)
+            rows = collect(rows, partials_ptr, tile, TOGETHER)
         values = finish(
             rows,
             bias_ptr,

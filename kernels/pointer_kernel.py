@@ -118,7 +118,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     first = 0
     beyond = count_blocks(K, BLOCK_SIZE_K)
     if partials_ptr is not None:
-        first, beyond = steps_of_split(beyond, tl.program_id(1), tl.num_programs(1))
+        first, beyond = steps_of_split(beyond)
         a_tile += first * a_step
         b_tile += first * b_step
 
@@ -139,10 +139,10 @@ def matmul_kernel(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
 
     mine = True
     if partials_ptr is not None:
-        mine = publish(sums, partials_ptr, counters_ptr, tile, tl.program_id(1), tl.num_programs(1))
+        mine = publish(sums, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            sums = collect(sums, partials_ptr, tile, tl.num_programs(1), TOGETHER)
+            sums = collect(sums, partials_ptr, tile, TOGETHER)
         values = finish(
             sums,
             bias_ptr,
