@@ -34,6 +34,7 @@ def test_a_changed_kernel_has_a_decided_version(key):
 
 
 def test_nothing_is_recorded_of_kernels_that_are_gone():
+    pytest.importorskip("torch", reason="kernels need torch")
     assert json.loads(RECORD.read_text()).keys() == current().keys()
 
 
