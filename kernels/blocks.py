@@ -90,5 +90,7 @@ def collect(like, partials_ptr, tile, TOGETHER: tl.constexpr):  # noqa: ANN201
             split = start + offset
             # Past the L1, which no other multiprocessor's stores reach.
             part = first + split * (BLOCK_M * BLOCK_N)
-            sums += tl.load(part + within, mask=split < splits, other=0, cache_modifier=".cg")
+            # A mask of the block's shape: Triton 3.9's interpreter takes no scalar one.
+            there = tl.zeros_like(within) + split < splits
+            sums += tl.load(part + within, mask=there, other=0, cache_modifier=".cg")
     return sums
