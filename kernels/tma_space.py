@@ -172,7 +172,7 @@ def beside_pipeline(config: Config, problem: Problem, device: Device) -> bool:
 def depths(stage_bytes: int, other_bytes: int, steps: int, device: Device) -> set[int]:
     """Pipelines worth trying: the deepest that fits a multiprocessor, one less, and the deepest that fits it twice.
 
-    Measured on an H200: 7 or 8 stages of small tiles gain 1 to 4% over fewer.
+    Small tiles gain by depth, as long as the loop fills it; two programs beside each other hide each other's ends.
 
     Args:
         stage_bytes: of one stage, with its barrier.
