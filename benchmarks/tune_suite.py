@@ -1,6 +1,7 @@
 """Tune a suite exhaustively and say what it took: trials by state, seconds, rates, winners beside default and vendor.
 
 python benchmarks/tune_suite.py --suite FILE.csv --rows bfloat16/nt,float16/nn --db NEW.db --out RESULT.json
+Several suites (--suite A --suite B) and several GPUs of one model (--gpus 0,1,2,3) make one sweep.
 """
 
 from __future__ import annotations
@@ -50,21 +51,23 @@ class Stopwatch(Observer):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--suite", required=True)
+    parser.add_argument("--suite", required=True, action="append")
     parser.add_argument("--rows", default="", help="dtype/layout pairs, comma separated; all when empty")
     parser.add_argument("--db", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--trials", type=int)
     parser.add_argument("--time-budget", type=float)
     parser.add_argument("--strategy", default="exhaustive", choices=STRATEGIES)
-    parser.add_argument("--gpu", type=int, default=0, help="-1: the interpreter, to rehearse")
+    parser.add_argument("--gpus", default="0", help="CUDA indices, comma separated; -1: the interpreter, to rehearse")
     args = parser.parse_args()
     kinds = [tuple(kind.split("/")) for kind in args.rows.split(",") if kind]
-    problems = [p for p in suite.load(args.suite) if not kinds or (p.a_dtype, p.layout) in kinds]
+    listed = [problem for name in args.suite for problem in suite.load(name)]
+    problems = [problem for problem in listed if not kinds or (problem.a_dtype, problem.layout) in kinds]
+    gpus = [None if gpu == "-1" else int(gpu) for gpu in args.gpus.split(",")]
     watch = Stopwatch()
     plan = Plan(strategy=STRATEGIES[args.strategy], trials=args.trials, time_budget_s=args.time_budget)
     with Store.open(args.db) as store:
-        report = sweep(store, problems, [None if args.gpu < 0 else args.gpu], plan, observer=watch)
+        report = sweep(store, problems, gpus, plan, observer=watch)
     record.write(args.out, body(report, watch))
 
 
