@@ -60,7 +60,7 @@ def settled(
             run.c.protocol == PROTOCOL,
             tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(versions),
         )
-        .order_by(trial.c.trial_id)
+        .order_by(trial.c.measured_at, trial.c.trial_id)  # what was merged came later than it was measured
     )
     newest: dict[Config, Outcome] = {}
     doubted: set[Config] = set()

@@ -67,7 +67,7 @@ def _evidence(
             kernel.c.name == version.name,
             kernel.c.version == version.version,
         )
-        .order_by(trial.c.trial_id.desc())
+        .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())
     )
     found = connection.execute(query).first()
     if found is None:

@@ -1,0 +1,78 @@
+"""`tuner merge`: what it says and how it exits; what it does is in tests/store/test_merge.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tuner.cli import main
+from tuner.store import schema
+
+FIXTURE = Path(__file__).parents[1] / "store" / "fixtures" / f"{schema.HEAD}.db"
+
+
+@pytest.fixture
+def tuner(capsys):
+    """Run `tuner` here: (exit code, stdout, stderr)."""
+
+    def tuner(*arguments: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return tuner
+
+
+@pytest.fixture
+def other(tmp_path) -> Path:
+    """The same places, decided later by other runs for other configs."""
+    path = Path(shutil.copy(FIXTURE, tmp_path / "other.db"))
+    with closing(sqlite3.connect(path)) as plain, plain:
+        plain.execute("UPDATE run SET uuid = 'other ' || uuid")
+        plain.execute("UPDATE winner SET decided_at = '2099-01-01T00:00:00Z' WHERE superseded_by IS NULL")
+        plain.execute("""UPDATE config SET parameters = '{"BLOCK_SIZE_M":7}', hash = 'h' || config_id""")
+    return path
+
+
+def test_it_says_what_each_source_brought_and_what_is_current(tuner, tmp_path):
+    path = tmp_path / "all.db"
+    code, out, err = tuner("merge", path, FIXTURE, shutil.copy(FIXTURE, tmp_path / "copy.db"))
+    assert (code, err) == (0, "")
+    first, second, last = out.splitlines()
+    assert first.startswith(f"{FIXTURE}: ")
+    assert " runs, " in first
+    assert second == f"{tmp_path / 'copy.db'}: nothing new"
+    assert last.startswith(f"{path}: ")
+    assert last.endswith("current winners, 0 replaced")
+
+
+def test_a_conflict_is_a_line_on_stderr_and_a_count_in_json(tuner, tmp_path, other):
+    path = shutil.copy(FIXTURE, tmp_path / "all.db")
+    code, out, err = tuner("merge", path, other, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["conflicts"]["winner"] == document["replaced"] == len(err.splitlines()) > 0
+    assert all(line.startswith("winner: matmul ") and f"of {other} " in line for line in err.splitlines())
+    assert document["added"][0]["rows"]["winner"] >= document["replaced"]
+    code, out, err = tuner("merge", path, other, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["conflicts"] == {"winner": 0, "trial": 0, "device": 0}
+
+
+def test_a_source_that_cannot_be_used_is_one_line_and_exit_code_1(tuner, tmp_path):
+    (tmp_path / "not.db").write_bytes(b"text" * 100)
+    code, out, err = tuner("merge", tmp_path / "all.db", FIXTURE, tmp_path / "not.db")
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert "not.db: not a SQLite database" in err
+    assert not (tmp_path / "all.db").exists()
+
+
+def test_no_source_or_the_destination_itself_is_wrong_usage(tuner, tmp_path):
+    path = shutil.copy(FIXTURE, tmp_path / "all.db")
+    assert tuner("merge", path)[0] == 2
+    assert tuner("merge", path, path)[0] == 2

@@ -1,0 +1,55 @@
+"""`tuner merge`: bring other databases' measurements into one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options
+
+if TYPE_CHECKING:
+    from tuner.store.merge import Merged
+
+
+@click.command()
+@click.argument("destination", metavar="DEST")
+@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
+@options.json_option
+def merge(destination: str, sources: tuple[str, ...], as_json: bool) -> None:
+    """Bring runs, trials and winners of the databases SRC into the database DEST, which is made when missing.
+
+    Each is a path or a URL. Sources are only read. What is there already stays, so merging again changes nothing.
+    Where databases hold different winners for one problem, device and environment, the newest decision on current
+    evidence is kept and the others become its history.
+    """
+    from tuner.store.merge import merge as merge_databases
+
+    done = merge_databases(destination, sources)
+    for conflict in done.conflicts:
+        click.echo(f"{conflict.table}: {conflict.text}", err=True)
+    if as_json:
+        options.print_json(_document(done))
+        return
+    for added in done.added:
+        brought = ", ".join(_count(number, table) for table, number in added.rows.items() if number)
+        click.echo(f"{added.location}: {brought or 'nothing new'}")
+    now = _count(done.winners, "current winner")
+    click.echo(f"{done.location}: {now}, {done.replaced} replaced")
+
+
+def _document(done: Merged) -> dict[str, object]:
+    counted = Counter(conflict.table for conflict in done.conflicts)
+    return {
+        "location": done.location,
+        "added": [{"location": added.location, "rows": added.rows} for added in done.added],
+        "winners": done.winners,
+        "replaced": done.replaced,
+        "conflicts": {table: counted[table] for table in ("winner", "trial", "device")},
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    plain = noun.replace("_", " ")
+    return f"{number} {plain}" if number == 1 else f"{number} {plain}{'es' if plain.endswith('s') else 's'}"

@@ -1,0 +1,127 @@
+"""Several databases made one: the destination gains the rows it lacks, then winners succeed one another afresh.
+
+What the result holds depends on the rows alone, not on the order of the sources; merging again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from tuner.errors import UsageError
+from tuner.store import schema, succession
+from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, settle_journal, writing
+from tuner.store.union import Conflict, Source, Union
+from tuner.store.writer import sole_writer
+
+__all__ = ["Added", "Conflict", "Merged", "merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """How many rows a source brought, by table: those that the destination and the sources before it lacked."""
+
+    location: str
+    rows: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What `merge` did.
+
+    Attributes:
+        location: of the destination.
+        added: one a source, in the order given.
+        winners: current winners now.
+        replaced: winners that were current in the destination and are history now.
+        conflicts: what the databases said differently.
+    """
+
+    location: str
+    added: tuple[Added, ...]
+    winners: int
+    replaced: int
+    conflicts: tuple[Conflict, ...]
+
+
+def merge(destination: str, sources: Sequence[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Merged:
+    """Bring the rows of other databases into one, in one transaction.
+
+    Args:
+        destination: a path or a URL; made when it is missing.
+        sources: paths or URLs; they are only read.
+        busy_timeout_s: how long to wait for another process's lock on a SQLite file, seconds.
+
+    Raises:
+        UsageError: a source is the destination itself.
+        SchemaError: one of them is behind (the message holds the command), ahead, empty or somebody else's.
+        StoreError: one of them is missing, locked or damaged, or another process writes to the destination. The
+            destination is as it was.
+    """
+    database = locate(destination)
+    with ExitStack() as opened:
+        found = [opened.enter_context(_reading(source, database, busy_timeout_s)) for source in sources]
+        with _destination(database, busy_timeout_s) as connection:
+            union = Union(connection)
+            claims = succession.claims(connection, database.label)
+            before = {claim.winner_id for claim in claims if claim.current}
+            added: list[Added] = []
+            for source in found:
+                counts, claimed = union.take(source)
+                added.append(Added(source.database.label, counts))
+                claims += claimed
+            disputes = succession.decide_afresh(connection, claims, union.new_winners)
+            after = succession.claims(connection, database.label)
+            now = {claim.winner_id for claim in after if claim.current}
+    conflicts = (*union.conflicts, *(Conflict("winner", dispute) for dispute in disputes))
+    return Merged(database.label, tuple(added), len(now), len(before - now), conflicts)
+
+
+@contextmanager
+def _reading(location: str, destination: Database, timeout_s: float) -> Iterator[Source]:
+    """A source at the head, as it is at this moment: all of it is read in one transaction."""
+    database = locate(location)
+    with faults(database):
+        if _is_same(database, destination):
+            raise UsageError(f"{location} is the destination itself: name another database to merge into it")
+        engine = open_engine(database, read_only=True, timeout_s=timeout_s)
+        try:
+            schema.prepare(engine, database, read_only=True)
+            with engine.connect() as connection:
+                yield Source(database, connection)
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def _destination(database: Database, timeout_s: float) -> Iterator[Connection]:
+    """The destination in one write transaction; where that fails, a file that was not there is not there again."""
+    with faults(database), ExitStack() as held:
+        engine = open_engine(database, read_only=False, timeout_s=timeout_s)
+        if database.path is not None:
+            held.enter_context(sole_writer(database.path, database.label))
+        undo = held.enter_context(ExitStack())
+        if database.path is not None and not database.path.exists():
+            undo.callback(_remove, database.path)
+        held.callback(engine.dispose)
+        schema.prepare(engine, database, read_only=False)
+        with writing(engine).begin() as connection:
+            yield connection
+        undo.pop_all()
+        if database.path is not None:
+            settle_journal(engine, database.path)
+
+
+def _is_same(one: Database, other: Database) -> bool:
+    if one.path is None or other.path is None:
+        return one.url == other.url and one.url is not None
+    return one.path.exists() and other.path.exists() and one.path.samefile(other.path)
+
+
+def _remove(path: Path) -> None:
+    for ending in ("", "-journal", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
