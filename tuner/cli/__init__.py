@@ -1,4 +1,4 @@
-"""The command line: `tuner run`, `show`, `lookup`, `bench`, `export`, `merge`, `db`, `doctor`. One module a command."""
+"""The command line: `tuner run`, `show`, `lookup`, `bench`, `export`, `diff`, `merge`, `db`, `doctor`. One module a command."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ COMMANDS = {
     "lookup": "Say which config a problem would get, and why.",
     "bench": "Time what a lookup gives beside torch and other tuners.",
     "export": "Write tuned tables that ship.",
+    "diff": "Compare two tables or databases.",
     "merge": "Unite databases: trials, runs and winners.",
     "db": "Upgrade, check or back up the database.",
     "doctor": "Say what is here and what is wrong with it.",

@@ -1,0 +1,150 @@
+"""`tuner diff`: tables against tables, databases against either."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tuner import cli
+from tuner.config import Config
+from tuner.device import KNOWN, Environment
+from tuner.runtime.table import Row
+
+H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a command; returns exit code, stdout, stderr."""
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exited:
+            cli.main([str(argument) for argument in arguments])
+        return exited.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path, make_table):
+    def write(name: str, *rows: Row, device=H200) -> Path:
+        (tmp_path / name).mkdir(exist_ok=True)
+        return make_table(*rows, device=device).write(tmp_path / name)
+
+    return write
+
+
+def elsewhere(row: Row, **parts: object) -> Row:
+    environment = Environment("3.8.0", "2.14.0", "cuda 13.1", "590.1", "3.12.1")
+    return dataclasses.replace(row, made=dataclasses.replace(row.made, environment=environment), **parts)
+
+
+def test_equal_tables_exit_0(run, write, make_row):
+    a, b = write("a", make_row(16), make_row(64)), write("b", make_row(64), make_row(16))
+    code, out, err = run("diff", a, b)
+    assert (code, out, err) == (0, f"matmul on {H200.slug}: equal\n", "")
+    code, out, _ = run("diff", a, b, "--json")
+    assert (code, json.loads(out)["equal"]) == (0, True)
+
+
+def test_a_database_is_compared_as_it_would_ship(run, write, make_row, make_database, tmp_path):
+    third = dataclasses.replace(make_row(16), median_us=100 / 3, vs_default=1 / 3)
+    database = make_database(tmp_path / "tuner.db", make_row(16, version=1, k=512), third, make_row(64))
+    (tmp_path / "out").mkdir()
+    assert run("export", tmp_path / "out", "--db", database)[0] == 0
+    assert run("diff", database, tmp_path / "out")[0] == 0
+    assert run("diff", next((tmp_path / "out").iterdir()), database)[0] == 0
+
+
+def test_every_kind_of_difference_is_listed_and_exits_1(run, write, make_row):
+    changed = dataclasses.replace(make_row(32, block=64), median_us=10.0)
+    again = dataclasses.replace(make_row(48), median_us=12.0)
+    a = write("a", make_row(16), make_row(32), make_row(48), make_row(80), make_row(96))
+    b = write("b", changed, again, elsewhere(make_row(80)), make_row(96), make_row(112))
+    code, out, err = run("diff", a, b)
+    assert (code, err) == (1, "")
+    head, columns, *lines = out.splitlines()
+    assert head.startswith(f"matmul on {H200.slug}: 1 only in A; 1 only in B; 3 changed, 1 of them in config; ")
+    assert "B's configs are 1.250x as fast" in head
+    assert columns.split() == ["problem", "differs", "A", "B", "worth"]
+    found = {line.split()[1]: line.rstrip() for line in lines}
+    assert set(found) == {"16x512x256", "32x512x256", "48x512x256", "80x512x256", "112x512x256"}
+    assert "only in A" in found["16x512x256"]
+    assert "only in B" in found["112x512x256"]
+    assert "config, figures" in found["32x512x256"]
+    assert found["32x512x256"].endswith("1.250x")
+    assert "figures" in found["48x512x256"]
+    assert found["48x512x256"].endswith("1.042x")
+    assert "environment" in found["80x512x256"]
+    assert "Triton 3.7.1" in found["80x512x256"]
+    assert "Triton 3.8.0" in found["80x512x256"]
+    assert found["80x512x256"].endswith("not comparable; vs default 1.250x -> 1.250x; vs vendor 0.950x -> 0.950x")
+
+
+def test_times_of_two_environments_or_protocols_are_never_compared(run, write, make_row):
+    moved = elsewhere(make_row(16, block=64), median_us=1.0, vs_default=None, vs_vendor=1.5)
+    protocol = dataclasses.replace(make_row(32, block=64), made=dataclasses.replace(make_row().made, protocol=2))
+    a, b = write("a", make_row(16), make_row(32)), write("b", moved, protocol)
+    code, out, _ = run("diff", a, b, "--json")
+    (table,) = json.loads(out)["tables"]
+    assert code == 1
+    assert [change["ratio"] for change in table["changed"]] == [None, None]
+    assert table["gain"] is None
+    assert "vs default 1.250x -> ?; vs vendor 0.950x -> 1.500x" in run("diff", a, b)[1]
+
+
+def test_another_version_of_triton_tuner_does_not_keep_times_from_being_compared(run, write, make_row):
+    newer = dataclasses.replace(make_row(16), made=dataclasses.replace(make_row().made, tool_version="9.9"))
+    _, out, _ = run("diff", write("a", make_row(16)), write("b", newer), "--json")
+    (change,) = json.loads(out)["tables"][0]["changed"]
+    assert (change["differs"], change["ratio"]) == (["environment"], 1.0)
+
+
+def test_a_kernels_version_is_named_and_that_of_another_kernel_is_not(run, write, make_row):
+    other = Config("other", BLOCK_SIZE_M=32)
+    a = write("a", make_row(16), make_row(32))
+    b = write("b", make_row(16, version=2), make_row(32, config=other, version=7))
+    _, out, _ = run("diff", a, b, "--json")
+    changes = json.loads(out)["tables"][0]["changed"]
+    assert [change["differs"] for change in changes] == [["kernel version"], ["config"]]
+    assert math.isclose(changes[1]["ratio"], 1.0)
+
+
+def test_a_device_that_only_one_has_is_all_new(run, write, make_row):
+    write("a", make_row(16))
+    write("b", make_row(16))
+    b = write("b", make_row(16), make_row(32), device=B200)
+    code, out, _ = run("diff", b.parent.parent / "a", b.parent, "--json")
+    tables = {table["device"]: table for table in json.loads(out)["tables"]}
+    assert code == 1
+    assert tables[H200.slug]["equal"]
+    assert tables[B200.slug]["digests"]["a"] is None
+    assert [row["problem"]["m"] for row in tables[B200.slug]["only_in_b"]] == [16, 32]
+
+
+def test_a_table_that_was_edited_says_so(run, write, make_row):
+    a = write("a", make_row(16))
+    edited = Path(str(a).replace("/a/", "/b/"))
+    edited.parent.mkdir()
+    edited.write_text(a.read_text().replace('"median_us": 12.5', '"median_us": 1.5'))
+    code, _, err = run("diff", a, edited)
+    assert code == 1
+    assert "it was edited after" in err
+
+
+@pytest.mark.parametrize("content", [None, "not a table", "folder"])
+def test_what_cannot_be_read_exits_2_and_is_no_difference(run, write, make_row, tmp_path, content):
+    path = tmp_path / "x.json"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_text(content)
+    for arguments in ((write("a", make_row(16)), path), (path, write("a", make_row(16)))):
+        code, out, err = run("diff", *arguments)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert "x.json" in err

@@ -1,0 +1,153 @@
+"""`tuner diff`: in what two tables or databases differ."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli import options, tables
+from tuner.errors import StoreError, TableError, UsageError
+
+if TYPE_CHECKING:
+    from tuner.export.difference import Change, Difference
+    from tuner.runtime.table import Row, Table
+
+_COLUMNS = ("problem", "differs", "A", "B", "worth")
+
+
+@click.command()
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@options.json_option
+@click.pass_context
+def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
+    """Compare two editions: tables, folders of tables, or databases, whose winners are compared as they would ship.
+
+    Exits 0 when they are equal, 1 when they differ, 2 when one cannot be read.
+    """
+    from tuner.export.difference import compare
+
+    differences = compare(_load(before), _load(after))
+    equal = all(difference.is_none for difference in differences)
+    if as_json:
+        found = [_document(difference) for difference in differences]
+        options.print_json({"a": before, "b": after, "equal": equal, "tables": found})
+    else:
+        for difference in differences:
+            _print(difference)
+    if not differences:
+        click.echo("neither holds a winner", err=True)
+    ctx.exit(0 if equal else 1)
+
+
+def _load(where: str) -> list[Table]:
+    from tuner.export import edition
+
+    try:
+        found = edition.load(where)
+    except (StoreError, TableError) as e:
+        raise UsageError(str(e)) from e  # exit code 1 would say that they differ
+    for table in found:
+        for fault in table.faults:
+            click.echo(f"{where}: {fault}", err=True)
+    return found
+
+
+def _print(difference: Difference) -> None:
+    rows: list[tuple[str, ...]] = [
+        (str(row.problem), "only in A", row.config.label, "", "") for row in difference.only_before
+    ]
+    rows += [(str(row.problem), "only in B", "", row.config.label, "") for row in difference.only_after]
+    rows += [_cells(change) for change in difference.changes]
+    click.echo(f"{difference.op} on {difference.device}: {_summary(difference)}")
+    if rows:
+        tables.print_table(_COLUMNS, rows, empty="")
+
+
+def _summary(difference: Difference) -> str:
+    if difference.is_none:
+        return "equal"
+    configs = sum("config" in change.differs for change in difference.changes)
+    parts = [
+        f"{len(difference.only_before)} only in A",
+        f"{len(difference.only_after)} only in B",
+        f"{len(difference.changes)} changed, {configs} of them in config",
+    ]
+    if difference.gain is not None:
+        parts.append(f"where comparable B's configs are {tables.ratio(difference.gain)} as fast (geometric mean)")
+    digests = (digest[:15] if digest else "none" for digest in difference.digests)
+    return f"{'; '.join(parts)}; digests {' and '.join(digests)}"
+
+
+def _cells(change: Change) -> tuple[str, ...]:
+    before, after = change.before, change.after
+    labels = [f"{row.config.label}{_version(change, row)}" for row in (before, after)]
+    if "environment" in change.differs:
+        labels = [f"{label} ({_made(row)})" for label, row in zip(labels, (before, after), strict=True)]
+    if change.ratio is not None:
+        worth = tables.ratio(change.ratio)
+    else:
+        evidence = [f"{name} {_step(*pair)}" for name, pair in _evidence(change).items() if any(pair)]
+        worth = "; ".join(["not comparable", *evidence])
+    return (str(before.problem), ", ".join(change.differs), *labels, worth)
+
+
+def _evidence(change: Change) -> dict[str, tuple[float | None, float | None]]:
+    before, after = change.before, change.after
+    return {
+        "vs default": (before.vs_default, after.vs_default),
+        "vs vendor": (before.vs_vendor, after.vs_vendor),
+    }
+
+
+def _step(before: float | None, after: float | None) -> str:
+    return f"{tables.ratio(before) or '?'} -> {tables.ratio(after) or '?'}"
+
+
+def _version(change: Change, row: Row) -> str:
+    return f" version {row.kernel_version}" if "kernel version" in change.differs else ""
+
+
+def _made(row: Row) -> str:
+    environment = row.made.environment
+    versions = f"Triton {environment.triton}, torch {environment.torch}, {environment.backend}"
+    return f"{versions}, driver {environment.driver}, protocol {row.made.protocol}, tuner {row.made.tool_version}"
+
+
+def _document(difference: Difference) -> dict[str, Any]:
+    return {
+        "op": difference.op,
+        "device": difference.device,
+        "equal": difference.is_none,
+        "digests": dict(zip("ab", difference.digests, strict=True)),
+        "only_in_a": [_row(row) for row in difference.only_before],
+        "only_in_b": [_row(row) for row in difference.only_after],
+        "changed": [
+            {
+                "problem": change.before.problem.fields(),
+                "differs": list(change.differs),
+                "ratio": change.ratio,
+                "a": _row(change.before),
+                "b": _row(change.after),
+            }
+            for change in difference.changes
+        ],
+        "gain": difference.gain,
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "problem": row.problem.fields(),
+        **tables.config_document(row.config),
+        "kernel_version": row.kernel_version,
+        "environment": asdict(row.made.environment),
+        "protocol": row.made.protocol,
+        "tool_version": row.made.tool_version,
+        "median_us": row.median_us,
+        "vs_default": row.vs_default,
+        "vs_vendor": row.vs_vendor,
+        "ties": row.ties,
+    }
