@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["table", "sqlite"]),
+    type=click.Choice(["table", "sqlite", "vllm", "sglang", "triton"]),
     default="table",
     show_default=True,
-    help="JSON tables, one for each op and device, or one SQLite file.",
+    help="JSON tables, one for each op and device; one SQLite file; what vLLM or SGLang read for block-scaled fp8;"
+    " lists of configs for triton.autotune.",
 )
 @click.option("--package", metavar="IMPORT.NAME", help="Write the tables as data of this package, whose root is DIR.")
 @click.option("--device", metavar="SLUG", help="This device only; `tuner show devices` lists them.")
@@ -47,6 +48,12 @@ def export(
     from tuner.export import table
 
     selection = table.select(winners)
+    if kind in ("vllm", "sglang"):
+        _write_for_servers(kind, directory, selection, db, as_json=as_json)
+        return
+    if kind == "triton":
+        _write_lists(directory, selection, as_json=as_json)
+        return
     folder = directory if package is None else packages.prepare(directory, package)
     lines = None if package is None else packages.pyproject_lines(package)
     _report_tables(selection, table.write(selection.tables, folder), lines, as_json=as_json)
@@ -88,6 +95,52 @@ def _report_database(path: Path, winners: list[Winner], *, as_json: bool) -> Non
         click.echo(f"{path}: {_count(len(winners), 'winner')} for {', '.join(slugs)}")
 
 
+def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: str | None, *, as_json: bool) -> None:
+    from tuner.export import table, vllm
+    from tuner.store.store import Store
+
+    with Store.open(db, read_only=True) as store:
+        found = vllm.select(selection.tables, vllm.measured_in(store))
+    for row in found.skipped:
+        click.echo(f"left out: {row.problem}: their kernel cannot run {row.config.label}, nor any measured", err=True)
+    if not found.files:
+        raise TableError(
+            f"no winner can be said in the files of --format {dialect}: they are for fp8 with scaling block, layout nt"
+        )
+    table.make_folder(directory)
+    paths = [file.write(directory, dialect) for file in found.files]
+    written = [{"path": str(path), "rows": len(file.rows)} for path, file in zip(paths, found.files, strict=True)]
+    left_out = {**_left_out(selection), "skipped": len(found.skipped), "others": found.others}
+    if as_json:
+        options.print_json({"written": written, "replaced": len(found.replaced), "left_out": left_out})
+        return
+    for entry, file in zip(written, found.files, strict=True):
+        click.echo(f"{entry['path']}: {_count(len(file.rows), 'row')}")
+    if found.replaced:
+        their = "in the fastest config measured that their kernel can run, instead of their winner's"
+        click.echo(f"{_count(len(found.replaced), 'row')} {their}", err=True)
+    if found.others:
+        click.echo(f"left out: {_count(found.others, 'winner')} of other problems", err=True)
+    _say_left_out(selection)
+
+
+def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> None:
+    from tuner.export import autotune, table
+
+    found = autotune.lists(selection.tables)
+    table.make_folder(directory)
+    written: list[dict[str, Any]] = [
+        {"path": str(part.write(directory)), "kernel": part.kernel, "device": part.device, "configs": len(part.entries)}
+        for part in found
+    ]
+    if as_json:
+        options.print_json({"written": written, "left_out": _left_out(selection)})
+        return
+    for entry in written:
+        click.echo(f"{entry['path']}: {_count(entry['configs'], 'config')}")
+    _say_left_out(selection)
+
+
 def _report_tables(selection: Selection, paths: list[Path], lines: str | None, *, as_json: bool) -> None:
     written: list[dict[str, Any]] = [
         {
@@ -100,17 +153,25 @@ def _report_tables(selection: Selection, paths: list[Path], lines: str | None, *
         for table, path in zip(selection.tables, paths, strict=True)
     ]
     if as_json:
-        document = {"written": written, "left_out": {"stale": selection.stale, "older": selection.older}}
+        document = {"written": written, "left_out": _left_out(selection)}
         options.print_json(document | ({} if lines is None else {"pyproject": lines}))
         return
     for entry in written:
         click.echo(f"{entry['path']}: {_count(entry['rows'], 'row')}, {entry['digest']}")
+    _say_left_out(selection)
+    if lines is not None:
+        click.echo(f"\nAdd to pyproject.toml:\n\n{lines}")
+
+
+def _left_out(selection: Selection) -> dict[str, int]:
+    return {"stale": selection.stale, "older": selection.older}
+
+
+def _say_left_out(selection: Selection) -> None:
     if selection.stale:
         click.echo(f"left out: {_count(selection.stale, 'winner')} of kernels that have a newer version", err=True)
     if selection.older:
         click.echo(f"left out: {_count(selection.older, 'winner')} decided again in another environment", err=True)
-    if lines is not None:
-        click.echo(f"\nAdd to pyproject.toml:\n\n{lines}")
 
 
 def _count(number: int, noun: str) -> str:

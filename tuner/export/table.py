@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,24 @@ def make_folder(directory: Path) -> None:
         raise TableError(f"{directory} is not a folder: name a folder to export into") from None
     except OSError as e:
         raise TableError(f"cannot make the folder {directory}: {e.strerror}") from e
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file, complete or not at all; returns its path.
+
+    Raises:
+        TableError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as e:
+        raise TableError(f"cannot write {path}: {e.strerror or e}") from e
+    return path
 
 
 def _newest_versions(winners: list[Winner]) -> list[Winner]:
