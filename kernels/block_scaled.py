@@ -14,7 +14,7 @@ import torch
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import block_scaled_kernel, pointer_space, rules, splitting, tile_rules, tma_kernel
+from tuner.kernels import block_scaled_kernel, pointer_space, rules, splitting, tile_rules, tma_tile
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, exchanged, placement
@@ -210,7 +210,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     sources=sources_of(
-        block_scaled_kernel, tma_kernel.load.fn, tma_kernel.store.fn, program, _static, descriptor, placement, workspace
+        block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, _static, descriptor, placement, workspace
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
 )

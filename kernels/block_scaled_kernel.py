@@ -19,7 +19,7 @@ from tuner.kernels.blocks import (
     steps_of_split,
 )
 from tuner.kernels.epilogue import finish
-from tuner.kernels.tma_kernel import load, store
+from tuner.kernels.tma_tile import load, store
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import triton.language as tl
 from tuner.kernels.blocks import await_predecessor, count_blocks, grouped, known_multiple
 from tuner.kernels.epilogue import finish
 from tuner.kernels.pointer_tile import multiply
+from tuner.kernels.tma_tile import sum_products
 
 
 @triton.jit
@@ -93,20 +94,11 @@ def pointer_kernel(  # noqa: ANN201, PLR0917
         C_VECTOR,
         EVEN_K,
         WIDE,
+        "none",
         ACTIVATION,
         PRECISION,
         MAX_IMPRECISE,
     )
-
-
-@triton.jit
-def load(  # noqa: ANN201, PLR0917
-    desc, index, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TRANSPOSED: tl.constexpr
-):
-    """A block of matrix `index` by its own row and column, from a descriptor of the batch as it is stored."""
-    if TRANSPOSED:
-        return desc.load([index, column, row]).reshape(COLUMNS, ROWS).T
-    return desc.load([index, row, column]).reshape(ROWS, COLUMNS)
 
 
 @triton.jit(do_not_specialize=["M", "N", "K", "A_BATCHED", "B_BATCHED", "GROUP_SIZE_M"])
@@ -136,25 +128,24 @@ def tma_kernel(  # noqa: ANN201, PLR0917
     index, pid_m, pid_n = place(M, N, GROUP_SIZE_M, BLOCK_SIZE_M, BLOCK_SIZE_N)
     start_m = pid_m * BLOCK_SIZE_M
     start_n = pid_n * BLOCK_SIZE_N
-    sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
-    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-    for step in range(count_blocks(K, BLOCK_SIZE_K)):
-        start_k = step * BLOCK_SIZE_K
-        a = load(a_desc, index * A_BATCHED, start_m, start_k, BLOCK_SIZE_M, BLOCK_SIZE_K, A_TRANSPOSED)
-        b = load(b_desc, index * B_BATCHED, start_k, start_n, BLOCK_SIZE_K, BLOCK_SIZE_N, B_TRANSPOSED)
-        sums = tl.dot(a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype)
-    values = finish(
-        sums,
-        bias_ptr,
-        None,
-        None,
+    sums = sum_products(
+        a_desc,
+        b_desc,
         start_m,
         start_n,
-        M - start_m,
-        N - start_n,
-        False,
-        "none",
-        ACTIVATION,
-        c_desc.dtype,
+        0,
+        count_blocks(K, BLOCK_SIZE_K),
+        BLOCK_SIZE_M,
+        BLOCK_SIZE_N,
+        BLOCK_SIZE_K,
+        A_TRANSPOSED,
+        B_TRANSPOSED,
+        PRECISION,
+        MAX_IMPRECISE,
+        index * A_BATCHED,
+        index * B_BATCHED,
+    )
+    values = finish(
+        sums, bias_ptr, None, None, start_m, start_n, M - start_m, N - start_n, False, "none", ACTIVATION, c_desc.dtype
     )
     c_desc.store([index, start_m, start_n], values.reshape(1, BLOCK_SIZE_M, BLOCK_SIZE_N))

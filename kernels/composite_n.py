@@ -12,7 +12,7 @@ from typing import Any
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import rules, tile_rules, tma_kernel, tma_space
+from tuner.kernels import rules, tile_rules, tma_kernel, tma_space, tma_tile
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -200,7 +200,7 @@ RULES = (
     Rule("group", "one wave of tiles shares the L2 in any order", _group, early=True),
 )
 
-SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement)
+SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destination, placement)
 
 SPEC = gemm_spec(
     NAME,

@@ -40,6 +40,22 @@ def bounds(ends_ptr, group, GROUPS, M):  # noqa: ANN201
     return first, tl.maximum(tl.minimum(beyond, M), first)
 
 
+@triton.jit
+def last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M: tl.constexpr, BLOCK_GROUPS: tl.constexpr):  # noqa: ANN201, PLR0917
+    """One more than the last tile of each group, the tiles of all groups counted through."""
+    first, last = bounds(ends_ptr, tl.arange(0, BLOCK_GROUPS), GROUPS, M)
+    return tl.cumsum(blocks_of(last - first, BLOCK_SIZE_M) * tiles_n, axis=0)
+
+
+@triton.jit
+def place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M: tl.constexpr):  # noqa: ANN201, PLR0917
+    """Group of a tile, its first row and one beyond its last, and the row and column of the tile there."""
+    group, within = locate(beyond, tile)
+    start, end = bounds(ends_ptr, group, GROUPS, M)
+    pid_m, pid_n = grouped(within, count_blocks(end - start, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
+    return group, start, end, pid_m, pid_n
+
+
 @triton.jit(
     do_not_specialize=["M", "N", "K", "GROUPS", "GROUP_SIZE_M", "stride_bg"],
     do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
@@ -85,12 +101,9 @@ def grouped_kernel(  # noqa: ANN201, PLR0917
     """
     await_predecessor(PDL)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
-    first, last = bounds(ends_ptr, tl.arange(0, BLOCK_GROUPS), GROUPS, M)
-    beyond = tl.cumsum(blocks_of(last - first, BLOCK_SIZE_M) * tiles_n, axis=0)
+    beyond = last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M, BLOCK_GROUPS)
     for tile in range(tl.program_id(0), tl.max(beyond, axis=0), tl.num_programs(0)):
-        group, within = locate(beyond, tile)
-        start, end = bounds(ends_ptr, group, GROUPS, M)
-        pid_m, pid_n = grouped(within, count_blocks(end - start, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
+        group, start, end, pid_m, pid_n = place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M)
         start = start.to(tl.int64)
         bias = bias_ptr
         if bias_ptr is not None:
@@ -122,6 +135,7 @@ def grouped_kernel(  # noqa: ANN201, PLR0917
             C_VECTOR,
             EVEN_K,
             WIDE,
+            "none",
             ACTIVATION,
             PRECISION,
             MAX_IMPRECISE,
@@ -219,6 +233,7 @@ def listed_kernel(  # noqa: ANN201, PLR0917
             C_VECTOR,
             EVEN_K,
             WIDE,
+            "none",
             ACTIVATION,
             PRECISION,
             MAX_IMPRECISE,

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from tuner.config import Config
-from tuner.kernels import batched_operands, bmm_kernel, grouped_kernel, grouped_tma_kernel
+from tuner.kernels import batched_operands, grouped_kernel, grouped_tma_kernel, tma_tile
 from tuner.kernels.bmm_pointer import pdl_of
 from tuner.kernels.bmm_tma import descriptor as batch_descriptor
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
@@ -81,7 +81,7 @@ SPEC = gemm_spec(
     default_config=default_tma,
     shared_bytes=shared_bytes,
     sources=sources_of(
-        *(grouped_kernel, grouped_tma_kernel, bmm_kernel, program, _static, programs, most_tiles),
+        *(grouped_kernel, grouped_tma_kernel, tma_tile, program, _static, programs, most_tiles),
         *(descriptor, batch_descriptor, placement, batched_operands.placement),
     ),
     runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import await_predecessor, count_blocks, grouped, known_multiple
-from tuner.kernels.bmm_kernel import load
+from tuner.kernels.blocks import await_predecessor, count_blocks, known_multiple
 from tuner.kernels.epilogue import finish
-from tuner.kernels.grouped_kernel import blocks_of, bounds, locate
+from tuner.kernels.grouped_kernel import last_tiles, place
+from tuner.kernels.tma_tile import sum_products
 
 
 @triton.jit(
@@ -47,41 +47,35 @@ def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     """Rows of C = epilogue(rows of A @ B[group]); A and C have contiguous rows, C_VECTOR divides N and C's stride."""
     await_predecessor(PDL)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
-    first, last = bounds(ends_ptr, tl.arange(0, BLOCK_GROUPS), GROUPS, M)
-    beyond = tl.cumsum(blocks_of(last - first, BLOCK_SIZE_M) * tiles_n, axis=0)
-    sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
+    beyond = last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M, BLOCK_GROUPS)
     for tile in range(tl.program_id(0), tl.max(beyond, axis=0), tl.num_programs(0)):
-        group, within = locate(beyond, tile)
-        start, end = bounds(ends_ptr, group, GROUPS, M)
-        pid_m, pid_n = grouped(within, count_blocks(end - start, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
+        group, start, end, pid_m, pid_n = place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M)
         start_m = start + pid_m * BLOCK_SIZE_M
         start_n = pid_n * BLOCK_SIZE_N
-        sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-        for step in range(count_blocks(K, BLOCK_SIZE_K)):
-            start_k = step * BLOCK_SIZE_K
-            a = a_desc.load([start_m, start_k])
-            b = load(b_desc, group * B_BATCHED, start_k, start_n, BLOCK_SIZE_K, BLOCK_SIZE_N, B_TRANSPOSED)
-            sums = tl.dot(
-                a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
-            )
+        sums = sum_products(
+            a_desc,
+            b_desc,
+            start_m,
+            start_n,
+            0,
+            count_blocks(K, BLOCK_SIZE_K),
+            BLOCK_SIZE_M,
+            BLOCK_SIZE_N,
+            BLOCK_SIZE_K,
+            False,
+            B_TRANSPOSED,
+            PRECISION,
+            MAX_IMPRECISE,
+            None,
+            group * B_BATCHED,
+        )
         bias = bias_ptr
         if bias_ptr is not None:
             bias = bias_ptr + group.to(tl.int64) * N
         columns_left = known_multiple(N, C_VECTOR) - start_n
         out_dtype: tl.constexpr = c_ptr.dtype.element_ty
         values = finish(
-            sums,
-            bias,
-            None,
-            None,
-            start_m,
-            start_n,
-            end - start_m,
-            columns_left,
-            False,
-            "none",
-            ACTIVATION,
-            out_dtype,
+            sums, bias, None, None, start_m, start_n, end - start_m, columns_left, False, "none", ACTIVATION, out_dtype
         )
         offs_m = tl.arange(0, BLOCK_SIZE_M)
         offs_n = tl.arange(0, BLOCK_SIZE_N)

@@ -10,7 +10,7 @@ from tuner import device as devices
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import pointer_space, rules, tile_rules, tma_kernel, tma_space
+from tuner.kernels import pointer_space, rules, tile_rules, tma_kernel, tma_space, tma_tile
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
@@ -160,7 +160,7 @@ RULES = (
     *tma_space.TILE_RULES,
 )
 
-SOURCES = sources_of(tma_kernel, program, _static, descriptor, destination, placement)
+SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destination, placement)
 
 
 def _precedence(problem: Problem, device: Device) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tuner.config import Config
-from tuner.kernels import pointer_kernel, rules
+from tuner.kernels import pointer_kernel, pointer_tile, rules
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -89,7 +89,7 @@ def _static(  # noqa: PLR0917  the cache's key
     return grid, (*shape, *strides, group), constants, compiler_options(config)
 
 
-SOURCES = sources_of(pointer_kernel, pointer_launch, _static, placement, workspace)
+SOURCES = sources_of(pointer_kernel, pointer_tile, pointer_launch, _static, placement, workspace)
 
 SPEC = gemm_spec(
     NAME,

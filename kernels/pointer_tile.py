@@ -1,7 +1,6 @@
-"""One tile of one product out of many, through pointers: what the kernels of `bmm` and `grouped_mm` do once a tile.
+"""One tile of one product, operands loaded through pointers: the loop that all kernels by pointers share.
 
-The loop is that of `pointer_kernel.matmul_kernel`, which says what the arguments mean; here they belong to one product,
-and the tile is given.
+The software pipeline over K and the masks follow Triton's tutorial 03; the differences are named where they are.
 """
 
 from __future__ import annotations
@@ -9,12 +8,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import count_blocks, known_multiple
+from tuner.kernels.blocks import (
+    await_predecessor,
+    collect,
+    count_blocks,
+    known_multiple,
+    publish,
+    steps_of_split,
+)
 from tuner.kernels.epilogue import finish
 
 
 @triton.jit
-def multiply(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such annotation
+def multiples_known(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
+    rows, columns, stride_rows, stride_columns, VECTOR: tl.constexpr, TRANSPOSED: tl.constexpr
+):
+    """A matrix's extents and strides; the contiguous extent and the stride of the other one are multiples of VECTOR."""
+    if TRANSPOSED:
+        rows = known_multiple(rows, VECTOR)
+        stride_columns = known_multiple(stride_columns, VECTOR)
+    else:
+        columns = known_multiple(columns, VECTOR)
+        stride_rows = known_multiple(stride_rows, VECTOR)
+    return rows, columns, stride_rows, stride_columns
+
+
+@triton.jit
+def multiply(  # noqa: ANN201, PLR0915, PLR0917
     a_ptr,
     b_ptr,
     c_ptr,
@@ -41,30 +61,32 @@ def multiply(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such annotat
     C_VECTOR: tl.constexpr,
     EVEN_K: tl.constexpr,
     WIDE: tl.constexpr,
+    SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
+    a_scale_ptr=None,
+    b_scale_ptr=None,
+    partials_ptr=None,
+    counters_ptr=None,
+    BIAS_ALONG_M: tl.constexpr = False,
+    PDL: tl.constexpr = False,
+    TOGETHER: tl.constexpr = 1,
+    WIDENED_FIRST: tl.constexpr = True,
 ):
-    """Write tile (pid_m, pid_n) of C[M, N] = epilogue(A[M, K] @ B[K, N]); M and N are at least 1, K may be 0."""
-    if A_TRANSPOSED:
-        M = known_multiple(M, A_VECTOR)
-        stride_ak = known_multiple(stride_ak, A_VECTOR)
-    else:
-        K = known_multiple(K, A_VECTOR)
-        stride_am = known_multiple(stride_am, A_VECTOR)
-    if B_TRANSPOSED:
-        K = known_multiple(K, B_VECTOR)
-        stride_bn = known_multiple(stride_bn, B_VECTOR)
-    else:
-        N = known_multiple(N, B_VECTOR)
-        stride_bk = known_multiple(stride_bk, B_VECTOR)
-    if C_TRANSPOSED:
-        M = known_multiple(M, C_VECTOR)
-        stride_cn = known_multiple(stride_cn, C_VECTOR)
-    else:
-        N = known_multiple(N, C_VECTOR)
-        stride_cm = known_multiple(stride_cm, C_VECTOR)
+    """Write tile (pid_m, pid_n) of C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8).
 
+    M and N are at least 1, K may be 0. With partial sums, the tile is this program's number on grid axis 0.
+    WIDENED_FIRST: whether the tile's first row and column are found in 64 bits. What the other arguments mean is said
+    at `pointer_kernel.matmul_kernel`.
+    """
+    M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, A_VECTOR, A_TRANSPOSED)
+    K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, B_VECTOR, B_TRANSPOSED)
+    M, N, stride_cm, stride_cn = multiples_known(M, N, stride_cm, stride_cn, C_VECTOR, C_TRANSPOSED)
+
+    # A tile's base moves in 64-bit scalars, offsets within it stay 32-bit unless WIDE. Rows are compared with what is
+    # left of M, so that the index itself cannot overflow. No index modulo M or N, as the tutorial has it: that breaks
+    # the vectors where this dimension is the contiguous one.
     rows_left = M - pid_m * BLOCK_SIZE_M
     columns_left = N - pid_n * BLOCK_SIZE_N
     offs_m = tl.arange(0, BLOCK_SIZE_M)
@@ -76,18 +98,30 @@ def multiply(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such annotat
         offs_m = offs_m.to(tl.int64)
         offs_n = offs_n.to(tl.int64)
         offs_k = offs_k.to(tl.int64)
-    start_m = tl.cast(pid_m, tl.int64) * BLOCK_SIZE_M
-    start_n = tl.cast(pid_n, tl.int64) * BLOCK_SIZE_N
+    # The same numbers either way, by different instructions: a kernel keeps those that it was measured with.
+    if WIDENED_FIRST:
+        start_m = tl.cast(pid_m, tl.int64) * BLOCK_SIZE_M
+        start_n = tl.cast(pid_n, tl.int64) * BLOCK_SIZE_N
+    else:
+        start_m = (pid_m * BLOCK_SIZE_M).to(tl.int64)
+        start_n = (pid_n * BLOCK_SIZE_N).to(tl.int64)
     a_tile = a_ptr + start_m * stride_am
     b_tile = b_ptr + start_n * stride_bn
     a_offsets = offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak
     b_offsets = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
     a_step = tl.cast(stride_ak, tl.int64) * BLOCK_SIZE_K
     b_step = tl.cast(stride_bk, tl.int64) * BLOCK_SIZE_K
+    first = 0
+    beyond = count_blocks(K, BLOCK_SIZE_K)
+    if partials_ptr is not None:
+        first, beyond = steps_of_split(beyond)
+        a_tile += first * a_step
+        b_tile += first * b_step
 
+    await_predecessor(PDL)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-    for step in range(count_blocks(K, BLOCK_SIZE_K)):
+    for step in range(first, beyond):
         if EVEN_K:
             a = tl.load(a_tile + a_offsets, mask=in_m[:, None], other=0.0)
             b = tl.load(b_tile + b_offsets, mask=in_n[None, :], other=0.0)
@@ -99,23 +133,29 @@ def multiply(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such annotat
         a_tile += a_step
         b_tile += b_step
 
-    values = finish(
-        sums,
-        bias_ptr,
-        None,
-        None,
-        start_m,
-        start_n,
-        rows_left,
-        columns_left,
-        False,
-        "none",
-        ACTIVATION,
-        c_ptr.dtype.element_ty,
-    )
-    c_tile = c_ptr + start_m * stride_cm + start_n * stride_cn
-    tl.store(
-        c_tile + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn,
-        values,
-        mask=in_m[:, None] & in_n[None, :],
-    )
+    mine = True
+    if partials_ptr is not None:
+        mine = publish(sums, partials_ptr, counters_ptr, tl.program_id(0))
+    if mine:
+        if partials_ptr is not None:
+            sums = collect(sums, partials_ptr, tl.program_id(0), TOGETHER)
+        values = finish(
+            sums,
+            bias_ptr,
+            a_scale_ptr,
+            b_scale_ptr,
+            start_m,
+            start_n,
+            rows_left,
+            columns_left,
+            BIAS_ALONG_M,
+            SCALING,
+            ACTIVATION,
+            c_ptr.dtype.element_ty,
+        )
+        c_tile = c_ptr + start_m * stride_cm + start_n * stride_cn
+        tl.store(
+            c_tile + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn,
+            values,
+            mask=in_m[:, None] & in_n[None, :],
+        )

@@ -9,7 +9,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.config import Config
-from tuner.kernels import tma_kernel
+from tuner.kernels import tma_kernel, tma_tile
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import VECTOR_BYTES, Operands, is_aligned, placement
@@ -117,7 +117,7 @@ def _static(
     return grid, group, constants, compiler_options(config)
 
 
-SOURCES = sources_of(tma_kernel, tma_launch, _static, descriptor, destination, placement, workspace)
+SOURCES = sources_of(tma_kernel, tma_tile, tma_launch, _static, descriptor, destination, placement, workspace)
 
 SPEC = gemm_spec(
     NAME,

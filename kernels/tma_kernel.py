@@ -4,9 +4,7 @@
 `persistent_kernel`: programs that stay and take tile after tile, after Triton's tutorial 09 (kernel `persistent_tma`).
 `composite_kernel`: a tile of two parts side by side that share their rows of A (kernel `composite_n`).
 
-What lies outside an operand is read as 0 and not stored. No size or stride is compiled in. What the arguments mean is
-said at `pointer_kernel.matmul_kernel`. An output that TMA cannot write (kernel `padded`) comes as a pointer with its
-strides; with a descriptor these are None.
+What the arguments mean is said at `tma_tile` and `pointer_kernel.matmul_kernel`.
 """
 
 from __future__ import annotations
@@ -15,36 +13,14 @@ import triton
 import triton.language as tl
 
 from tuner.kernels.blocks import await_predecessor, collect, count_blocks, grouped, publish, steps_of_split
-from tuner.kernels.epilogue import finish
-
-
-@triton.jit
-def load(desc, row, column, TRANSPOSED: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
-    """A block of a matrix, from a descriptor of it as it is stored, by its own row and column."""
-    return desc.load([column, row]).T if TRANSPOSED else desc.load([row, column])
-
-
-@triton.jit
-def store(c, row, column, values, M, N, stride_m, stride_n, TRANSPOSED: tl.constexpr):  # noqa: ANN201, PLR0917
-    """Write a block of a matrix [M, N] through a descriptor of it as it is stored, or by a pointer and its strides."""
-    if stride_m is not None:
-        offs_m = tl.arange(0, values.shape[0])
-        offs_n = tl.arange(0, values.shape[1])
-        inside = (offs_m < M - row)[:, None] & (offs_n < N - column)[None, :]
-        rows = (row + offs_m).to(tl.int64) * stride_m
-        columns = (column + offs_n).to(tl.int64) * stride_n
-        tl.store(c + rows[:, None] + columns[None, :], values, mask=inside)
-    elif TRANSPOSED:
-        c.store([column, row], values.T)
-    else:
-        c.store([row, column], values)
+from tuner.kernels.tma_tile import load, sum_products, write
 
 
 @triton.jit(
     do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
     do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
 )
-def matmul_kernel(  # noqa: ANN201, PLR0917
+def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     a_desc,
     b_desc,
     c,
@@ -83,14 +59,22 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     if partials_ptr is not None:
         first, beyond = steps_of_split(beyond)
 
-    out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
     await_predecessor(PDL)
-    sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
-    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-    for step in range(first, beyond):
-        a = load(a_desc, start_m, step * BLOCK_SIZE_K, A_TRANSPOSED)
-        b = load(b_desc, step * BLOCK_SIZE_K, start_n, B_TRANSPOSED)
-        sums = tl.dot(a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype)
+    sums = sum_products(
+        a_desc,
+        b_desc,
+        start_m,
+        start_n,
+        first,
+        beyond,
+        BLOCK_SIZE_M,
+        BLOCK_SIZE_N,
+        BLOCK_SIZE_K,
+        A_TRANSPOSED,
+        B_TRANSPOSED,
+        PRECISION,
+        MAX_IMPRECISE,
+    )
 
     mine = True
     if partials_ptr is not None:
@@ -98,21 +82,23 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     if mine:
         if partials_ptr is not None:
             sums = collect(sums, partials_ptr, tile, TOGETHER)
-        values = finish(
+        write(
+            c,
             sums,
             bias_ptr,
             a_scale_ptr,
             b_scale_ptr,
             start_m,
             start_n,
-            M - start_m,
-            N - start_n,
-            BIAS_ALONG_M,
+            M,
+            N,
+            stride_cm,
+            stride_cn,
+            C_TRANSPOSED,
             SCALING,
             ACTIVATION,
-            out_dtype,
+            BIAS_ALONG_M,
         )
-        store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
 
 
 @triton.jit(
@@ -152,70 +138,48 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     tiles_m = count_blocks(M, BLOCK_SIZE_M)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     steps = count_blocks(K, BLOCK_SIZE_K)
-    out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
     await_predecessor(PDL)
-    sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
         start_m = pid_m * BLOCK_SIZE_M
         start_n = pid_n * BLOCK_SIZE_N
-        sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-        for step in range(steps):
-            a = load(a_desc, start_m, step * BLOCK_SIZE_K, A_TRANSPOSED)
-            b = load(b_desc, step * BLOCK_SIZE_K, start_n, B_TRANSPOSED)
-            sums = tl.dot(
-                a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
-            )
-        if EPILOGUE_PARTS == 1:
-            values = finish(
-                sums,
-                bias_ptr,
-                a_scale_ptr,
-                b_scale_ptr,
-                start_m,
-                start_n,
-                M - start_m,
-                N - start_n,
-                False,
-                SCALING,
-                ACTIVATION,
-                out_dtype,
-            )
-            store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
-        else:
+        sums = sum_products(
+            a_desc,
+            b_desc,
+            start_m,
+            start_n,
+            0,
+            steps,
+            BLOCK_SIZE_M,
+            BLOCK_SIZE_N,
+            BLOCK_SIZE_K,
+            A_TRANSPOSED,
+            B_TRANSPOSED,
+            PRECISION,
+            MAX_IMPRECISE,
+        )
+        parts = (sums,)
+        if EPILOGUE_PARTS == 2:
             halves = tl.permute(tl.reshape(sums, (BLOCK_SIZE_M, 2, BLOCK_SIZE_N // 2)), (0, 2, 1))
-            left, right = tl.split(halves)
-            values = finish(
-                left,
+            parts = tl.split(halves)
+        for part in tl.static_range(EPILOGUE_PARTS):
+            start_part = start_n + part * (BLOCK_SIZE_N // EPILOGUE_PARTS)
+            write(
+                c,
+                parts[part],
                 bias_ptr,
                 a_scale_ptr,
                 b_scale_ptr,
                 start_m,
-                start_n,
-                M - start_m,
-                N - start_n,
-                False,
+                start_part,
+                M,
+                N,
+                stride_cm,
+                stride_cn,
+                C_TRANSPOSED,
                 SCALING,
                 ACTIVATION,
-                out_dtype,
             )
-            store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
-            start_right = start_n + BLOCK_SIZE_N // 2
-            values = finish(
-                right,
-                bias_ptr,
-                a_scale_ptr,
-                b_scale_ptr,
-                start_m,
-                start_right,
-                M - start_m,
-                N - start_right,
-                False,
-                SCALING,
-                ACTIVATION,
-                out_dtype,
-            )
-            store(c, start_m, start_right, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
 
 
 @triton.jit(
@@ -256,7 +220,6 @@ def composite_kernel(  # noqa: ANN201, PLR0917
     start_m = pid_m * BLOCK_SIZE_M
     start_n = pid_n * (BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
     start_rest = start_n + BLOCK_SIZE_N
-    out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
     await_predecessor(PDL)
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
@@ -269,33 +232,35 @@ def composite_kernel(  # noqa: ANN201, PLR0917
         rest = tl.dot(
             a, b_rest, rest, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
         )
-    values = finish(
+    write(
+        c,
         sums,
         bias_ptr,
         a_scale_ptr,
         b_scale_ptr,
         start_m,
         start_n,
-        M - start_m,
-        N - start_n,
-        False,
+        M,
+        N,
+        stride_cm,
+        stride_cn,
+        C_TRANSPOSED,
         SCALING,
         ACTIVATION,
-        out_dtype,
     )
-    store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
-    values = finish(
+    write(
+        c_rest,
         rest,
         bias_ptr,
         a_scale_ptr,
         b_scale_ptr,
         start_m,
         start_rest,
-        M - start_m,
-        N - start_rest,
-        False,
+        M,
+        N,
+        stride_cm,
+        stride_cn,
+        C_TRANSPOSED,
         SCALING,
         ACTIVATION,
-        out_dtype,
     )
-    store(c_rest, start_m, start_rest, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
