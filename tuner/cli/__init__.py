@@ -1,8 +1,9 @@
-"""The command line: `tuner run`, `show`, `lookup`, `bench`, `export`, `diff`, `merge`, `db`, `doctor`. One module a command."""
+"""The command line: one module a command, loaded when it is asked for."""
 
 from __future__ import annotations
 
 import importlib
+import keyword
 import logging
 import sys
 from typing import Any
@@ -18,12 +19,14 @@ COMMANDS = {
     "lookup": "Say which config a problem would get, and why.",
     "bench": "Time what a lookup gives beside torch and other tuners.",
     "export": "Write tuned tables that ship.",
+    "import": "Read others' tuned files: problems and candidates, no figures.",
     "diff": "Compare two tables or databases.",
     "merge": "Unite databases: trials, runs and winners.",
     "db": "Upgrade, check or back up the database.",
     "doctor": "Say what is here and what is wrong with it.",
 }
-"""Command to its line in `tuner --help`; `tuner.cli.<command>` holds the click command of that name."""
+"""Command to its line in `tuner --help`; `tuner.cli.<command>` holds the click command of that name, with a `_`
+behind a word of Python's own."""
 
 
 class _Commands(click.Group):
@@ -35,7 +38,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"tuner.cli.{cmd_name}"), cmd_name)
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command = getattr(importlib.import_module(f"tuner.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -29,9 +29,10 @@ BLOCK = 128
 """Length of a scale's block along N and K."""
 Measured = Callable[[Device, Row], Sequence[Config]]
 
-_NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps")
-_KEYS = (*_NEEDED, "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
-_THEIRS = {"LOADS": "pointer", "SPLIT_K": 1, "SWAP_AB": False}
+NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps")
+KEYS = (*NEEDED, "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+"""Launch parameters of their kernel: those that every entry has, and all."""
+THEIRS = {"LOADS": "pointer", "SPLIT_K": 1, "SWAP_AB": False}
 """What their kernel does, in our parameters: it has no choice of these."""
 _BLOCK_SHAPES = {"vllm": f"[{BLOCK},{BLOCK}]", "sglang": f"[{BLOCK}, {BLOCK}]"}
 
@@ -130,10 +131,10 @@ def expressed(config: Config) -> dict[str, int] | None:
     `launch_pdl` is left out: it changes when a kernel starts, not what it does, and theirs does not wait for its
     predecessor by itself.
     """
-    rest = {name for name, _ in config.pairs} - set(_KEYS) - {"launch_pdl"}
-    if config.kernel != KERNEL or any(name not in _THEIRS or config[name] != _THEIRS[name] for name in rest):
+    rest = {name for name, _ in config.pairs} - set(KEYS) - {"launch_pdl"}
+    if config.kernel != KERNEL or any(name not in THEIRS or config[name] != THEIRS[name] for name in rest):
         return None
-    return {name: config.integer(name, 1) for name in _KEYS if name in config or name in _NEEDED}
+    return {name: config.integer(name, 1) for name in KEYS if name in config or name in NEEDED}
 
 
 def measured_in(store: Store) -> Measured:

@@ -1,0 +1,63 @@
+"""`tuner import`: others' tuned files as problems to tune and candidates to try."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options
+from tuner.errors import TableError
+
+if TYPE_CHECKING:
+    from tuner.export.imported import Imported
+
+SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
+
+
+@click.command("import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Write both files there.")
+@options.json_option
+def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """Read block-scaled fp8 configs of vLLM and SGLang, and AITER's tables of tuned GEMMs.
+
+    Writes DIR/imported.csv, a suite of the problems for `tuner run --suite`, and DIR/imported.candidates.json, configs
+    worth trying. Others' figures are not taken: nothing of this is a trial or a winner before it was measured here.
+    """
+    from tuner import candidates
+    from tuner.export import imported
+    from tuner.export.table import make_folder, write_text
+
+    found = [imported.read(path) for path in files]
+    for one in found:
+        for reason, rows in one.left_out.items():
+            click.echo(f"{one.source}: left out {rows} row{'' if rows == 1 else 's'}: {reason}", err=True)
+    problems = {problem for one in found for problem in one.problems}
+    if not problems:
+        raise TableError("nothing to import: no row of these files is a problem that can be tuned here")
+    make_folder(out)
+    suite = write_text(out / SUITE, imported.suite(found))
+    every = [candidate for one in found for candidate in one.candidates]
+    listed = write_text(out / CANDIDATES, candidates.dumps(every)) if every else None
+    if as_json:
+        configs = {"path": str(listed), "rows": len(set(every))} if listed else None
+        written = {"suite": {"path": str(suite), "problems": len(problems)}, "candidates": configs}
+        options.print_json({**written, "files": [_document(one) for one in found]})
+        return
+    click.echo(
+        f"{suite}: {len(problems)} problem{'' if len(problems) == 1 else 's'}; to tune them: tuner run --suite {suite}"
+    )
+    if listed:
+        click.echo(f"{listed}: {len(set(every))} candidate{'' if len(set(every)) == 1 else 's'}, unverified")
+
+
+def _document(one: Imported) -> dict[str, object]:
+    return {
+        "source": one.source,
+        "project": one.project,
+        "problems": len(one.problems),
+        "candidates": len(one.candidates),
+        "left_out": dict(one.left_out),
+    }
