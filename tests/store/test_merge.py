@@ -339,9 +339,10 @@ def test_a_source_found_damaged_half_way_leaves_the_destination_untouched(tmp_pa
     assert not list(tmp_path.glob("all.db-*"))
 
 
-def test_a_source_with_a_reference_to_nothing_is_refused(tmp_path, make):
+@pytest.mark.parametrize("parents", ["device", "kernel", "problem", "config", "run", "trial"])
+def test_a_source_with_a_reference_to_nothing_is_refused(make, parents):
     path, source = make("all.db", 16), make("b.db", 32)
-    change(source, "DELETE FROM problem")
+    change(source, f"DELETE FROM {parents}")
     before = dump(path)
     with pytest.raises(StoreError, match=rf"b\.db: damaged: .*tuner db check --db {source}"):
         unite(path, source)

@@ -85,6 +85,15 @@ class Source:
             for row in self.connection.execute(query).mappings():
                 yield dict(row)
 
+    def runs_with_trials(self) -> list[int]:
+        """The runs that trials name, whether or not they are there.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        with faults(self.database):
+            return list(self.connection.execute(select(models.trial.c.run_id).distinct()).scalars())
+
 
 class Union:
     """A database that gains the rows of others.
@@ -122,7 +131,7 @@ class Union:
             ids[table.name] = self._take_nouns(source, table, key, ids)
             counts[table.name] = len(self._known[table.name]) - before
         counts["device_alias"] = self._take_names(source, ids, own_names)
-        counts["trial"] = sum(self._take_trials(source, run_id, ids) for run_id in ids["run"])
+        counts["trial"] = sum(self._take_trials(source, run_id, ids) for run_id in source.runs_with_trials())
         counts["winner"], claimed = self._take_winners(source, ids)
         return counts, claimed
 
@@ -174,7 +183,8 @@ class Union:
 
     def _take_trials(self, source: Source, their_run: int, ids: Ids) -> int:
         """The trials of one run. One that was copied while it wrote has fewer of them than one copied later."""
-        trial, run_id = models.trial, ids["run"][their_run]
+        trial = models.trial
+        run_id = _translated(source, {"run_id": their_run}, trial, ids)["run_id"]
         mine = select(trial).where(trial.c.run_id == run_id)
         known = {(row["problem_id"], row["config_id"]): dict(row) for row in self._connection.execute(mine).mappings()}
         fresh: list[Row] = []
