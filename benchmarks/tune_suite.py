@@ -17,7 +17,7 @@ from tuner.records import State
 from tuner.store.store import Store
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import sweep
-from tuner.sweep.search import STRATEGIES
+from tuner.sweep.strategies import STRATEGIES
 
 
 class Stopwatch(Observer):
@@ -83,6 +83,7 @@ def body(report, watch):
                 "reason": ended.reason,
                 "considered": ended.considered,
                 "measured": ended.measured,
+                "stopped": ended.stopped,
                 "states": {str(state): count for state, count in sorted(ended.states.items())},
                 "seconds": round(ended.seconds, 2),
                 **(

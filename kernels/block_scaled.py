@@ -14,7 +14,7 @@ import torch
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import block_scaled_kernel, pointer_space, rules, splitting, tile_rules, tma_tile
+from tuner.kernels import block_scaled_kernel, cost, pointer_space, rules, splitting, tile_rules, tma_tile
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, exchanged, placement
@@ -209,6 +209,7 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=shared_bytes,
+    estimate_us=lambda config, problem, device: cost.tiled(*_view(config, problem), device),
     sources=sources_of(
         block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, _static, descriptor, placement, workspace
     ),

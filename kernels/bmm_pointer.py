@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import bmm_kernel, pointer_default, pointer_tile
+from tuner.kernels import bmm_kernel, cost, pointer_default, pointer_tile
 from tuner.kernels.batched_operands import batch_of, make_operands, placement
 from tuner.kernels.batched_space import POINTER, config_of, pointer, share, supports_pointer
 from tuner.kernels.batched_vendor import vendor
@@ -100,6 +100,9 @@ SPEC = gemm_spec(
     space=pointer,
     default_config=default_config,
     shared_bytes=shared_bytes,
+    estimate_us=lambda config, problem, device: cost.tiled(
+        config, problem, device, by_tma=False, products=batch_of(problem)
+    ),
     sources=sources_of(bmm_kernel, pointer_tile, program, _static, tile_constants, pdl_of, placement),
     operation=BMM,
 )

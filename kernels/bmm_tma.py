@@ -10,7 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import bmm_kernel, rules, tma_tile
+from tuner.kernels import bmm_kernel, cost, rules, tma_tile
 from tuner.kernels.batched_operands import batch_of, placement
 from tuner.kernels.batched_space import TMA, share, supports_tma, tma
 from tuner.kernels.bmm_pointer import BMM, pdl_of
@@ -102,6 +102,9 @@ SPEC = gemm_spec(
     space=tma,
     default_config=default_config,
     shared_bytes=shared_bytes,
+    estimate_us=lambda config, problem, device: cost.tiled(
+        config, problem, device, by_tma=True, products=batch_of(problem)
+    ),
     sources=sources_of(bmm_kernel, tma_tile, program, _static, descriptor, placement),
     # Where both serve it, loads by descriptor leave the threads' registers to the sums.
     precedence=lambda _problem, device: int(not device.is_interpreter),

@@ -12,7 +12,7 @@ from typing import Any
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import rules, tile_rules, tma_kernel, tma_space, tma_tile
+from tuner.kernels import cost, rules, tile_rules, tma_kernel, tma_space, tma_tile
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -211,5 +211,6 @@ SPEC = gemm_spec(
     default_config=default_config,
     precedence=lambda _problem, _device: -1,
     shared_bytes=shared_bytes,
+    estimate_us=functools.partial(cost.tiled, by_tma=True),
     sources=SOURCES,
 )

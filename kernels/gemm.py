@@ -54,6 +54,7 @@ def gemm_spec(
     default_config: Callable[[Problem, Device], Config],
     sources: Sequence[Any],
     shared_bytes: Callable[[Config, Problem, Device], int] | None = None,
+    estimate_us: Callable[[Config, Problem, Device], float] | None = None,
     runtime_parameters: tuple[str, ...] = ("GROUP_SIZE_M",),
     precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0,
     operation: Operation = MATMUL,
@@ -65,7 +66,7 @@ def gemm_spec(
         version: raise it when timings of the version before no longer speak for this one
             (tests/unit/test_kernel_sources.py).
         program: its launches.
-        supports, space, default_config, shared_bytes, runtime_parameters, precedence: see `KernelSpec`.
+        supports, space, default_config, shared_bytes, estimate_us, runtime_parameters, precedence: see `KernelSpec`.
         sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
         operation: the op.
     """
@@ -97,6 +98,7 @@ def gemm_spec(
         simplicity=simplicity,
         source_hash=lambda: launching.source_hash(sources),
         shared_bytes=shared_bytes,
+        estimate_us=estimate_us,
         runtime_parameters=runtime_parameters,
         precedence=precedence,
     )

@@ -10,7 +10,7 @@ import torch
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import gemv_kernel, pointer_space, rules, splitting, tile_rules
+from tuner.kernels import cost, gemv_kernel, pointer_space, rules, splitting, tile_rules
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -196,6 +196,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
+    estimate_us=cost.streamed,
     sources=sources_of(gemv_kernel, program, _static, placement, workspace),
     runtime_parameters=("SPLIT_K",),
     precedence=lambda _problem, _device: 5,

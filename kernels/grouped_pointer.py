@@ -17,7 +17,7 @@ from tuner.kernels.grouped_operands import (
     make_operands,
     reference,
 )
-from tuner.kernels.grouped_space import POINTER, default_pointer, pointer, supports_pointer
+from tuner.kernels.grouped_space import POINTER, default_pointer, estimate_us, pointer, supports_pointer
 from tuner.kernels.grouped_table import rows_of, stored, table_of
 from tuner.kernels.grouped_vendor import vendor
 from tuner.kernels.launching import TILE, Launch, compiler_options
@@ -127,6 +127,7 @@ SPEC = gemm_spec(
     space=pointer,
     default_config=default_pointer,
     shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
     sources=sources_of(
         grouped_kernel,
         pointer_tile,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.errors import ProblemError
-from tuner.kernels import pointer_default, pointer_space, rules, tile_rules, tma_space
+from tuner.kernels import cost, pointer_default, pointer_space, rules, tile_rules, tma_space
 from tuner.kernels.batched_space import config_of, of_many, share
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.grouped_operands import groups_of, is_listed
@@ -102,6 +102,13 @@ def _not_resident(config: Config, problem: Problem, device: Device) -> str | Non
 
 
 _RESIDENT = Rule("resident", "programs that wait until others end find no tile left", _not_resident)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """Microseconds of products that are all of average size."""
+    return cost.tiled(
+        config, average(problem), device, by_tma=config.kernel == TMA, products=groups_of(problem), persistent=True
+    )
 
 
 def default_pointer(problem: Problem, device: Device) -> Config:

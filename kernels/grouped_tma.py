@@ -12,7 +12,7 @@ from tuner.kernels.bmm_tma import descriptor as batch_descriptor
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.grouped_operands import GroupedOperands
 from tuner.kernels.grouped_pointer import GROUPED_MM, most_tiles, programs
-from tuner.kernels.grouped_space import TMA, default_tma, supports_tma, tma
+from tuner.kernels.grouped_space import TMA, default_tma, estimate_us, supports_tma, tma
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import placement
 from tuner.kernels.rules import next_power_of_two
@@ -80,6 +80,7 @@ SPEC = gemm_spec(
     space=tma,
     default_config=default_tma,
     shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
     sources=sources_of(
         *(grouped_kernel, grouped_tma_kernel, tma_tile, program, _static, programs, most_tiles),
         *(descriptor, batch_descriptor, placement, batched_operands.placement),

@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
 from tuner.kernel import KernelSpec
-from tuner.kernels import composite_n, padding, padding_kernel, persistent_tma, splitting, swap_ab, tma, tma_space
+from tuner.kernels import composite_n, cost, padding, padding_kernel, persistent_tma, splitting, swap_ab, tma, tma_space
 from tuner.kernels.gemm import Program, gemm_spec
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, cannot_align, make_operands, row_alignment
@@ -140,6 +141,16 @@ def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     return spec.shared_bytes(_inner(config), _seen(problem), device)
 
 
+def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    spec, _ = _PROGRAMS[str(config["INNER"])]
+    assert spec.estimate_us is not None
+    seen = _seen(problem)
+    elements = {"a": seen.m * seen.k, "b": seen.n * seen.k}
+    copied = sum(2 * elements[name] * dtypes.ITEMSIZE[seen.a_dtype] for name in elements if name in str(config["PAD"]))
+    inner_us = spec.estimate_us(_inner(config), seen, device)
+    return cost.copied(inner_us, copied, device) if copied else inner_us
+
+
 def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
     if config.get("INNER") not in _PROGRAMS:
         return f"INNER is {config.get('INNER')!r}: expected one of {', '.join(_PROGRAMS)}"
@@ -198,6 +209,7 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=_shared_bytes,
+    estimate_us=_estimate_us,
     sources=(
         *(padding_kernel, padding, program),
         *(part for module in (tma, persistent_tma, composite_n, swap_ab) for part in module.SOURCES),

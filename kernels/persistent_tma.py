@@ -10,7 +10,7 @@ from tuner import device as devices
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import pointer_space, rules, tile_rules, tma_kernel, tma_space, tma_tile
+from tuner.kernels import cost, pointer_space, rules, tile_rules, tma_kernel, tma_space, tma_tile
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
@@ -178,5 +178,6 @@ SPEC = gemm_spec(
     default_config=default_config,
     precedence=_precedence,
     shared_bytes=shared_bytes,
+    estimate_us=functools.partial(cost.tiled, by_tma=True, persistent=True),
     sources=SOURCES,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tuner.config import Config
-from tuner.kernels import pointer_kernel, pointer_tile, rules
+from tuner.kernels import cost, pointer_kernel, pointer_tile, rules
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -99,5 +99,6 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=rules.shared_bytes,
+    estimate_us=functools.partial(cost.tiled, by_tma=False),
     sources=SOURCES,
 )

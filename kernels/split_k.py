@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import pointer, pointer_space, rules, splitting, tile_rules, tma
+from tuner.kernels import cost, pointer, pointer_space, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import TILE, Launch
 from tuner.kernels.operands import Operands
@@ -130,6 +130,7 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=splitting.shared_bytes,
+    estimate_us=cost.tiled,
     sources=(*pointer.SOURCES, *tma.SOURCES),
     runtime_parameters=("SPLIT_K",),
     precedence=_precedence,

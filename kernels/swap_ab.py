@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import pointer, pointer_space, rules, splitting, tile_rules, tma
+from tuner.kernels import cost, pointer, pointer_space, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import Operands, exchanged
@@ -139,6 +139,7 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=shared_bytes,
+    estimate_us=lambda config, problem, device: cost.tiled(seen(config), exchanged(problem), device),
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
     precedence=_precedence,

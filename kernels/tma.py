@@ -9,7 +9,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.config import Config
-from tuner.kernels import tma_kernel, tma_tile
+from tuner.kernels import cost, tma_kernel, tma_tile
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import VECTOR_BYTES, Operands, is_aligned, placement
@@ -127,6 +127,7 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=shared_bytes,
+    estimate_us=functools.partial(cost.tiled, by_tma=True),
     sources=SOURCES,
     precedence=lambda _problem, device: int(not device.is_interpreter),
 )

@@ -57,6 +57,8 @@ class KernelSpec:
         source_hash: hash of the kernel's source, to notice a change nobody gave a version.
         shared_bytes: shared memory that one block of a config's binary takes, predicted, as its space's rules do; None
             where nothing is predicted.
+        estimate_us: how long a config takes, by a model, microseconds; None where there is none. It ranks configs
+            before any is compiled; nothing is decided by it.
         runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
             binary.
         precedence: how early its `default_config` is asked for where nobody tuned a problem: of all kernels that serve
@@ -80,6 +82,7 @@ class KernelSpec:
     simplicity: Callable[[Config], tuple[Any, ...]]
     source_hash: Callable[[], str]
     shared_bytes: Callable[[Config, Problem, Device], int] | None = None
+    estimate_us: Callable[[Config, Problem, Device], float] | None = None
     runtime_parameters: tuple[str, ...] = ()
     precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0
     flops: Callable[[Problem], int] = lambda problem: problem.flops

@@ -15,7 +15,7 @@ from tuner.store.store import Store
 from tuner.sweep import worker
 from tuner.sweep.report import Plan
 from tuner.sweep.run import sweep
-from tuner.sweep.search import sample
+from tuner.sweep.search import EXHAUSTIVE, RANDOM
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,7 +42,7 @@ def faulty(monkeypatch):
 
 def test_an_illegal_access_a_hang_and_a_stray_write_become_states_and_the_sweep_goes_on(faulty, store, monkeypatch):
     monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 5.0)
-    (ended,) = sweep(store, [faulty], [0], Plan()).problems
+    (ended,) = sweep(store, [faulty], [0], Plan(EXHAUSTIVE)).problems
     found = {trial.config["behaviour"]: trial.outcome for trial in store.trials()}
     assert {name: outcome.state for name, outcome in found.items()} == {
         "good": State.COMPLETE,
@@ -59,7 +59,7 @@ def test_an_illegal_access_a_hang_and_a_stray_write_become_states_and_the_sweep_
 
 def test_trials_of_a_gemm_hold_figures_resources_and_clocks(store):
     problem = Problem(1024, 1024, 1024, dtype="bfloat16", layout="nt")
-    report = sweep(store, [problem], [0], Plan(strategy=sample, trials=12))
+    report = sweep(store, [problem], [0], Plan(RANDOM, trials=12))
     (ended,) = report.problems
     assert ended.winner.vs_default >= 0.995
     assert ended.winner.vs_vendor is not None
@@ -78,8 +78,8 @@ def test_trials_of_a_gemm_hold_figures_resources_and_clocks(store):
 
 def test_a_second_sweep_measures_nothing(store):
     problem = Problem(256, 256, 256, dtype="float16")
-    first = sweep(store, [problem], [0], Plan(strategy=sample, trials=6)).problems[0]
-    second = sweep(store, [problem], [0], Plan(strategy=sample, trials=6)).problems[0]
+    first = sweep(store, [problem], [0], Plan(RANDOM, trials=6)).problems[0]
+    second = sweep(store, [problem], [0], Plan(RANDOM, trials=6)).problems[0]
     assert (second.measured, second.resumed) == (0, first.measured)
     assert second.winner == first.winner
 
@@ -87,6 +87,6 @@ def test_a_second_sweep_measures_nothing(store):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_share_a_sweep(store):
     problems = [Problem(size, 1024, 1024, dtype="bfloat16", layout="nt") for size in (256, 512, 1024, 2048)]
-    report = sweep(store, problems, [0, 1], Plan(strategy=sample, trials=24))
+    report = sweep(store, problems, [0, 1], Plan(RANDOM, trials=24))
     assert all(problem.winner is not None for problem in report.problems)
     assert len(report.problems) == 4

@@ -8,7 +8,7 @@ from tuner.records import Outcome, Resources, State
 from tuner.sweep.compile import Compiled, Failed
 from tuner.sweep.job import Job
 from tuner.sweep.measure import VENDOR
-from tuner.sweep.search import exhaustive
+from tuner.sweep.search import EXHAUSTIVE
 
 pytest.importorskip("triton")
 DEVICE = KNOWN["sm_90"]
@@ -30,7 +30,7 @@ class Pool:
 
 
 def job_of(decide, trials=None):
-    job = Job(PROBLEM, DEVICE, exhaustive, trials=trials, seed=0)
+    job = Job(PROBLEM, DEVICE, EXHAUSTIVE, trials=trials, seed=0)
     job.resume({})
     pool = Pool(decide)
     job.request(pool)
@@ -79,7 +79,8 @@ def test_configs_wait_for_their_binary_in_their_order():
 
 
 def settle(job, medians):
-    job.resume({c: Outcome(State.COMPLETE, median_us=us) for c, us in zip(job.candidates, medians, strict=False)})
+    for config, us in zip(job.candidates, medians, strict=False):
+        job.outcomes[config] = Outcome(State.COMPLETE, median_us=us)
 
 
 def test_finalists_are_the_fastest_within_five_percent_and_the_default_without_the_rejected():
@@ -94,7 +95,8 @@ def test_finalists_are_the_fastest_within_five_percent_and_the_default_without_t
 
 def test_a_default_that_failed_is_no_finalist():
     job, _ = job_of(lambda config: None, trials=2)
-    job.resume({job.default: Outcome(State.CRASHED, "x"), job.candidates[1]: Outcome(State.COMPLETE, median_us=1.0)})
+    job.outcomes[job.default] = Outcome(State.CRASHED, "x")
+    job.outcomes[job.candidates[1]] = Outcome(State.COMPLETE, median_us=1.0)
     assert job.finalists() == [job.candidates[1]]
 
 

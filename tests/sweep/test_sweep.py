@@ -17,6 +17,7 @@ from tuner.sweep import lane, run, worker
 from tuner.sweep.compile import CompilePool
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
+from tuner.sweep.search import EXHAUSTIVE
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_every_kind_of_failure_becomes_its_state_and_the_sweep_goes_on(faulty, s
     monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 0.5)
     behaviours = "good,wrong,unwritten,stray,raise,segfault,stop,hang,out_of_resources"
     problem = faulty(configs=1, behaviours=behaviours)
-    report = sweep(store, [problem], [None], Plan())
+    report = sweep(store, [problem], [None], Plan(EXHAUSTIVE))
     (ended,) = report.problems
     assert ended.winner is not None
     assert ended.winner.config["behaviour"] == "good"
@@ -68,8 +69,8 @@ def test_every_kind_of_failure_becomes_its_state_and_the_sweep_goes_on(faulty, s
 
 def test_a_second_sweep_measures_nothing_and_keeps_the_winner(faulty, store):
     problem = faulty(configs=6)
-    first = sweep(store, [problem], [None], Plan()).problems[0]
-    second = sweep(store, [problem], [None], Plan()).problems[0]
+    first = sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0]
+    second = sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0]
     assert (first.measured, first.resumed) == (6, 0)
     assert (second.measured, second.resumed) == (0, 6)
     assert second.reason == "already tuned"
@@ -79,20 +80,20 @@ def test_a_second_sweep_measures_nothing_and_keeps_the_winner(faulty, store):
 
 def test_fresh_measures_again_and_keeps_the_old_trials(faulty, store):
     problem = faulty(configs=3)
-    sweep(store, [problem], [None], Plan())
-    assert sweep(store, [problem], [None], Plan(fresh=True)).problems[0].measured == 3
+    sweep(store, [problem], [None], Plan(EXHAUSTIVE))
+    assert sweep(store, [problem], [None], Plan(EXHAUSTIVE, fresh=True)).problems[0].measured == 3
     assert len(store.trials()) == 6
     assert len(store.winners()) == 1
 
 
 def test_new_configs_are_measured_and_old_trials_kept(faulty, store):
-    sweep(store, [faulty(configs=4)], [None], Plan(trials=2))
-    ended = sweep(store, [faulty(configs=4)], [None], Plan()).problems[0]
+    sweep(store, [faulty(configs=4)], [None], Plan(EXHAUSTIVE, trials=2))
+    ended = sweep(store, [faulty(configs=4)], [None], Plan(EXHAUSTIVE)).problems[0]
     assert (ended.measured, ended.resumed) == (2, 2)
 
 
 def test_the_slow_config_loses(faulty, store):
-    ended = sweep(store, [faulty(configs=2, behaviours="slow,good")], [None], Plan()).problems[0]
+    ended = sweep(store, [faulty(configs=2, behaviours="slow,good")], [None], Plan(EXHAUSTIVE)).problems[0]
     assert ended.winner.config["behaviour"] == "good"
     assert ended.winner.vs_vendor is not None
     assert ended.winner.vs_default is not None
@@ -101,20 +102,22 @@ def test_the_slow_config_loses(faulty, store):
 def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faulty, store):
     stop = threading.Event()
     problem = faulty(configs=8, sleep_ms=20)
-    first = sweep(store, [problem, faulty(configs=2)], [None], Plan(), observer=Interrupting(3, stop.set), stop=stop)
+    first = sweep(
+        store, [problem, faulty(configs=2)], [None], Plan(EXHAUSTIVE), observer=Interrupting(3, stop.set), stop=stop
+    )
     assert first.interrupted
     assert [str(p) for p in first.untried] == [str(faulty(configs=2))]
     kept = len(store.trials())
     assert 3 <= kept < 8
     assert store.runs()[-1].status == "INTERRUPTED"
-    second = sweep(store, [problem], [None], Plan()).problems[0]
+    second = sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0]
     assert second.resumed == kept
     assert second.measured == 8 - kept
 
 
 def test_a_spent_time_budget_decides_on_what_there_is(faulty, store):
     problem = faulty(configs=200, sleep_ms=30)
-    report = sweep(store, [problem, faulty(configs=3)], [None], Plan(time_budget_s=3.0))
+    report = sweep(store, [problem, faulty(configs=3)], [None], Plan(EXHAUSTIVE, time_budget_s=3.0))
     assert report.problems[0].winner is not None
     assert report.problems[0].measured < 200
     assert len(report.untried) == 1
@@ -127,7 +130,7 @@ def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):
         for pid in children_of(os.getpid(), "spawn_main"):
             os.kill(pid, signal.SIGKILL)
 
-    ended = sweep(store, [problem], [None], Plan(), observer=Interrupting(4, kill_worker)).problems[0]
+    ended = sweep(store, [problem], [None], Plan(EXHAUSTIVE), observer=Interrupting(4, kill_worker)).problems[0]
     assert ended.winner is not None
     assert ended.states[State.COMPLETE] + ended.states[State.CRASHED] == 12
     assert ended.states[State.CRASHED] <= 1
@@ -135,13 +138,13 @@ def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):
 
 def test_a_crash_is_tried_once_more_by_the_next_sweep_and_then_known(faulty, store):
     problem = faulty(configs=1, behaviours="good,segfault")
-    measured = [sweep(store, [problem], [None], Plan()).problems[0].measured for _ in range(3)]
+    measured = [sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].measured for _ in range(3)]
     assert measured == [2, 1, 0]
 
 
 def test_a_default_that_kills_its_worker_costs_neither_its_problem_nor_the_next_one(faulty, store):
     deadly = faulty(configs=3, behaviours="good,segfault", default="segfault")
-    report = sweep(store, [deadly, faulty(configs=2)], [None], Plan())
+    report = sweep(store, [deadly, faulty(configs=2)], [None], Plan(EXHAUSTIVE))
     first, second = report.problems
     assert first.winner.config["behaviour"] == "good"
     assert first.winner.vs_default is None
@@ -150,7 +153,7 @@ def test_a_default_that_kills_its_worker_costs_neither_its_problem_nor_the_next_
 
 def test_a_problem_whose_every_config_fails_is_reported_and_the_next_one_is_tuned(faulty, store):
     failing = faulty(configs=2, behaviours="raise", default="raise")
-    first, second = sweep(store, [failing, faulty(configs=2)], [None], Plan()).problems
+    first, second = sweep(store, [failing, faulty(configs=2)], [None], Plan(EXHAUSTIVE)).problems
     assert (first.winner, first.reason) == (None, "no config worked")
     assert second.winner is not None
     assert second.states[State.COMPLETE] == 2
@@ -158,13 +161,13 @@ def test_a_problem_whose_every_config_fails_is_reported_and_the_next_one_is_tune
 
 def test_trials_that_came_after_the_decision_are_heard(faulty, store):
     problem = faulty(configs=6, behaviours="good,slow", default="slow", sleep_ms=20)
-    first = sweep(store, [problem], [None], Plan(trials=1)).problems[0]
+    first = sweep(store, [problem], [None], Plan(EXHAUSTIVE, trials=1)).problems[0]
     assert first.winner.config["behaviour"] == "slow"
     time.sleep(1.1)  # decisions are dated to the second
     stop = threading.Event()
-    interrupted = sweep(store, [problem], [None], Plan(), observer=Interrupting(11, stop.set), stop=stop)
+    interrupted = sweep(store, [problem], [None], Plan(EXHAUSTIVE), observer=Interrupting(11, stop.set), stop=stop)
     assert interrupted.interrupted
-    last = sweep(store, [problem], [None], Plan()).problems[0]
+    last = sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0]
     assert last.measured == 0
     assert last.winner.config["behaviour"] == "good"
 
@@ -177,7 +180,7 @@ def test_a_stopped_worker_is_replaced_and_the_sweep_ends(faulty, store, monkeypa
         for pid in children_of(os.getpid(), "spawn_main"):
             os.kill(pid, signal.SIGSTOP)
 
-    ended = sweep(store, [problem], [None], Plan(), observer=Interrupting(4, stop_worker)).problems[0]
+    ended = sweep(store, [problem], [None], Plan(EXHAUSTIVE), observer=Interrupting(4, stop_worker)).problems[0]
     assert ended.winner is not None
     assert ended.states[State.COMPLETE] + ended.states[State.TIMEOUT] == 12
 
@@ -187,21 +190,21 @@ def test_a_worker_that_cannot_start_is_one_clear_error(faulty, store, monkeypatc
 
     monkeypatch.setattr(worker, "serve", die_at_once)
     with pytest.raises(SweepError, match=r"did not start: worker died with exit code 3: libcuda\.so\.1: cannot open"):
-        sweep(store, [Problem(16, 16, 16)], [None], Plan())
+        sweep(store, [Problem(16, 16, 16)], [None], Plan(EXHAUSTIVE))
 
 
 def test_a_machine_where_every_worker_dies_ends_the_sweep_and_keeps_the_trials(faulty, store, monkeypatch):
     monkeypatch.setattr(lane, "DEATHS_IN_A_ROW", 2)
     problems = [faulty(configs=count, behaviours="segfault", default="segfault") for count in (5, 6, 7)]
     with pytest.raises(SweepError, match=r"2 workers died in a row: worker died with signal SIGSEGV.*tuner doctor"):
-        sweep(store, problems, [None], Plan())
+        sweep(store, problems, [None], Plan(EXHAUSTIVE))
     assert store.runs()[-1].status == "FAILED"
     assert [trial.outcome.state for trial in store.trials()] == [State.CRASHED] * 4
 
 
 def test_a_problem_no_kernel_serves_is_reported_and_the_others_are_tuned(faulty, store):
     unknown = Problem(16, 16, 16, op="unheard_of")
-    report = sweep(store, [unknown, faulty(configs=1)], [None], Plan())
+    report = sweep(store, [unknown, faulty(configs=1)], [None], Plan(EXHAUSTIVE))
     assert report.problems[0].winner is None
     assert "no kernel serves" in report.problems[0].reason
     assert report.problems[1].winner is not None
@@ -209,17 +212,9 @@ def test_a_problem_no_kernel_serves_is_reported_and_the_others_are_tuned(faulty,
 
 def test_a_forecast_writes_nothing(faulty, tmp_path):
     location = str(tmp_path / "none.db")
-    (forecast_,) = forecast(location, [faulty(configs=5)], None, Plan(trials=3))
+    (forecast_,) = forecast(location, [faulty(configs=5)], None, Plan(EXHAUSTIVE, trials=3))
     assert (forecast_.considered, forecast_.to_try, forecast_.known) == (5, 3, 0)
     assert not (tmp_path / "none.db").exists()
-
-
-def test_random_draws_the_same_configs_for_the_same_seed(faulty, store):
-    from tuner.sweep.search import sample
-
-    configs = list(range(100))
-    assert sample(configs, 10, 1) == sample(configs, 10, 1) != sample(configs, 10, 2)
-    assert len(set(sample(configs, 200, 1))) == 100
 
 
 def children_of(parent, marker):
@@ -238,7 +233,7 @@ def test_a_sweep_with_compilers_that_fail_records_their_states_and_goes_on(fault
     monkeypatch.setattr(run, "_pool_for", lambda device: CompilePool(KNOWN["sm_90"], workers=2, time_limit_s=4))
     kinds = "good,raise,segfault,hang,big"
     problems = [faulty(configs=1, behaviours=kinds, compiled=True), faulty(configs=2, behaviours="good")]
-    first, second = sweep(store, problems, [None], Plan()).problems
+    first, second = sweep(store, problems, [None], Plan(EXHAUSTIVE)).problems
     found = {t.config["behaviour"]: t.outcome for t in store.trials() if t.problem == problems[0]}
     assert {name: outcome.state for name, outcome in found.items()} == {
         "good": State.COMPLETE,
@@ -262,10 +257,10 @@ def test_a_second_sweep_into_the_same_file_is_refused_while_the_first_runs(fault
             Store.open(store.location) as other,
             pytest.raises(StoreError, match="another `tuner run` is writing") as e,
         ):
-            sweep(other, [faulty(configs=1)], [None], Plan())
+            sweep(other, [faulty(configs=1)], [None], Plan(EXHAUSTIVE))
         refusals.append(e)
 
-    ended = sweep(store, [faulty(configs=2)], [None], Plan(), observer=Interrupting(1, sweep_too)).problems[0]
+    ended = sweep(store, [faulty(configs=2)], [None], Plan(EXHAUSTIVE), observer=Interrupting(1, sweep_too)).problems[0]
     assert len(refusals) == 1
     assert ended.winner is not None
     assert len(store.runs()) == 1

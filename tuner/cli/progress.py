@@ -55,13 +55,13 @@ class Progress(Observer):
         """Add a bar."""
         where = "" if gpu is None else f" cuda:{gpu}"
         self._tasks[job.problem] = self._bar.add_task(
-            f"{job.problem}{where}", total=len(job.candidates), completed=len(job.outcomes), best=""
+            f"{job.problem}{where}", total=job.most, completed=len(job.outcomes), best=""
         )
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
         """Advance the bar."""
         best = "" if job.best_us is None else f"best {job.best_us:.2f} us"
-        self._bar.update(self._tasks[job.problem], completed=len(job.outcomes), best=best)
+        self._bar.update(self._tasks[job.problem], total=job.most, completed=len(job.outcomes), best=best)
 
     def problem_ended(self, report: ProblemReport) -> None:
         """Replace the bar by one line."""
@@ -85,9 +85,13 @@ def problem_line(report: ProblemReport) -> str:
         for name, ratio in (("default", winner.vs_default), ("vendor", winner.vs_vendor))
         if ratio is not None
     )
-    trials = f"{report.measured} trials in {report.seconds:.1f} s"
+    trials = f"{report.measured} of {report.considered} configs in {report.seconds:.1f} s"
     if report.resumed:
         trials += f", {report.resumed} known"
+    if report.binaries:
+        trials += f", {report.binaries} binaries"
+    if report.stopped:
+        trials += f"; {report.stopped}"
     tail = report.reason or trials
     return f"{report.problem}: {winner.config.label}, {winner.median_us:.2f} us{ratios} ({tail})"
 
@@ -126,6 +130,8 @@ def report_json(report: Report) -> dict[str, Any]:
                 "considered": problem.considered,
                 "measured": problem.measured,
                 "resumed": problem.resumed,
+                "binaries": problem.binaries,
+                "stopped": problem.stopped,
                 "states": {str(state): count for state, count in sorted(problem.states.items())},
                 "best_us": problem.best_us,
                 "seconds": round(problem.seconds, 3),

@@ -47,14 +47,14 @@ class Duration(click.ParamType[float]):
 @scaling_option
 @click.option(
     "--strategy",
-    type=click.Choice(["exhaustive", "random"]),
-    default="exhaustive",
+    type=click.Choice(["race", "exhaustive", "random"]),
+    default="race",
     show_default=True,
-    help="Which configs.",
+    help="Which configs: the likely ones, all, or a sample.",
 )
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
 @click.option("--time-budget", type=Duration(), metavar="60s", help="Begin no trial after this long.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --strategy random.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of random choices.")
 @click.option(
     "--device",
     default="auto",
@@ -119,7 +119,7 @@ def _dry_run(problems: Sequence[Problem], gpus: Sequence[int | None], plan: Plan
 
 def _plan(options: dict[str, Any]) -> Plan:
     from tuner.sweep.report import Plan
-    from tuner.sweep.search import STRATEGIES
+    from tuner.sweep.strategies import STRATEGIES
 
     return Plan(
         strategy=STRATEGIES[options["strategy"]],

@@ -29,7 +29,7 @@ class Timer(Protocol):
     """What measuring needs of a device.
 
     Attributes:
-        search_rounds: replays of a config in the search.
+        search_rounds: replays of a config in the search at most.
         final_rounds: paired rounds of the finals.
         max_final_rounds: rounds of those that may still be ties.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tuner import registry
 from tuner.config import Config
@@ -12,26 +12,36 @@ from tuner.device import Device
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.records import KernelVersion, Outcome, State, Verdict
-from tuner.sweep import finals
+from tuner.sweep import finals, portfolio
 from tuner.sweep.compile import CompilePool, CompileResult, Failed
 from tuner.sweep.measure import VENDOR
-from tuner.sweep.search import Strategy
-
-FINALISTS = 10
-MARGIN = 1.05
-"""Configs this close to the fastest trial enter the finals: single replays of one config differ by a few percent."""
+from tuner.sweep.search import Field, Strategy
 
 
 class Job:
     """The search for one problem's winner."""
 
-    def __init__(self, problem: Problem, device: Device, strategy: Strategy, *, trials: int | None, seed: int) -> None:
-        """List the problem's candidates, the default config first.
+    def __init__(
+        self,
+        problem: Problem,
+        device: Device,
+        strategy: Strategy,
+        *,
+        trials: int | None,
+        seed: int,
+        nearby: Callable[[], Sequence[Config]] = tuple,
+    ) -> None:
+        """List what may be tried; nothing is proposed yet.
+
+        Args:
+            problem, device: what is tuned, and where.
+            strategy: picks the configs.
+            trials, seed, nearby: see `tuner.sweep.search.Field`.
 
         Raises:
             KernelError: no kernel serves the problem on this device.
         """
-        self.problem, self.device = problem, device
+        self.problem, self.device, self.strategy = problem, device, strategy
         self.specs: dict[str, KernelSpec] = {spec.name: spec for spec in registry.serving(problem, device)}
         self._versions = {
             name: KernelVersion(spec.op, name, spec.version, spec.source_hash()) for name, spec in self.specs.items()
@@ -41,13 +51,27 @@ class Job:
         self.default = spaces[default.kernel].canonicalize(default)
         everything = [config for space in spaces.values() for config in space.configs()]
         self.considered = len(everything)
-        chosen = strategy(everything, trials, seed)
-        self.candidates = list(dict.fromkeys([self.default, *chosen]))[:trials]
+        field = Field(
+            problem,
+            device,
+            self.specs,
+            everything,
+            self.default,
+            trials=trials,
+            seed=seed,
+            nearby=nearby,
+            portfolio=portfolio.configs(device.arch),
+        )
+        self._search = strategy.start(field)
+        self.candidates: list[Config] = []
         self.outcomes: dict[Config, Outcome] = {}
         self.rejected: dict[str, str] = {}
         self.measured = self.resumed = 0
+        self._known: Mapping[Config, Outcome] = {}
+        self._stopped = ""
         self._begun: float | None = None
         self._todo: deque[Config] = deque()
+        self._flying = 0
         self._keys: dict[Config, str] = {}
         self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
 
@@ -71,8 +95,23 @@ class Job:
 
     @property
     def searching(self) -> bool:
-        """Whether candidates are left to measure."""
+        """Whether candidates are left to measure, of those proposed so far."""
         return bool(self._todo)
+
+    @property
+    def most(self) -> int:
+        """How many configs the search will propose at most."""
+        return max(self._search.most, len(self.candidates))
+
+    @property
+    def binaries(self) -> int:
+        """How many binaries were asked for on this problem's behalf."""
+        return len(set(self._keys.values()))
+
+    @property
+    def stopped(self) -> str:
+        """Why the search ended, in words; "" while it goes on."""
+        return self._stopped or self._search.stopped
 
     @property
     def best_us(self) -> float | None:
@@ -85,16 +124,36 @@ class Job:
         return Counter(outcome.state for outcome in self.outcomes.values())
 
     def resume(self, settled: Mapping[Config, Outcome]) -> None:
-        """Take over trials of earlier runs; the rest of the candidates is what is left to do."""
-        self.outcomes = {config: settled[config] for config in self.candidates if config in settled}
-        self.resumed = len(self.outcomes)
-        self._todo = deque(config for config in self.candidates if config not in settled)
+        """Begin the search; trials of earlier runs among what it proposes are taken over."""
+        self._known = settled
+        self._advance()
 
     def request(self, pool: CompilePool) -> None:
-        """Ask for the binaries of everything that is left."""
+        """Ask for the binaries of everything that is left, and, if compilers are idle, of what may come next."""
         for config in self._todo:
-            if config not in self._keys:
-                self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config)
+            self._ask(config, pool)
+        for config in self._search.reserve():
+            if pool.waiting >= pool.workers:
+                break
+            self._ask(config, pool)
+
+    def _ask(self, config: Config, pool: CompilePool) -> None:
+        if config not in self._keys:
+            self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config)
+
+    def _advance(self) -> None:
+        """Have the search propose more, once it knows how all that it proposed fared."""
+        while not self._todo and not self._flying and not self._stopped:
+            wave = self._search.propose({**self._known, **self.outcomes})
+            if not wave:
+                self._stopped = self._search.stopped
+            for config in wave:
+                self.candidates.append(config)
+                if config in self._known:
+                    self.outcomes[config] = self._known[config]
+                    self.resumed += 1
+                else:
+                    self._todo.append(config)
 
     def take(self, limit: int, pool: CompilePool | None) -> tuple[list[Config], list[tuple[Config, Outcome]]]:
         """Configs to measure now, at most `limit`, and those whose compile already decided them.
@@ -103,6 +162,9 @@ class Job:
             limit: configs of one batch.
             pool: where the binaries come from, None under the interpreter.
         """
+        self._advance()
+        if pool is not None:
+            self.request(pool)
         batch: list[Config] = []
         decided: list[tuple[Config, Outcome]] = []
         waiting: list[Config] = []
@@ -116,6 +178,7 @@ class Job:
             else:
                 batch.append(config)
         self._todo.extendleft(reversed(waiting))
+        self._flying += len(batch) + len(decided)
         return batch, decided
 
     def key(self, config: Config) -> str:
@@ -125,15 +188,18 @@ class Job:
     def put_back(self, configs: Sequence[Config]) -> None:
         """Have configs measured after all, whose worker died before it came to them."""
         self._todo.extendleft(reversed(configs))
+        self._flying -= len(configs)
 
     def finish(self, config: Config, outcome: Outcome) -> None:
         """Take note of a config's outcome."""
         self.outcomes[config] = outcome
         self.measured += 1
+        self._flying -= 1
 
     def abandon(self) -> None:
         """Leave the rest of the candidates untried, but for the default config: the time is up."""
         self._todo = deque(config for config in self._todo if config == self.default)
+        self._stopped = "the time budget is spent"
 
     def finalists(self) -> list[Config]:
         """Who plays the finals: the fastest trials, as far as they are close, and the default config.
@@ -145,7 +211,9 @@ class Job:
             for config, outcome in self.outcomes.items()
             if outcome.state is State.COMPLETE and outcome.median_us is not None and config.digest not in self.rejected
         )
-        near = [config for median_us, config in complete if median_us <= MARGIN * complete[0][0]][:FINALISTS]
+        margin = self.strategy.margin
+        near = [config for median_us, config in complete if median_us <= margin * complete[0][0]]
+        near = near[: self.strategy.finalists]
         if self.default not in near and any(config == self.default for _, config in complete):
             near.append(self.default)
         return near

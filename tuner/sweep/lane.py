@@ -147,7 +147,7 @@ class Lane:
             self._finish(config, outcome)
         if batch:
             self._flying = batch
-            self._ask(Measure(tuple(batch)))
+            self._ask(Measure(tuple(batch), job.strategy.drop))
         elif not job.searching:
             self.phase = Phase.FINALS
 
@@ -174,9 +174,8 @@ class Lane:
         if isinstance(reply, Hello):
             self._greeted = True
         elif isinstance(reply, Ready):
-            assert self.job is not None
             self._ready = True
-            self.phase = Phase.SEARCHING if self.job.searching else Phase.FINALS
+            self.phase = Phase.SEARCHING
         elif isinstance(reply, Refused):
             if not self._greeted:
                 raise SweepError(f"a new worker found its device gone: {reply.message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +19,6 @@ from tuner.sweep.bench import Timer
 from tuner.sweep.clocks import Clocks, Reading
 
 VENDOR = "vendor"
-LOSER = 1.5
-"""A config this much slower than the best one is not replayed again: its place in the order is clear."""
 _FINAL_SEED = 1_000_003
 _REPEATS = 2
 
@@ -66,13 +65,15 @@ class Measurement:
         self._best_us = float("inf")
 
     def search(
-        self, configs: Sequence[Config], beat: Callable[[Config | None], None]
+        self, configs: Sequence[Config], beat: Callable[[Config | None], None], *, drop: Sequence[float]
     ) -> Iterator[tuple[Config, Outcome]]:
         """Measure configs by single replays in rotation; yields each with its outcome, failures first.
 
         Args:
             configs: of any kernels of the op.
             beat: told of each config before the device is touched for it, of None before all are replayed.
+            drop: each is replayed once, and after that, for each factor in turn, again if it is within that factor of
+                the fastest so far.
 
         Raises:
             PoisonedError: a config lost the CUDA context; the rest of `configs` has no outcome.
@@ -86,7 +87,7 @@ class Measurement:
             else:
                 entrants.append(entrant)
         beat(None)
-        reading = self._rotate(entrants)
+        reading = self._rotate(entrants, drop)
         for entrant in entrants:
             yield entrant.config, _complete(entrant, reading)
 
@@ -161,11 +162,11 @@ class Measurement:
             return Outcome(State.WRONG_RESULT, found.failure, error=found.error)
         return found.error
 
-    def _rotate(self, entrants: list[_Entrant]) -> Reading:
+    def _rotate(self, entrants: list[_Entrant], drop: Sequence[float]) -> Reading:
         reading = Reading()
         throttle = 0
-        for _ in range(self._timer.search_rounds):
-            near = [e for e in entrants if not e.samples or min(e.samples) <= LOSER * self._best_us]
+        for factor in (math.inf, *drop)[: self._timer.search_rounds]:
+            near = [e for e in entrants if not e.samples or min(e.samples) <= factor * self._best_us]
             for _repeat in range(1 + _REPEATS):
                 figures = self._timer.fire([entrant.shot for entrant in near])
                 reading = self._clocks.read()

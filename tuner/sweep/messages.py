@@ -19,9 +19,15 @@ class SetProblem:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """To the worker: measure configs of the problem, each in rotation. Answered by `Result`s, then `Idle`."""
+    """To the worker: measure configs of the problem, each in rotation. Answered by `Result`s, then `Idle`.
+
+    Attributes:
+        configs: what to measure.
+        drop: see `tuner.sweep.search.Strategy`.
+    """
 
     configs: tuple[Config, ...]
+    drop: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

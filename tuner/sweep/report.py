@@ -11,7 +11,8 @@ from tuner.device import Device, Environment
 from tuner.problem import Problem
 from tuner.records import Outcome, State, Winner
 from tuner.sweep.job import Job
-from tuner.sweep.search import Strategy, exhaustive
+from tuner.sweep.race import RACE
+from tuner.sweep.search import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Plan:
         seed: of random choices.
     """
 
-    strategy: Strategy = exhaustive
+    strategy: Strategy = RACE
     trials: int | None = None
     time_budget_s: float | None = None
     fresh: bool = False
@@ -44,6 +45,8 @@ class ProblemReport:
         considered: configs of the search space.
         measured: trials of this sweep.
         resumed: trials of earlier runs taken over.
+        binaries: asked for on its behalf; problems of a class share them.
+        stopped: why the search ended; "" where there was none.
         states: trials by state, both kinds.
         best_us: median of the fastest trial, None without one; it has not been through the finals.
         seconds: wall time.
@@ -55,6 +58,8 @@ class ProblemReport:
     considered: int = 0
     measured: int = 0
     resumed: int = 0
+    binaries: int = 0
+    stopped: str = ""
     states: Counter[State] = field(default_factory=Counter)
     best_us: float | None = None
     seconds: float = 0.0
@@ -81,7 +86,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a sweep would do for one problem: `to_try` of its `considered` configs, beside the `known` ones."""
+    """What a sweep would do for one problem: try `to_try` of its `considered` configs at most, beside `known` ones."""
 
     problem: Problem
     default: Config | None

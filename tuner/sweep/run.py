@@ -22,11 +22,14 @@ from tuner.store.store import Run, RunStatus, Store
 from tuner.sweep.compile import CompilePool, start_fork_server
 from tuner.sweep.job import Job
 from tuner.sweep.lane import Lane, Phase
+from tuner.sweep.neighbours import nearest
 from tuner.sweep.report import Forecast, Observer, Plan, ProblemReport, Report
 
 COMMIT_S = 0.5
 """A trial is committed this long after it ended at the latest."""
 _POLL_S = 0.02
+_AHEAD = 4
+"""Problems whose binaries are asked for before a GPU is free for them, at most."""
 _ABSENCE_S = 2.0
 """A loop away for longer was stopped (Ctrl-Z) or waited for a lock: its workers' silence meanwhile means nothing."""
 
@@ -124,7 +127,28 @@ def _forecast(problem: Problem, device: Device, environment: Environment, plan: 
         return Forecast(problem, None, 0, 0, 0, str(e))
     known = store.settled(device, environment, problem, job.kernels) if store else {}
     job.resume(known)
-    return Forecast(problem, job.default, job.considered, len(job.candidates) - job.resumed, job.resumed)
+    done = store is not None and _decided(store, device, environment, job) is not None
+    return Forecast(problem, job.default, job.considered, 0 if done else job.most - job.resumed, job.resumed)
+
+
+def _decided(store: Store, device: Device, environment: Environment, job: Job) -> Winner | None:
+    """The winner after which nothing is left to do for a job, if there is one."""
+    if job.searching and job.strategy.revisits:
+        return None
+    winner = _standing_winner(store, device, environment, job)
+    if winner is None:
+        return None
+    # Trials after the decision are of a run that did not get to its finals.
+    newest = store.newest_trial_at(device, environment, job.problem)
+    return winner if newest is None or newest <= winner.decided_at else None
+
+
+def _standing_winner(store: Store, device: Device, environment: Environment, job: Job) -> Winner | None:
+    """A problem's winner, if it was decided by today's protocol and kernels."""
+    winner = store.winner(device, environment, job.problem)
+    if winner is None or winner.protocol != PROTOCOL or winner.config.kernel not in job.specs:
+        return None
+    return winner if winner.kernel_version == job.specs[winner.config.kernel].version else None
 
 
 def _meet(lanes: Sequence[Lane]) -> tuple[Device, Environment]:
@@ -155,6 +179,7 @@ class _Loop:
         self._trials: list[Trial] = []
         self._committed = self._listened = time.monotonic()
         self._ahead: deque[Job] = deque()
+        self._winners = store.winners(device_slug=report.device.slug)
         for lane in lanes:
             lane.pool, lane.record = pool, self._note
 
@@ -200,9 +225,8 @@ class _Loop:
             job = self._ahead.popleft() if self._ahead else self._prepare(todo.popleft())
             if job is None:
                 continue
-            winner = None if job.searching or self._plan.fresh else self._standing_winner(job)
-            if winner is not None and self._is_overtaken(job, winner):
-                winner = None
+            place = (self._report.device, self._report.environment)
+            winner = None if self._plan.fresh else _decided(self._store, *place, job)
             if winner is None:
                 return job
             self._end(_report(job, winner, "already tuned"))
@@ -212,7 +236,14 @@ class _Loop:
         """The job of a problem with its binaries asked for; None when no kernel serves it."""
         plan = self._plan
         try:
-            job = Job(problem, self._report.device, plan.strategy, trials=plan.trials, seed=plan.seed)
+            job = Job(
+                problem,
+                self._report.device,
+                plan.strategy,
+                trials=plan.trials,
+                seed=plan.seed,
+                nearby=lambda: nearest(problem, self._winners, self._report.device.sm_count),
+            )
         except KernelError as e:
             self._end(ProblemReport(problem, None, str(e)))
             return None
@@ -230,7 +261,9 @@ class _Loop:
         """Keep the compilers fed while the GPU measures: the next problem's binaries before this one is done."""
         if self._pool is not None:
             self._pool.mend()
-        if self._pool is not None and todo and self._pool.waiting < 2 * self._pool.workers and len(self._ahead) < 2:
+        if self._pool is None or not todo:
+            return
+        if self._pool.waiting < 2 * self._pool.workers and len(self._ahead) < _AHEAD:
             job = self._prepare(todo.popleft())
             if job is not None:
                 self._ahead.append(job)
@@ -248,18 +281,10 @@ class _Loop:
             self._store.decide(self._run, job.problem, job.version(lane.verdict.config), lane.verdict)
             reason = ""
         # Where these finals decided nothing, an earlier run's winner stands.
-        self._end(_report(job, self._standing_winner(job), reason))
-
-    def _standing_winner(self, job: Job) -> Winner | None:
-        winner = self._store.winner(self._report.device, self._report.environment, job.problem)
-        if winner is None or winner.protocol != PROTOCOL or winner.config.kernel not in job.specs:
-            return None
-        return winner if winner.kernel_version == job.specs[winner.config.kernel].version else None
-
-    def _is_overtaken(self, job: Job, winner: Winner) -> bool:
-        """Whether trials came after the decision, of a run that did not get to its finals."""
-        newest = self._store.newest_trial_at(self._report.device, self._report.environment, job.problem)
-        return newest is not None and newest > winner.decided_at
+        winner = _standing_winner(self._store, self._report.device, self._report.environment, job)
+        if winner is not None:
+            self._winners.append(winner)
+        self._end(_report(job, winner, reason))
 
     def _end(self, report: ProblemReport) -> None:
         self._report.problems.append(report)
@@ -285,6 +310,8 @@ def _report(job: Job, winner: Winner | None, reason: str) -> ProblemReport:
         considered=job.considered,
         measured=job.measured,
         resumed=job.resumed,
+        binaries=job.binaries,
+        stopped=job.stopped,
         states=job.states,
         best_us=job.best_us,
         seconds=job.seconds,

@@ -3,24 +3,139 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from tuner.config import Config
-
-Strategy = Callable[[Sequence[Config], int | None, int], list[Config]]
-"""From every config of a problem, a budget of trials (None: no limit) and a seed, to the configs to try, in order."""
-
-
-def exhaustive(configs: Sequence[Config], trials: int | None, seed: int) -> list[Config]:  # noqa: ARG001
-    """Every config, in canonical order; a budget takes the first ones."""
-    return list(configs[:trials])
+from tuner.device import Device
+from tuner.kernel import KernelSpec
+from tuner.problem import Problem
+from tuner.records import Outcome
 
 
-def sample(configs: Sequence[Config], trials: int | None, seed: int) -> list[Config]:
-    """Configs drawn without replacement, the same ones for the same seed."""
-    count = len(configs) if trials is None else min(trials, len(configs))
-    return random.Random(seed).sample(list(configs), count)
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What a search may choose from.
+
+    Attributes:
+        problem, device: what is tuned, and where.
+        specs: the kernels that serve it, by name.
+        configs: every config of their search spaces, in canonical order.
+        default: the config of a problem nobody tuned; always tried.
+        trials: configs to try at most, None for no limit.
+        seed: of random choices.
+        nearby: winners of problems like this one, nearest first; asked again whenever a search wants them, for other
+            problems may have been decided meanwhile.
+        portfolio: see `tuner.sweep.portfolio`.
+    """
+
+    problem: Problem
+    device: Device
+    specs: Mapping[str, KernelSpec]
+    configs: Sequence[Config]
+    default: Config
+    trials: int | None = None
+    seed: int = 0
+    nearby: Callable[[], Sequence[Config]] = tuple
+    portfolio: Sequence[Config] = ()
+
+    @property
+    def budget(self) -> int:
+        """How many configs may be tried."""
+        return len(self.configs) + 1 if self.trials is None else self.trials
 
 
-STRATEGIES: dict[str, Strategy] = {"exhaustive": exhaustive, "random": sample}
-"""By the name `--strategy` takes."""
+class Search(Protocol):
+    """The search for one problem's winner: asked for configs, told how they fared."""
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing more came, in words; "" before."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """How many configs it will propose at most."""
+        ...
+
+    def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:
+        """Configs to try next, the most promising first; none ends the search.
+
+        Those whose outcome an earlier run knows may be among them: they cost nothing, and take part in the finals.
+
+        Args:
+            outcomes: of every config proposed so far, and of all trials known from earlier runs.
+        """
+        ...
+
+    def reserve(self) -> Sequence[Config]:
+        """Configs that may be proposed next, worth compiling while there is nothing better to compile."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How problems are searched, and how many of the leaders the finals see.
+
+    Attributes:
+        name: as `--strategy` takes it.
+        start: begins one problem's search.
+        drop: after each replay of a config, it is replayed again when it is within this factor of the fastest.
+        finalists: configs in the finals at most, the default config beside them.
+        margin: only configs within this factor of the fastest trial are finalists: single replays of one config differ
+            by a few percent.
+        revisits: whether a problem that has a standing winner is searched again, for what was not tried.
+    """
+
+    name: str
+    start: Callable[[Field], Search]
+    drop: tuple[float, ...] = (1.5, 1.5)
+    finalists: int = 10
+    margin: float = 1.05
+    revisits: bool = True
+
+
+@dataclass(slots=True)
+class Listed:
+    """A search whose configs are known from the start."""
+
+    configs: Sequence[Config]
+    exhausted: str
+    stopped: str = field(default="", init=False)
+
+    def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:  # noqa: ARG002
+        """All of them, once."""
+        if self.stopped:
+            return ()
+        self.stopped = self.exhausted
+        return self.configs
+
+    @property
+    def most(self) -> int:
+        """All of them."""
+        return len(self.configs)
+
+    def reserve(self) -> Sequence[Config]:
+        """Nothing: all are proposed at once."""
+        return ()
+
+
+def _exhaustive(field: Field) -> Search:
+    # In canonical order; a budget takes the first ones.
+    return _listed(field, field.configs)
+
+
+def _random(field: Field) -> Search:
+    count = min(field.budget, len(field.configs))
+    return _listed(field, random.Random(field.seed).sample(list(field.configs), count))
+
+
+def _listed(field: Field, configs: Sequence[Config]) -> Search:
+    chosen = list(dict.fromkeys([field.default, *configs]))[: field.budget]
+    whole = len(chosen) >= len(field.configs)
+    return Listed(chosen, "every config was tried" if whole else f"its {len(chosen)} trials are spent")
+
+
+EXHAUSTIVE = Strategy("exhaustive", _exhaustive)
+RANDOM = Strategy("random", _random)

@@ -85,7 +85,7 @@ class _Bench:
             if isinstance(request, SetProblem):
                 connection.send(self._set_problem(request))
             elif isinstance(request, Measure):
-                for config, outcome in self.measurement.search(request.configs, beat):
+                for config, outcome in self.measurement.search(request.configs, beat, drop=request.drop):
                     connection.send(Result(config, outcome))
                 connection.send(Idle())
             elif isinstance(request, PlayFinals):
