@@ -1,12 +1,12 @@
 """Replays strategies of `tuner run` on recorded landscapes: how close they come, and what that costs the GPU.
 
-    python benchmarks/search_replay.py --out benchmarks/results/search-replay-h200.json --plot benchmarks/results/search-replay-h200.png
+    python benchmarks/search_replay.py --held-out --out RESULT.json --plot RESULT.png
 
 The search is the product's own code; only the measuring is replaced, by draws from what was recorded
-(benchmarks/landscapes.py). A trial costs what entering a config took on that problem (launch, check, capture) and what its
-replays take; the finals cost their rounds. Optuna's TPE and random draws see the same trials at the same price, the
-default first, as they would be used: the best of n trials after one round of finals. Problems of suites/held-out.csv were
-not replayed until the search was done.
+(benchmarks/landscapes.py). A trial costs what entering a config took on that problem (launch, check, capture) and what
+its replays take; the finals cost their rounds. Optuna's TPE and random draws see the same trials at the same price, the
+default first, as they would be used: the best of n trials after one round of finals. Problems of suites/held-out.csv
+were not replayed until the search was done; no portfolio holds a problem's own winner for that reason.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Course:
         default = registry.default_config(land.problem, H200)
         self.default = spaces[default.kernel].canonicalize(default)
         self.configs = [config for space in spaces.values() for config in space.configs()]
-        self.portfolio = cover(others)
+        self.portfolio = [config for config, _ in covering(others)]
 
     def field(self, *, trials, seed, winners=()):
         """The field, with the winners of problems that were decided before."""
@@ -160,13 +160,16 @@ class Course:
         )
 
 
-def cover(lands, *, within=1.02, most=12):
+def covering(lands, *, within=1.02, most=24):
     """Greedy set cover: configs that are within `within` of the best on the most problems not yet covered.
 
     Args:
         lands: recorded problems.
         within: of the best: what counts as covered.
         most: configs at most.
+
+    Returns:
+        Each config, and the numbers of the problems that it is the first to cover.
     """
     covers = defaultdict(set)
     for number, land in enumerate(lands):
@@ -180,7 +183,7 @@ def cover(lands, *, within=1.02, most=12):
             break
         chosen.append((config, sorted(covers[config] & open_)))
         open_ -= covers[config]
-    return [config for config, _ in chosen]
+    return chosen
 
 
 def play(course, strategy, *, trials, seed, winners=()):
@@ -264,21 +267,18 @@ def main():
             course = courses[land.label]
             about = {"problem": land.label, "held_out": land.problem in held, "exhaustive_s": land.exhaustive_s()}
 
-            def keep(name, budget, row):
-                curves[name, budget].append({**about, **row})
-
             found = play(course, RACE, trials=None, seed=seed, winners=winners)
             winners.append((land.problem, found["winner"]))
-            keep("race in a suite", 0, found)
-            keep("race", 0, play(course, RACE, trials=None, seed=seed))
+            curves["race in a suite", 0].append(about | found)
+            curves["race", 0].append(about | play(course, RACE, trials=None, seed=seed))
             for budget in budgets:
-                keep("random", budget, play(course, RANDOM, trials=budget, seed=seed))
+                curves["random", budget].append(about | play(course, RANDOM, trials=budget, seed=seed))
                 if 16 <= budget <= 128:
-                    keep("race", budget, play(course, RACE, trials=budget, seed=seed))
+                    curves["race", budget].append(about | play(course, RACE, trials=budget, seed=seed))
                 if not args.without_tpe and budget <= 512:
-                    keep("tpe", budget, play_tpe(course, trials=budget, seed=seed))
+                    curves["tpe", budget].append(about | play_tpe(course, trials=budget, seed=seed))
             if seed == 0:
-                keep("exhaustive", 0, play(course, EXHAUSTIVE, trials=None, seed=seed))
+                curves["exhaustive", 0].append(about | play(course, EXHAUSTIVE, trials=None, seed=seed))
     rows = []
     for (name, budget), searches in sorted(curves.items()):
         for part in ("design", "held out"):
@@ -299,9 +299,9 @@ def main():
 
 def draw(rows, path):
     """Regret over the share of the exhaustive GPU seconds, one line a strategy, design and held out apart."""
-    import matplotlib
+    import matplotlib as mpl
 
-    matplotlib.use("Agg")
+    mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     parts = sorted({row["problems"] for row in rows})

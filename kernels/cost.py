@@ -8,7 +8,6 @@ constants marked "fitted" are rounded from a fit on the landscapes of an H200 th
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 from tuner import dtype as dtypes
@@ -27,49 +26,51 @@ class _Chip(NamedTuple):
 
 
 _CHIPS = {
-    "sm_80": _Chip(1410, 1024, 1.73e6),
-    "sm_86": _Chip(1700, 512, 0.60e6),
-    "sm_89": _Chip(2500, 512, 0.73e6),
-    "sm_90": _Chip(1755, 2048, 4.1e6),
-    "sm_100": _Chip(1850, 4096, 6.8e6),
-    "sm_103": _Chip(1900, 4096, 6.8e6),
-    "gfx942": _Chip(2100, 1024, 4.5e6),
-    "gfx950": _Chip(2400, 2048, 6.8e6),
+    "sm_80": _Chip(1410, 1024, 1.9e6),
+    "sm_86": _Chip(1700, 512, 0.72e6),
+    "sm_89": _Chip(2500, 512, 0.81e6),
+    "sm_90": _Chip(1755, 2048, 4.5e6),
+    "sm_100": _Chip(1850, 4096, 7.5e6),
+    "sm_103": _Chip(1900, 4096, 7.5e6),
+    "gfx942": _Chip(2100, 1024, 5.0e6),
+    "gfx950": _Chip(2400, 2048, 7.5e6),
 }
 """Clocks and rates: the vendors' data sheets and white papers (A100, RTX A6000, L40S, H200, B200, MI300X, MI355X).
-Memory is 0.85 of the data sheet's, the share that the H200 reached."""
+Memory is 0.94 of the data sheet's, fitted for the H200."""
 _UNKNOWN = _Chip(1700, 1024, 2e6)
 
-_LAUNCH_US = 0.3
+_LAUNCH_US = 0.25
 """Of a kernel in a graph that nothing hides; fitted."""
-_L2_BYTES = {True: 200.0, False: 72.0}
+_L2_BYTES = {True: 256.0, False: 80.0}
 """Between the L2 and one multiprocessor a cycle, with and without descriptors; fitted: by TMA it is never the limit."""
-_LATENCY = {True: 1500.0, False: 700.0}
+_LATENCY = {True: 1200.0, False: 720.0}
 """Cycles from a load to its data in a busy device, the same two; fitted."""
-_STEP_CYCLES = 130.0
+_IN_TURNS = 1.5
+"""What multiply-adds take that no load overlaps; fitted."""
+_STEP_CYCLES = 170.0
 """Barriers and branches of one step along K; fitted."""
-_ISSUE_CYCLES = 22.0
+_ISSUE_CYCLES = 18.0
 """Of each load of a thread; fitted."""
-_TILE_CYCLES = 2300.0
+_TILE_CYCLES = 2000.0
 """First loads and last stores of a tile; fitted."""
 _STORE_BYTES = 13.0
 """Of sums on their way out, a cycle; fitted."""
-_OVERLAP = 0.45
+_OVERLAP = 0.5
 """Of loads and multiply-adds this share of the shorter one is not hidden; fitted."""
-_MEMORY_OVERLAP = 0.25
+_MEMORY_OVERLAP = 0.3
 """The same of device memory and tiles; fitted."""
 _OPERAND_CYCLES = 20.0
 """wgmma reads 64 rows of A from shared memory for every instruction, 16 cycles at 128 B, beside width / 4 for B's."""
-_MMA_SHARE = {90: 0.2}
+_MMA_SHARE = {90: 0.22}
 """What mma.sync reaches of the tensor cores' rate, fitted for Hopper; elsewhere 0.6, as in estimate.py."""
 _REREAD = 0.9
 """Of what the waves of tiles read again this share comes from memory, where operands exceed `_CACHED_BYTES`; fitted."""
 _CACHED_BYTES = 50e6
-_SPLIT_CYCLES = 6400.0
+_SPLIT_CYCLES = 6900.0
 """A release, an acquire and the ordered sum's first load; fitted."""
 _THREAD_REGISTERS = 50
 """Of a thread, besides its sums: compiled for sm_90, 107 registers for 64 sums."""
-_COPY_US = 4.4
+_COPY_US = 5.0
 """Launch and tail of the copies that pad operands; fitted."""
 
 
@@ -103,8 +104,12 @@ def tiled(
     size = dtypes.ITEMSIZE[problem.a_dtype]
     math = _math_cycles(config, problem, device, width)
     resident = _resident(config, problem, device, width, -(-programs // device.sm_count))
-    waits = _wait_cycles(config, problem, device, width, by_tma=by_tma) + _STEP_CYCLES
-    alone = max(waits, math / min(1.0, warps / 4))
+    waits = _wait_cycles(config, problem, device, width, by_tma=by_tma)
+    alone = math / min(1.0, warps / 4)
+    if _in_turns(config, problem, device):
+        alone = waits + _IN_TURNS * alone + _STEP_CYCLES
+    else:
+        alone = max(waits + _STEP_CYCLES, alone)
     shorter, longer = sorted((math, block_k * (block_m + width) * size / _L2_BYTES[by_tma]))
     busy = longer + _OVERLAP * shorter
     each = -(-programs // device.sm_count)
@@ -129,7 +134,7 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     steps = -(-problem.k // (splits * block_k))
     held = rules.next_power_of_two(problem.m) * block_n * block_k / threads
     registers = min(
-        255.0, 18 + 1.4 * held
+        255.0, 14 + 1.9 * held
     )  # fitted; 75 for 32 sums (Nsight Compute, benchmarks/results/profile-h200.json)
     each = -(-programs // device.sm_count)
     resident = max(1, min(2048 // threads, int(65_536 / (threads * registers)), each))
@@ -163,9 +168,10 @@ def _math_cycles(config: Config, problem: Problem, device: Device, width: int) -
     return macs / (rate * share * (0.5 if size == 1 and device.capability == 90 else 1.0))
 
 
-@functools.lru_cache(maxsize=1024)
-def _vectors(problem: Problem) -> tuple[int, int]:
-    return rules.vectors(problem)
+def _in_turns(config: Config, problem: Problem, device: Device) -> bool:
+    """Whether loads and multiply-adds alternate: one stage, or two where wgmma still reads one as the other lands."""
+    stages = config.integer("num_stages", 1)
+    return stages == 1 or (stages == 2 and rules.asynchronous(config, problem, device))
 
 
 def _wait_cycles(config: Config, problem: Problem, device: Device, width: int, *, by_tma: bool) -> float:
@@ -174,7 +180,7 @@ def _wait_cycles(config: Config, problem: Problem, device: Device, width: int, *
     latency = _LATENCY[by_tma] / ahead
     if by_tma:
         return latency
-    a_vector, b_vector = _vectors(problem)
+    a_vector, b_vector = rules.vectors(problem)
     block_m, _, block_k = rules.tile(config)
     threads = device.warp_size * config.integer("num_warps")
     return max(latency, _ISSUE_CYCLES * block_k * (block_m / a_vector + width / b_vector) / threads)

@@ -28,7 +28,11 @@ PATIENCE = 2
 GAIN = 0.003
 """Of the fastest time, to count as one: a config's own figure moves as much between replays."""
 _NEARBY = 4
+_COVERING = 4
 _OF_EACH_KERNEL = 2
+_APART = 2.0
+"""Between a kernel's first two: two steps of an axis, or one of two axes; a model that is wrong about one may not be
+about the other."""
 _KNOWN = 10
 """Fastest trials of earlier runs that take part."""
 _PRIOR = 0.15
@@ -95,7 +99,6 @@ class Race:
 
     def _starters(self, known: Mapping[Config, Outcome]) -> Iterator[Config]:
         field = self._field
-        yield field.default
         fastest = sorted(
             (outcome.median_us, config)
             for config, outcome in known.items()
@@ -103,12 +106,24 @@ class Race:
         )
         chosen = [config for _, config in fastest[:_KNOWN]]
         chosen += [config for config in field.nearby() if config in self._index][:_NEARBY]
-        chosen += [config for config in field.portfolio if config in self._index]
+        covering = set(field.portfolio)
+        chosen += [config for config in self._promising() if config in covering][:_COVERING]
         for name in field.specs:
-            of_kernel = [config for config in self._promising() if config.kernel == name]
-            chosen += of_kernel[:_OF_EACH_KERNEL]
-        yield from (chosen := list(dict.fromkeys(chosen)))
+            chosen += self._apart(config for config in self._promising() if config.kernel == name)
+        chosen = list(dict.fromkeys([field.default, *chosen]))
+        yield from chosen
         yield from [config for config in self._promising() if config not in chosen][: max(0, FIRST - len(chosen))]
+
+    def _apart(self, ranked: Iterator[Config]) -> list[Config]:
+        """The first of some configs, and those that follow it at a distance from all taken before."""
+        taken: list[Config] = []
+        for config in ranked:
+            place = self._places[self._index[config]]
+            if all(np.abs(place - self._places[self._index[other]]).sum() >= _APART for other in taken):
+                taken.append(config)
+            if len(taken) == _OF_EACH_KERNEL:
+                break
+        return taken
 
     def _promising(self) -> Iterator[Config]:
         """Configs from the one of least predicted time on."""
@@ -162,4 +177,4 @@ def start(field: Field) -> Search:
     return Race(field)
 
 
-RACE = Strategy("race", start, drop=(1.2, 1.1), finalists=5, margin=1.03, revisits=False)
+RACE = Strategy("race", start, drop=(1.1, 1.05), finalists=3, margin=1.015, revisits=False)

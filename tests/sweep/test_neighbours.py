@@ -1,0 +1,45 @@
+"""Winners of nearby problems: nearest first, never of another class."""
+
+from tuner.config import Config
+from tuner.device import KNOWN, Environment
+from tuner.problem import Problem
+from tuner.records import Winner
+from tuner.sweep.neighbours import distance, nearest
+
+DEVICE = KNOWN["sm_90"]
+
+
+def winner(problem, block):
+    config = Config("pointer", BLOCK_SIZE_M=block)
+    environment = Environment("3.7.1", "2.13.0", "cuda", "", "3.11")
+    return Winner(DEVICE, environment, problem, config, 1, 1, "0.1.0", "2026-01-01T00:00:00Z", 1.0, 1.0, 1.0, 1)
+
+
+def of(m, n=4096, k=4096, **kind):
+    return Problem(m, n, k, **{"dtype": "bfloat16", "layout": "nt", **kind})
+
+
+def test_nearest_first_each_config_once():
+    winners = [winner(of(4096), 1), winner(of(64), 2), winner(of(32), 3), winner(of(16), 2)]
+    found = nearest(of(48), winners, DEVICE.sm_count)
+    assert [config["BLOCK_SIZE_M"] for config in found] == [2, 3, 1]
+
+
+def test_never_across_layout_alignment_dtype_epilogue_or_op():
+    others = [
+        of(64, layout="nn"),
+        of(64, dtype="float16"),
+        of(64, k=4095),
+        of(64, epilogue="bias"),
+        of(64, op="bmm", extras={"batch": 2}),
+    ]
+    assert nearest(of(48), [winner(problem, 1) for problem in others], DEVICE.sm_count) == []
+
+
+def test_a_problem_is_not_its_own_neighbour():
+    assert nearest(of(48), [winner(of(48), 1)], DEVICE.sm_count) == []
+
+
+def test_waves_count_beside_the_shape():
+    # Twice N is twice the tiles: further than twice K.
+    assert distance(of(4096), of(4096, n=8192), 132) > distance(of(4096), of(4096, k=8192), 132)

@@ -1,0 +1,182 @@
+"""The race: what it proposes, what it learns from, when it ends; and how near it comes on recorded landscapes."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.config import Config
+from tuner.device import KNOWN
+from tuner.problem import Problem
+from tuner.records import Outcome, State
+from tuner.sweep import portfolio
+from tuner.sweep.race import FIRST, PATIENCE, TRIALS, WAVE, Race
+from tuner.sweep.search import RANDOM, Field
+
+pytest.importorskip("triton")
+DEVICE = KNOWN["sm_90"]
+PROBLEM = Problem(4096, 4096, 4096, dtype="bfloat16", layout="nt")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+class Kernel:
+    """As much of a KernelSpec as a race asks for."""
+
+    def __init__(self, estimate_us):
+        self.estimate_us = estimate_us
+
+
+def field_of(*kernels, **options):
+    """A field of kernels with 100 configs each, BLOCK from 1 to 2^9 and num_warps from 1 to 2^9."""
+    configs = [
+        Config(name, BLOCK=2**block, num_warps=2**warps)
+        for name in kernels
+        for block in range(10)
+        for warps in range(10)
+    ]
+    specs = {name: Kernel(options.pop(name, None)) for name in kernels}
+    return Field(PROBLEM, DEVICE, specs, configs, configs[0], **options)
+
+
+def complete(wave, us):
+    return {config: Outcome(State.COMPLETE, median_us=us(config)) for config in wave}
+
+
+def run(race, us):
+    """Every wave of a race over a landscape."""
+    outcomes, waves = {}, []
+    while wave := race.propose(outcomes):
+        waves.append(list(wave))
+        outcomes |= complete(wave, us)
+    return waves, outcomes
+
+
+def hill(config):
+    """Least at BLOCK 64, num_warps 8."""
+    block, warps = math.log2(config.integer("BLOCK")), math.log2(config.integer("num_warps"))
+    return 10.0 * (1 + abs(block - 6) + abs(warps - 3))
+
+
+def test_the_default_comes_first_then_what_is_likely_and_two_of_every_kernel():
+    near, covering = Config("one", BLOCK=8, num_warps=8), Config("two", BLOCK=4, num_warps=1)
+    field = field_of(
+        "one",
+        "two",
+        one=lambda config, *_: hill(config),
+        two=lambda config, *_: 1e6 * hill(config),
+        nearby=lambda: [near],
+        portfolio=[covering],
+    )
+    race = Race(field)
+    wave = list(race.propose({}))
+    assert wave[0] == field.default
+    assert near in wave
+    assert covering in wave
+    assert sum(config.kernel == "two" for config in wave) >= 2
+    assert len(wave) == FIRST
+
+
+def test_without_any_estimate_it_still_climbs_the_hill_by_what_it_measured():
+    waves, outcomes = run(Race(field_of("one", trials=60)), hill)
+    best = min(outcomes, key=lambda config: outcomes[config].median_us)
+    assert hill(best) <= 20.0
+    assert hill(min(waves[0], key=hill)) > hill(best)
+
+
+def test_trials_are_kept_to_the_letter():
+    for trials in (1, 7, FIRST + 1, 61):
+        race = Race(field_of("one", "two", trials=trials))
+        waves, outcomes = run(race, lambda config: 1000.0 / (1 + len(config.kernel) + hill(config)))
+        assert len(outcomes) <= trials == race.most
+        assert sum(map(len, waves)) == len(outcomes)
+
+
+def test_it_ends_when_waves_bring_nothing_and_says_so():
+    race = Race(field_of("one"))
+    waves, _ = run(race, lambda _config: 5.0)
+    assert race.stopped == f"{PATIENCE} waves brought no gain"
+    assert [len(wave) for wave in waves] == [FIRST, *[WAVE] * PATIENCE]
+
+
+def test_it_ends_with_its_trials_and_says_so():
+    race = Race(field_of("one"))
+    clock = iter(range(10_000))
+    run(race, lambda _config: 1e6 * 0.9 ** next(clock))
+    assert race.stopped == f"its {TRIALS} trials are spent"
+
+
+def test_a_small_space_is_tried_whole():
+    field = field_of("one")
+    small = Field(PROBLEM, DEVICE, field.specs, field.configs[:5], field.default)
+    race = Race(small)
+    _, outcomes = run(race, hill)
+    assert set(outcomes) == set(small.configs)
+    assert race.stopped == "every config was tried"
+
+
+def test_trials_known_from_earlier_runs_guide_the_first_wave_and_the_fastest_take_part():
+    field = field_of("one")
+    known = complete(field.configs[:90], hill)
+    wave = Race(field).propose(known)
+    assert min(known, key=hill) in wave
+    assert len([config for config in wave if config in known]) <= FIRST
+
+
+def test_failed_configs_teach_nothing_and_do_not_end_it():
+    race = Race(field_of("one"))
+    wave = race.propose({})
+    failed = {config: Outcome(State.COMPILE_ERROR, "no") for config in wave}
+    again = race.propose(failed)
+    assert again
+    assert not set(again) & set(wave)
+
+
+def test_what_it_has_in_reserve_was_not_proposed_and_is_what_comes_next():
+    race = Race(field_of("one"))
+    wave = race.propose({})
+    reserve = race.reserve()
+    assert len(reserve) == 2 * WAVE
+    assert not set(reserve) & set(wave)
+
+
+def test_random_draws_the_same_configs_for_the_same_seed():
+    def drawn(seed, trials=10):
+        return list(RANDOM.start(field_of("one", trials=trials, seed=seed)).propose({}))
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert len(set(drawn(1, trials=200))) == 100
+
+
+def test_the_portfolio_holds_configs_of_installed_kernels_that_a_search_would_try():
+    from tuner import registry
+
+    spaces = {}
+    for config in portfolio.configs("sm_90"):
+        spec = registry.find("matmul", config.kernel)
+        spaces.setdefault(config.kernel, spec.space(PROBLEM, DEVICE))
+        assert not spaces[config.kernel].odd_parameters(config), config
+    assert spaces
+    assert portfolio.configs("gfx942") == ()
+
+
+@pytest.fixture(scope="module")
+def replay():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import search_replay
+
+        yield search_replay
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def test_on_recorded_landscapes_it_comes_near_the_best_for_a_fraction_of_the_trials(replay):
+    lands = {land.label: land for land in replay.landscapes(BENCHMARKS / "data" / "landscapes-h200.json.gz")}
+    for label in ("64x4096x14336 bfloat16 nt", "1024x1024x1024 float16 nn", "4096x4096x4096 bfloat16 nt"):
+        land = lands[f"matmul {label}"]
+        course = replay.Course(land, others=[])
+        found = replay.play(course, replay.RACE, trials=None, seed=0)
+        assert found["ratio"] < 1.03, found
+        assert found["trials"] <= TRIALS
+        assert found["seconds"] < 0.15 * land.exhaustive_s()
