@@ -36,7 +36,8 @@ def regret(problem, device, outcomes):
     """The formula's config against the fastest trial; `regret` is None where that config was not measured."""
     times = timed(outcomes)
     best = min(times, key=times.get)
-    default = registry.serving(problem, device)[0].default_config(problem, device)
+    default = registry.default_config(problem, device)
+    default = registry.find(problem.op, default.kernel).space(problem, device).canonicalize(default)
     took = times.get(default)
     return {
         "problem": str(problem),
@@ -52,11 +53,12 @@ def left_out(device, trials):
     """For each rule of today's space that rejects a recorded config: how many, what they cost, how near they came."""
     rules, seen = {}, set()
     for problem, outcomes in trials.items():
-        spec = registry.serving(problem, device)[0]
-        space = spec.space(problem, device)
+        specs = {spec.name: spec for spec in registry.serving(problem, device)}
+        spaces = {name: spec.space(problem, device) for name, spec in specs.items()}
         times = timed(outcomes)
         fastest = min(times.values())
         for config, outcome in outcomes.items():
+            spec, space = specs[config.kernel], spaces[config.kernel]
             said = "same program" if space.canonicalize(config) != config else space.rejection(config)
             if said is None:
                 continue

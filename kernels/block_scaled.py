@@ -128,12 +128,13 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
 
-    def cost(config: Config) -> tuple[float, ...]:
+    def estimated(config: Config) -> tuple[float, ...]:
         viewed, turned = _view(config, problem)
-        return *splitting.estimated(viewed, turned, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+        tied = (*splitting.estimated(viewed, turned, device)[1:], abs(config.integer("GROUP_SIZE_M", 1) - 8))
+        return cost.tiled(viewed, turned, device), *tied
 
     loads = splitting.loads(problem.unscaled(), device)[-1:]
-    found = space(problem, device).narrowed(LOADS=loads).best(cost)
+    found = space(problem, device).narrowed(LOADS=loads).best(estimated)
     smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
     return found or Config(NAME, **smallest, LOADS="pointer", SWAP_AB=False, SPLIT_K=1, num_stages=1, num_warps=4)
 

@@ -10,11 +10,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import bmm_kernel, cost, rules, tma_tile
+from tuner.kernels import bmm_kernel, cost, tma_tile
 from tuner.kernels.batched_operands import batch_of, placement
-from tuner.kernels.batched_space import TMA, share, supports_tma, tma
+from tuner.kernels.batched_space import TMA, supports_tma, tma
 from tuner.kernels.bmm_pointer import BMM, pdl_of
-from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import VECTOR_BYTES, Operands
@@ -81,14 +80,15 @@ def _static(
     return (batch * tiles_m * -(-n // block_n),), group, constants, compiler_options(config)
 
 
+def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    return cost.tiled(config, problem, device, by_tma=True, products=batch_of(problem))
+
+
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time, of one product on its share of the device; its groups of 8 rows."""
-    shared = share(device, batch_of(problem))
+    """The candidate of least estimated time; of those its groups of 8 rows."""
 
     def estimated(config: Config) -> tuple[float, int]:
-        block_m, block_n, block_k = rules.tile(config)
-        tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, 1, True)
-        return cycles(tile, problem, shared), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+        return _estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     smallest = Config(TMA, **dict.fromkeys(TILE, 64), GROUP_SIZE_M=1, num_stages=1, num_warps=4)
     return tma(problem, device).best(estimated) or smallest
@@ -102,9 +102,7 @@ SPEC = gemm_spec(
     space=tma,
     default_config=default_config,
     shared_bytes=shared_bytes,
-    estimate_us=lambda config, problem, device: cost.tiled(
-        config, problem, device, by_tma=True, products=batch_of(problem)
-    ),
+    estimate_us=_estimate_us,
     sources=sources_of(bmm_kernel, tma_tile, program, _static, descriptor, placement),
     # Where both serve it, loads by descriptor leave the threads' registers to the sums.
     precedence=lambda _problem, device: int(not device.is_interpreter),
