@@ -4,32 +4,81 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from triton import knobs
+from triton.errors import TritonError
 
 from tuner import device as devices
 from tuner import dtype as dtypes
 from tuner import registry
+from tuner.config import Config
 from tuner.device import Device
+from tuner.errors import TunerError
 from tuner.kernels.epilogue import activated, saturated
+from tuner.kernels.launching import Launch, specialization
 from tuner.problem import Problem
-from tuner.runtime.lookup import lookup
+from tuner.runtime import shipped
+from tuner.runtime.launch import Recording, recorded
+from tuner.runtime.lookup import drop, lookup
+
+FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
+"""What Triton raises where a config cannot be compiled or launched: its own errors, those of MLIR and of the driver."""
+_launched: set[tuple[Problem, str, Config]] = set()
+_MOST_LAUNCHED = 65_536
 
 
-def launch(operands: Any, problem: Problem, device: torch.device) -> None:
+def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     """Launch what a lookup finds for a problem on the operands' device and its current stream.
+
+    A tuned config that fails the first time is used no more in this process: another one serves, at last the default.
+
+    Returns:
+        What was launched.
 
     Raises:
         KernelError: no installed kernel serves the problem on this device.
     """
     index = device.index if device.type == "cuda" else None
-    match = lookup(problem, _device(index))
-    spec = registry.find(problem.op, match.kernel)
+    model = _device(index)
+    match = lookup(problem, model)
     # Triton launches on the current device, which may be another one than the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
-    with guard:
-        spec.launch(operands, match.config)
+    with guard, recorded(_shipped(problem.op, model, index)) as seen:
+        while True:
+            try:
+                registry.find(problem.op, match.kernel).launch(operands, match.config)
+            except FAILURES as e:
+                if match.rule == "default" or (problem, model.slug, match.config) in _launched or _is_ours(e):
+                    raise
+                seen.forget()
+                match = drop(problem, model, match, f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300])
+            else:
+                break
+    if match.rule != "default":
+        if len(_launched) >= _MOST_LAUNCHED:
+            _launched.clear()
+        _launched.add((problem, model.slug, match.config))
+    return seen
+
+
+def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:
+    """What finds the compiled kernel that was shipped for a launch."""
+    if model.is_interpreter or knobs.runtime.debug or knobs.compilation.instrumentation_mode:
+        return None
+    shelf = shipped.shelf(op, model.slug)
+    if shelf is None:
+        return None
+    return lambda launch: shelf.kernel(shipped.key_of(specialization(launch)), launch.function, index)
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether an error says nothing of the config: wrong operands, no memory left, a context that is lost."""
+    lost: tuple[type[Exception], ...] = (TunerError, torch.OutOfMemoryError)
+    lost += (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
+    return isinstance(error, lost)
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:

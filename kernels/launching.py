@@ -15,6 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
+from tuner.runtime.launch import recording
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _COMPILER = (
@@ -58,11 +59,24 @@ def compiler_options(config: Config) -> dict[str, Value]:
 
 
 def run(launches: Iterable[Launch]) -> None:
-    """Launch on the current device and stream, one after the other."""
+    """Launch on the current device and stream, one after the other; what records this thread's launches sees them."""
+    seen = recording()
     for launch in launches:
-        # The interpreter's functions take none of the compiler's options.
-        options = launch.options if isinstance(launch.function, triton.JITFunction) else {}
-        launch.function[launch.grid](*launch.arguments, **launch.constants, **options)
+        shipped = seen.find(launch) if seen is not None and seen.find is not None else None
+        if shipped is None:
+            kernel = _launch(launch)
+        else:
+            kernel = shipped
+            values = (launch.constants[parameter.name] for parameter in launch.function.params[len(launch.arguments) :])
+            kernel[(*launch.grid, 1, 1)[:3]](*launch.arguments, *values)
+        if seen is not None:
+            seen.launches.append((launch, kernel))
+
+
+def _launch(launch: Launch) -> Any:
+    # The interpreter's functions take none of the compiler's options.
+    options = launch.options if isinstance(launch.function, triton.JITFunction) else {}
+    return launch.function[launch.grid](*launch.arguments, **launch.constants, **options)
 
 
 def compile_launches(launches: Iterable[Launch]) -> Any:
@@ -72,14 +86,17 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
     binary.
     """
     compiled = None
+    seen = recording()
     for launch in launches:
         compiled = launch.function.warmup(*launch.arguments, **launch.constants, **launch.options, grid=launch.grid)
+        if seen is not None:
+            seen.launches.append((launch, compiled))
     return compiled
 
 
 def binary_class(launches: Iterable[Launch]) -> str:
     """What the binaries depend on, as canonical JSON: the specialization of every argument, constants, options."""
-    return json.dumps([_specialization(launch) for launch in launches], sort_keys=True, separators=(",", ":"))
+    return json.dumps([specialization(launch) for launch in launches], sort_keys=True, separators=(",", ":"))
 
 
 def source_hash(parts: Sequence[Callable[..., Any] | Any]) -> str:
@@ -87,7 +104,8 @@ def source_hash(parts: Sequence[Callable[..., Any] | Any]) -> str:
     return hashlib.sha256("\n".join(inspect.getsource(part) for part in parts).encode()).hexdigest()
 
 
-def _specialization(launch: Launch) -> dict[str, Any]:
+def specialization(launch: Launch) -> dict[str, Any]:
+    """What a launch's binary depends on, ready for JSON."""
     # AMD's backend alone asks whether a 32-bit offset reaches all of a tensor.
     sized = "matrix_instr_nonkdim" in launch.options
     arguments = [

@@ -1,4 +1,4 @@
-"""The op `matmul`: checks, the lookup of a config, one launch."""
+"""The op `matmul`: a call seen before runs its plan; any other is checked, looked up and launched."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner import dtype as dtypes
+from tuner.kernels import gradients, planned, registered
 from tuner.kernels.arguments import (
     activation_of,
     check_epilogue,
-    check_gradients,
     check_operands,
     check_out,
     check_tensors,
@@ -22,11 +22,29 @@ from tuner.kernels.arguments import (
 )
 from tuner.kernels.calling import epilogue_of, fill_without_products, launch
 from tuner.kernels.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
+from tuner.kernels.planned import hooked, mark
+from tuner.kernels.precision import torch_precision
 from tuner.problem import Problem
+from tuner.runtime.launch import Recording
+from tuner.runtime.lookup import desk
 
-_Tensors = tuple[
-    torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None
-]
+_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+_FLOAT32 = torch.float32
+_ready = planned.PLANS.by_key
+_problems: dict[tuple[Any, ...], Problem] = {}
+_MOST_PROBLEMS = 8192
+"""Above this the memo starts anew: a process that sees so many shapes must not grow for ever."""
+
+
+class _Tensors(NamedTuple):
+    """A call's tensors."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    out: torch.Tensor | None
+    bias: torch.Tensor | None
+    scale_a: torch.Tensor | None
+    scale_b: torch.Tensor | None
 
 
 class _Kind(NamedTuple):
@@ -37,11 +55,6 @@ class _Kind(NamedTuple):
     precision: str
     scaling: str
     fast_accum: bool | None
-
-
-_problems: dict[tuple[Any, ...], Problem] = {}
-_MOST_PROBLEMS = 8192
-"""Above this the memo starts anew: a process that sees so many shapes must not grow for ever."""
 
 
 def matmul(
@@ -62,6 +75,7 @@ def matmul(
     Sums are float32, those of int8 int32.
 
     The config comes from `tuner.lookup`; nothing is measured and nothing written. Sizes of 0 give what torch gives.
+    Gradients flow to `a`, `b` and `bias` of float dtypes of 16 and 32 bits, through the same kernels.
 
     Args:
         a: [..., M, K] with any strides; leading dimensions are flattened into M (copied only where torch must).
@@ -84,27 +98,78 @@ def matmul(
 
     Raises:
         InputError: arguments that are no dense tensors, shapes, dtypes, devices or options that do not fit, or operands
-            that ask for a gradient.
+            that ask for a gradient which there is not: with `out`, scales, or 8 bits.
         KernelError: no installed kernel serves the problem on this device.
     """
-    check_tensors(a=a, b=b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b)
+    if _is_compiling():
+        given = (activation, out_dtype, precision, fast_accum)
+        return registered.matmul(a, b, out, bias, scale_a, scale_b, *given)
+    # What follows is all that a call seen before costs beside its launch: so it stands in a line.
+    rest = (out, bias, scale_a, scale_b)
+    simple = out is None and bias is None and scale_a is None and scale_b is None
+    try:
+        a_at, b_at, dtype = a.data_ptr(), b.data_ptr(), a.dtype
+        key: Any = (
+            *(a.__class__, a.shape, a.stride(), dtype, a_at & 15, a.get_device()),
+            *(b.__class__, b.shape, b.stride(), b.dtype, b_at & 15, b.get_device()),
+            *(a_at == b_at, activation, out_dtype, fast_accum),
+            torch_precision() if dtype is _FLOAT32 and precision is None else precision,
+        )
+        if not simple:
+            key = (key, *map(mark, rest), _address(scale_a) == _address(scale_b))
+        ready = _ready.get(key)
+        differentiable = a.requires_grad or b.requires_grad or (not simple and gradients.asked(rest))
+    except (AttributeError, TypeError, RuntimeError):
+        key = ready = None  # no tensor, none with memory of its own, or no such option: the checks say which
+        check_tensors(**_Tensors(a, b, *rest)._asdict())
+        differentiable = gradients.asked((a, b, *rest))
+    if differentiable and _is_grad_enabled():
+        return gradients.matmul(_Tensors(a, b, *rest), activation, out_dtype, precision, fast_accum)
+    if ready is not None and not hooked():
+        if simple:
+            return ready([a_at, b_at, 0, 0, 0, 0])
+        addresses = [a_at, b_at, *map(_address, rest)]
+        if out is None:
+            return ready(addresses)
+        if ready.into(addresses):
+            return out
+    return _served(key, _Tensors(a, b, *rest), activation, out_dtype, precision, fast_accum)
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _served(  # noqa: PLR0917  as `matmul` has them
+    key: Any,
+    given: _Tensors,
+    activation: str | None,
+    out_dtype: torch.dtype | str | None,
+    precision: str | None,
+    fast_accum: bool | None,
+) -> torch.Tensor:
+    """A call whose every argument is looked at; its plan is kept under the key, None for none."""
+    check_tensors(**given._asdict())
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
-    a, b = a.resolve_neg(), b.resolve_neg()
-    bias = None if bias is None else bias.resolve_neg()
+    a, b, out = given.a.resolve_neg(), given.b.resolve_neg(), given.out
+    bias = None if given.bias is None else given.bias.resolve_neg()
     check_operands(a, b, bias)
-    scaling, scale_a, scale_b = scales_of(a, b, scale_a, scale_b)
+    scaling, scale_a, scale_b = scales_of(a, b, given.scale_a, given.scale_b)
     shape = (*a.shape[:-1], b.shape[1])
     dtype = out_dtype_of(a, out, out_dtype, scaling)
-    precision = precision_of(a, precision)
-    activation = activation_of(activation)
-    fast_accum = fast_accum_of(a, fast_accum, scaling)
-    check_epilogue(dtype, bias, activation)
+    kind = _Kind(
+        bias is not None,
+        activation_of(activation),
+        precision_of(a, precision),
+        scaling,
+        fast_accum_of(a, fast_accum, scaling),
+    )
+    check_epilogue(dtype, bias, kind.activation)
     if out is None:
         result = torch.empty(shape, dtype=dtype, device=a.device)
     else:
         check_out(out, shape, (a, b, bias, scale_a, scale_b))
         result = out
-    check_gradients(a, b, bias, out, scale_a, scale_b)
     rows = math.prod(shape[:-1])
     a2, result2 = a, result
     if a.dim() != 2:
@@ -114,19 +179,22 @@ def matmul(
     if result2.numel() == 0:
         return result
     if a2.shape[1] == 0:
-        fill_without_products(result2, bias, activation)
+        fill_without_products(result2, bias, kind.activation)
     else:
-        kind = _Kind(bias is not None, activation, precision, scaling, fast_accum)
-        _launch((a2, b, result2, bias, scale_a, scale_b), kind)
+        sources = desk()
+        seen = _launch(_Tensors(a2, b, result2, bias, scale_a, scale_b), kind)
+        if key is not None and result2.data_ptr() == result.data_ptr():
+            planned.remember(key, seen, given._replace(out=result), sources)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
 
 
-def _launch(tensors: _Tensors, kind: _Kind) -> None:
+def _launch(tensors: _Tensors, kind: _Kind) -> Recording:
     a, b, out, bias, scale_a, scale_b = tensors
+    assert out is not None
     problem = _problem(a, b, out, kind)
-    launch(Operands(a, b, out, bias, problem, out, scale_a, scale_b), problem, a.device)
+    return launch(Operands(a, b, out, bias, problem, out, scale_a, scale_b), problem, a.device)
 
 
 def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -> Problem:

@@ -11,6 +11,7 @@ from tuner.errors import InputError
 from tuner.kernels import padding_kernel
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, padded_extent, placement, row_alignment
+from tuner.kernels.workspace import scratch
 
 CHOICES = ("none", "a", "b", "ab")
 """Operands that may be chosen."""
@@ -108,7 +109,7 @@ def _copies(matrices: Sequence[torch.Tensor]) -> list[_Copy]:
     stored = [matrix.t() if place.transposed else matrix for matrix, place in zip(matrices, placed, strict=True)]
     shapes = [(one.shape[0], padded_extent(one.shape[1], one.element_size())) for one in stored]
     sizes = [rows * lead * one.element_size() for (rows, lead), one in zip(shapes, stored, strict=True)]
-    rooms = torch.empty(sum(sizes), dtype=torch.int8, device=matrices[0].device).split(sizes)
+    rooms = scratch(sum(sizes), matrices[0].device).split(sizes)
     copies = []
     for one, place, shape, room in zip(stored, placed, shapes, rooms, strict=True):
         word = _WORD[one.element_size()]

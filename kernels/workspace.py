@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tuner.runtime.launch import Temporary, recording
+
 MOST_BYTES = 64 << 20
 """Partial sums of one launch: more would leave the L2, where split sums are to stay."""
 MOST_TILES = 4096
@@ -47,10 +49,39 @@ def workspace(elements: int, dtype: torch.dtype, device: torch.device) -> Worksp
         dtype: float32 or int32.
         device: of the operands; "meta" and "cpu" get fresh memory.
     """
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    memory = _of_stream(elements, dtype, device, stream)
+
+    def again(stream: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+            partials, counters = _partials.get((device.index, stream)), _counters.get((device.index, stream))
+            if partials is not None and counters is not None and partials.numel() >= elements:
+                return partials, counters  # of 4 bytes either way
+        like = _of_stream(elements, dtype, device, stream)
+        return like.partials, like.counters
+
+    if (seen := recording()) is not None:
+        seen.temporaries.append(Temporary((memory.partials, memory.counters), again))
+    return memory
+
+
+def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
+    """Fresh memory of a launch, int8, whose contents mean nothing; torch reuses it in the current stream's order."""
+
+    def fresh(_stream: int) -> tuple[torch.Tensor]:
+        return (torch.empty(nbytes, dtype=torch.int8, device=device),)
+
+    (memory,) = fresh(0)
+    if (seen := recording()) is not None:
+        seen.temporaries.append(Temporary((memory,), fresh))
+    return memory
+
+
+def _of_stream(elements: int, dtype: torch.dtype, device: torch.device, stream: int) -> Workspace:
     if device.type != "cuda":
         counters = torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
         return Workspace(torch.empty(elements, dtype=dtype, device=device), counters)
-    key = (device.index, torch.cuda.current_stream(device).cuda_stream)
+    key = (device.index, stream)
     if torch.cuda.is_current_stream_capturing():
         return Workspace(torch.empty(elements, dtype=dtype, device=device), _counters_of_capture(key, device))
     partials = _partials.get(key)

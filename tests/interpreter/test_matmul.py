@@ -201,6 +201,12 @@ def csr() -> torch.Tensor:
 
 
 SHARED = torch.ones(8, 8, dtype=torch.float16)
+
+
+def asking(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, requires_grad=True)
+
+
 ERRORS = {
     "a is of type list: expected a torch.Tensor": lambda: matmul([[1.0]], ok(4, 4)),
     "a is None": lambda: matmul(None, ok(4, 4)),
@@ -240,7 +246,13 @@ ERRORS = {
     "out is on meta": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(4, 4).to("meta")),
     "out has elements that share memory": lambda: matmul(ok(4, 4), ok(4, 4), out=ok(1, 4).expand(4, 4)),
     "out shares memory with an operand": lambda: matmul(SHARED, ok(8, 8), out=SHARED),
-    "requires a gradient": lambda: matmul(ok(4, 4).float().requires_grad_(), ok(4, 4).float()),
+    "out is given and a tensor requires a gradient": lambda: matmul(asking(4, 4), asking(4, 4), out=ok(4, 4).float()),
+    "scales are given and a tensor requires a gradient": lambda: matmul(
+        ok(4, 4).to(torch.int8), ok(4, 4).to(torch.int8), scale_a=asking(1), scale_b=asking(1)
+    ),
+    "out_dtype is float8_e5m2 and a tensor requires a gradient": lambda: matmul(
+        asking(4, 4), asking(4, 4), out_dtype="e5m2"
+    ),
 }
 
 
@@ -261,3 +273,87 @@ def test_out_beside_an_operand_in_one_buffer_is_accepted():
     buffer = torch.ones(8, 16, dtype=torch.float16)
     matmul(buffer[:, :8], ok(8, 8), out=buffer[:, 8:])
     assert (buffer[:, 8:] == 8).all()
+
+
+def learnt(*shape: int, dtype: str = "float32", seed: int = 0) -> torch.Tensor:
+    return drawn(*shape, dtype=dtype, seed=seed).requires_grad_()
+
+
+ACTIVATED = {
+    None: lambda values: values,
+    "relu": torch.nn.functional.relu,
+    "leaky_relu": torch.nn.functional.leaky_relu,
+    "gelu": lambda values: torch.nn.functional.gelu(values, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATED))
+def test_gradients_are_torchs(activation):
+    a, weight, bias = learnt(2, 9, 40), learnt(33, 40, seed=1), learnt(33, seed=2)
+    out = matmul(a, weight.t(), bias=bias, activation=activation)
+    cotangent = drawn(*out.shape, dtype="float32", seed=3)
+    found = torch.autograd.grad(out, (a, weight, bias), cotangent)
+    expected = torch.autograd.grad(ACTIVATED[activation](a @ weight.t() + bias), (a, weight, bias), cotangent)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gradient_comes_in_its_tensors_dtype_whatever_the_results_is():
+    a, b = learnt(16, 32, dtype="float16"), learnt(32, 24, dtype="float16")
+    matmul(a, b, out_dtype=torch.float32).sum().backward()
+    assert (a.grad.dtype, b.grad.dtype) == (torch.float16, torch.float16)
+    torch.testing.assert_close(a.grad, b.detach().float().sum(1).expand(16, 32).half(), rtol=1e-2, atol=1e-2)
+
+
+def test_only_what_asks_for_a_gradient_gets_one_and_gradients_have_gradients():
+    a, b = drawn(5, 6, dtype="float32"), learnt(6, 7)
+    (grad,) = torch.autograd.grad(matmul(a, b).square().sum(), b, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), b)
+    expected = 2 * a.t() @ (a @ torch.ones(6, 7))
+    torch.testing.assert_close(second, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_torch_compile_keeps_a_call_as_one_operator_and_its_gradients():
+    graphs = []
+
+    def counted(graph, example):
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return graph
+
+    def layer(x, weight, bias):
+        return matmul(x * 2, weight.t(), bias=bias, activation="relu").sum()
+
+    x, weight, bias = learnt(4, 5, 16), learnt(24, 16, seed=1), learnt(24, seed=2)
+    expected = torch.autograd.grad(layer(x, weight, bias), (x, weight, bias))
+    torch._dynamo.reset()
+    assert torch.compile(layer, backend=counted, fullgraph=True)(x, weight, bias).isfinite()
+    assert [name for name in graphs[0] if "matmul" in name] == ["triton_tuner.matmul"]
+    for backend in ("eager", "aot_eager"):
+        torch._dynamo.reset()
+        compiled = torch.compile(layer, backend=backend, fullgraph=True)
+        found = torch.autograd.grad(compiled(x, weight, bias), (x, weight, bias))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_torch_compile_writes_into_out_and_follows_other_sizes():
+    def into(x, b, out):
+        return matmul(x, b, out=out) + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(into, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (3, 5, 8):
+        x, b = drawn(rows, 16, dtype="float32"), drawn(16, 8, dtype="float32")
+        out = torch.full((rows, 8), torch.nan)
+        torch.testing.assert_close(compiled(x, b, out), x @ b + 1, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(out, x @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_the_operator_keeps_torchs_rules_for_operators():
+    a, b, bias = learnt(4, 16), learnt(16, 8), learnt(8)
+    given = (a, b, bias, None, None, "none", None, None, None)
+    torch.library.opcheck(torch.ops.triton_tuner.matmul.default, given)
+    plain = [tensor.detach() for tensor in (a, b)]
+    given = (*plain, torch.empty(4, 8), None, None, None, "relu", None, None, None)
+    torch.library.opcheck(torch.ops.triton_tuner.matmul_out.default, given)

@@ -30,14 +30,19 @@ class Launch:
     def integer(self, index: int) -> int:
         return int.from_bytes(self.params[index], "little", signed=True)
 
+    def address(self, index: int) -> int:
+        """A pointer, or the address that a descriptor is of: the stub writes it first."""
+        return int.from_bytes(self.params[index][:8], "little")
+
 
 @dataclass(frozen=True)
 class Report:
-    """What a program printed, the binaries it loaded and the launches that reached the driver."""
+    """What a program printed and logged, the binaries it loaded and the launches that reached the driver."""
 
     printed: Any
     loads: tuple[str, ...]
     launches: tuple[Launch, ...]
+    stderr: str = ""
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +83,7 @@ class Stub:
             printed=json.loads(found.stdout.splitlines()[-1]),
             loads=tuple(event["name"] for event in events if event["event"] == "load"),
             launches=tuple(_launch(event) for event in events if event["event"] == "launch"),
+            stderr=found.stderr,
         )
 
     def _environment(self, log: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tuner import device as devices
 from tuner import registry
@@ -102,6 +103,34 @@ def use(where: str | Path | None) -> None:
     source = None if where is None else sources.named(where)
     with _lock:
         _desk = Desk(()) if source is None else Desk((source, *_desk.named))
+    for forget in _on_change:
+        forget()
+
+
+def on_change(forget: Callable[[], Any]) -> None:
+    """Have something called each time that `use` has put other sources in place."""
+    _on_change.append(forget)
+
+
+def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> Match:
+    """Use a match no more in this process, because it cannot be launched; returns what serves in its place.
+
+    One warning says so. A match of rule "default" cannot be dropped.
+
+    Args:
+        problem, device: what `match` was looked up for.
+        match: the answer that failed.
+        reason: what happened.
+
+    Raises:
+        KernelError: see `lookup`.
+    """
+    where = device or desk().here()
+    with _lock:
+        _failed[where.slug, problem, match.config] = reason
+        _desk.answers.pop(problem, None)
+        _desk.answers.pop((where.slug, problem), None)
+    return lookup(problem, device)
 
 
 def decide(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Decision:
@@ -129,6 +158,8 @@ def decide(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Decisi
 def refusal(row: Row, problem: Problem, device: Device) -> str | None:
     """Why a row's config cannot be used for a problem on a device, or None when it can."""
     try:
+        if (failed := _failed.get((device.slug, problem, row.config))) is not None:
+            raise KernelError(f"failed at its first launch in this process: {failed}")
         spec = registry.find(problem.op, row.config.kernel)
         if spec.version != row.kernel_version:
             return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
@@ -280,6 +311,8 @@ def _triton_version() -> str:
 
 _lock = threading.RLock()  # re-entrant: a kernel's formula may itself look something up
 _desk = Desk(())
+_on_change: list[Callable[[], Any]] = []
+_failed: dict[tuple[str, Problem, Config], str] = {}
 
 
 def _renew_lock() -> None:

@@ -131,6 +131,13 @@ class TablePackage:
         except TableError as e:
             return _unusable(self.name, e)
 
+    def folder(self) -> Traversable | None:
+        """Where its tables lie; None where it cannot be found."""
+        try:
+            return _package_folder(self.point.value)
+        except TableError:
+            return None
+
     def devices(self) -> list[Device]:
         """Those of all its tables."""
         paths = _tables_in(_package_folder(self.point.value))

@@ -26,6 +26,12 @@ typedef struct {
   int dynamic_shared; /* what the caller opted in to */
 } Function;
 
+/* Shared memory that one block may have: $CUDA_STUB_SHARED makes a device that has less than its model. */
+static int shared_optin(void) {
+  const char *less = getenv("CUDA_STUB_SHARED");
+  return less ? atoi(less) : SHARED_OPTIN;
+}
+
 static int context; /* its address is the one context there is */
 
 /* ---- the log ---- */
@@ -109,7 +115,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
   case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
   case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = SM_COUNT; break;
   case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
-  case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = SHARED_OPTIN; break;
+  case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = shared_optin(); break;
   case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = SHARED_PER_SM; break;
   case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK: *value = 65536; break;
   default: *value = 1;
@@ -206,7 +212,7 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
   if (attribute >= CU_FUNC_ATTRIBUTE_MAX)
     return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
-    if (value > SHARED_OPTIN)
+    if (value > shared_optin())
       return CUDA_ERROR_INVALID_VALUE;
     ((Function *)function)->dynamic_shared = value;
   }

@@ -1,0 +1,187 @@
+"""Call matmul over the stub in one of the ways below; prints what it gave, and what was taken how."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import stub_driver
+import stub_matmul
+import torch
+from triton import knobs
+
+import tuner
+from tuner import registry
+from tuner.errors import InputError
+from tuner.kernels import launching, matmul, planned
+from tuner.kernels import matmul as op
+
+compiles = stub_matmul.activate()
+looked: list[None] = []
+
+
+def counted(run: Callable[..., None]) -> Callable[..., None]:
+    """Launches that were not a plan's."""
+
+    def counting(launches: Any) -> None:
+        looked.append(None)
+        run(launches)
+
+    return counting
+
+
+launching.run = counted(launching.run)
+told: list[dict[str, Any]] = []
+
+
+def call(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
+    """One call; what it gave, its result's address, and whether it took the long way."""
+    before = len(looked)
+    result = op(*tensors, **options)
+    given = [*tensors, *(option for option in options.values() if isinstance(option, torch.Tensor))]
+    told.append({"given": stub_matmul.pointers(*given), "out": result.data_ptr(), "looked": len(looked) - before})
+    keep.append((given, result))
+    return result
+
+
+keep: list[Any] = []  # memory that is freed would be given out again, and every address would be the same
+
+
+def again() -> None:
+    for _ in range(3):
+        call(stub_matmul.half(256, 256), stub_matmul.half(256, 256))
+
+
+def streams() -> None:
+    a, b = stub_matmul.half(256, 256), stub_matmul.half(256, 256)
+    for handle in (11, 12, 11):
+        with stub_matmul.on_stream(handle):
+            call(a, b)
+    call(a, b)
+
+
+def threads() -> None:
+    def work(handle: int) -> None:
+        with stub_matmul.on_stream(handle):
+            for _ in range(25):
+                a, b = stub_matmul.half(256, 256), stub_matmul.half(256, 256)
+                result = matmul(a, b)
+                told.append({"stream": handle, "given": stub_matmul.pointers(a, b), "out": result.data_ptr()})
+                keep.append((a, b, result))
+
+    workers = [threading.Thread(target=work, args=(handle,)) for handle in (21, 22)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def alignment() -> None:
+    for _ in range(2):
+        for shift in (0, 1, 8):
+            call(stub_matmul.half(256, 256, shift), stub_matmul.half(256, 256))
+
+
+def kinds() -> None:
+    """Every one of these is another plan; each is made, then used."""
+    square = stub_matmul.half(256, 256)
+    for _ in range(2):
+        call(square, stub_matmul.half(256, 256))
+        call(square, square)
+        call(square, square.t())
+        call(stub_matmul.half(512, 256), stub_matmul.half(256, 256))
+        call(stub_matmul.half(6 * 64, 256).view(6, 64, 256), stub_matmul.half(256, 128))
+        call(square, stub_matmul.half(256, 256), bias=torch.empty(256, dtype=torch.float16))
+        call(square, stub_matmul.half(256, 256), activation="relu")
+        call(square, stub_matmul.half(256, 256), out_dtype=torch.float32)
+        call(square, stub_matmul.half(256, 256), out=torch.empty(256, 256, dtype=torch.float16))
+        call(square, stub_matmul.half(256, 256), out=torch.empty(256, 256, dtype=torch.float16).t())
+
+
+def scales() -> None:
+    a, b = (torch.empty(256, 256, dtype=torch.float8_e4m3fn) for _ in range(2))
+    one, other = torch.ones(1), torch.ones(1)
+    for _ in range(2):
+        call(a, b.t(), scale_a=one, scale_b=one)
+        call(a, b.t(), scale_a=one, scale_b=other)
+
+
+def hooks() -> None:
+    a, b = stub_matmul.half(256, 256), stub_matmul.half(256, 256)
+    heard = []
+
+    def hear(metadata: Any) -> None:
+        heard.append(metadata.get()["name"])
+
+    call(a, b)
+    call(a, b)
+    knobs.runtime.launch_enter_hook.add(hear)
+    call(a, b)
+    knobs.runtime.launch_enter_hook.remove(hear)
+    call(a, b)
+    told.append({"heard": heard})
+
+
+def sources() -> None:
+    a, b = stub_matmul.half(256, 256), stub_matmul.half(256, 256)
+    for table in (None, None, sys.argv[2], sys.argv[2]):
+        if table != (told[-1].get("table") if told else None):
+            tuner.use(table)
+        call(a, b)
+        told[-1]["table"] = table
+
+
+def failing() -> None:
+    """The table's config needs more shared memory than this device has."""
+    os.environ["CUDA_STUB_SHARED"] = "65536"
+    tuner.use(sys.argv[2])
+    for _ in range(3):
+        call(stub_matmul.half(256, 256), stub_matmul.half(256, 256))
+
+
+def table() -> None:
+    tuner.use(sys.argv[2])
+    m, n, k = json.loads(sys.argv[3])
+    for _ in range(3):
+        call(stub_matmul.half(m, k), stub_matmul.half(k, n))
+
+
+def overlapping() -> None:
+    room = stub_matmul.half(512, 256)
+    b, out = stub_matmul.half(256, 256), room[256:]
+    call(room[:256], b, out=out)
+    call(room[:256], b, out=out)
+    try:
+        call(room[128:384], b, out=out)
+    except InputError as e:
+        told.append({"refused": str(e)})
+
+
+def changing() -> None:
+    """torch's own setting decides how float32 is multiplied, at each call."""
+    a, b = torch.empty(256, 256), torch.empty(256, 256)
+    for precision in ("ieee", "tf32", "ieee", "tf32"):
+        torch.backends.cuda.matmul.fp32_precision = precision
+        call(a, b)
+
+
+def failing_default() -> None:
+    os.environ["CUDA_STUB_SHARED"] = "1024"
+    try:
+        call(stub_matmul.half(256, 256), stub_matmul.half(256, 256))
+    except Exception as e:  # noqa: BLE001  whatever it is, the test reads it
+        told.append({"raised": type(e).__name__})
+
+
+globals()[sys.argv[1]]()
+stub_driver.tell(
+    calls=told,
+    compiled=compiles.compiled,
+    from_cache=compiles.from_cache,
+    plans=len(planned.PLANS.by_key),
+    kernels=sorted(name for op_name, name in registry.specs() if op_name == "matmul"),
+)

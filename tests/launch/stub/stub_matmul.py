@@ -1,0 +1,46 @@
+"""`tuner.kernels.matmul` over the stub: tensors on the host pass for those of an H200, streams and device are told."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import stub_driver
+import torch
+from triton.runtime import driver
+
+from tuner.device import KNOWN
+from tuner.kernels import arguments, calling
+
+_stream = threading.local()
+
+
+def activate() -> stub_driver.Compiles:
+    """Make matmul take tensors on the host, and launch through the stub's driver."""
+    compiles = stub_driver.activate()
+    driver.active.get_current_stream = lambda _device=None: getattr(_stream, "handle", stub_driver.STREAM)
+    calling._device = lambda _index: KNOWN["sm_90"]
+    arguments.check_kinds = lambda _a, _b: None
+    return compiles
+
+
+@contextlib.contextmanager
+def on_stream(handle: int) -> Iterator[None]:
+    """Launch on a stream of this thread's own."""
+    _stream.handle = handle
+    try:
+        yield
+    finally:
+        del _stream.handle
+
+
+def pointers(*tensors: Any) -> list[int]:
+    """Addresses, as a launch is to have them."""
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def half(rows: int, columns: int, shift: int = 0) -> torch.Tensor:
+    """A float16 matrix, `shift` elements into its memory."""
+    return torch.empty(rows * columns + shift, dtype=torch.float16)[shift:].view(rows, columns)

@@ -1,0 +1,169 @@
+"""matmul's second call launches the plan that its first made: the same kernel, its own addresses, nothing looked up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from tuner import registry
+from tuner.config import Config
+from tuner.problem import Problem
+
+PROBLEM = Problem(256, 256, 256, layout="nn")
+TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}
+POINTER = Config("pointer", **{**TMA, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32}, GROUP_SIZE_M=1)
+
+
+@pytest.fixture(scope="module")
+def served(stub):
+    return lambda *arguments: stub.run("served.py", *arguments)
+
+
+@pytest.fixture
+def table(make_row, make_table, tmp_path):
+    def table(problem: Problem, config: Config) -> str:
+        version = registry.find("matmul", config.kernel).version
+        row = make_row(*problem.shape, config=config, version=version, dtype="float16", layout=problem.layout)
+        return str(make_table(row).write(tmp_path))
+
+    return table
+
+
+def addresses(launch):
+    """Of a, b and the output: the first three arguments that are memory, descriptors among them."""
+    memory = [launch.address(index) for index, param in enumerate(launch.params) if len(param) in (8, 128)]
+    return [address for address in memory if address > 2**32]
+
+
+def assert_each_call_launched_its_own(report, per_call=1):
+    assert len(report.launches) == per_call * len(report.printed["calls"])
+    for launch, told in zip(report.launches, report.printed["calls"], strict=True):
+        assert addresses(launch)[:3] == [*told["given"][:2], told["out"]]
+
+
+def test_the_second_call_looks_nothing_up_and_launches_the_same_kernel_on_its_own_operands(served):
+    report = served("again")
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
+    assert_each_call_launched_its_own(report)
+    first, second, third = report.launches
+    assert len(report.loads) == 1
+    for launch in (second, third):
+        assert (launch.name, launch.grid, launch.block) == (first.name, first.grid, first.block)
+        assert (launch.shared_bytes, launch.stream) == (first.shared_bytes, first.stream)
+        # All but the addresses: sizes, strides, nulls and the scratch pointers at the end.
+        assert [p for p in launch.params if len(p) < 8] == [p for p in first.params if len(p) < 8]
+        assert len(launch.params) == len(first.params)
+
+
+def test_each_launch_goes_to_the_stream_of_its_moment(served):
+    report = served("streams")
+    assert [launch.stream for launch in report.launches] == [11, 12, 11, 7]
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0, 0]
+
+
+def test_threads_launch_their_own_operands_on_their_own_streams(served):
+    report = served("threads")
+    launched = Counter((launch.stream, *addresses(launch)[:3]) for launch in report.launches)
+    expected = Counter((told["stream"], *told["given"], told["out"]) for told in report.printed["calls"])
+    assert launched == expected
+    assert len(report.launches) == 50
+
+
+def test_another_alignment_is_another_plan(served):
+    report = served("alignment")
+    looked = [told["looked"] for told in report.printed["calls"]]
+    # 8 elements of 2 bytes are 16 bytes: as good as none.
+    assert looked == [1, 1, 0, 0, 0, 0]
+    shapes = [(launch.name, launch.grid, launch.shared_bytes) for launch in report.launches]
+    by_shift = dict(zip((0, 1, 8), shapes[-3:], strict=True))
+    assert by_shift[0] == by_shift[8] != by_shift[1]
+
+
+def test_shapes_layouts_epilogues_dtypes_and_outputs_each_have_a_plan(served):
+    report = served("kinds")
+    calls = report.printed["calls"]
+    half = len(calls) // 2
+    assert [told["looked"] for told in calls] == [1] * half + [0] * half
+    assert report.printed["plans"] == half
+    assert_each_call_launched_its_own(report)
+    for first, second in zip(report.launches[:half], report.launches[half:], strict=True):
+        assert (first.name, first.grid, first.shared_bytes) == (second.name, second.grid, second.shared_bytes)
+
+
+def test_one_scale_for_both_operands_and_two_are_told_apart(served):
+    report = served("scales")
+    calls = report.printed["calls"]
+    assert [told["looked"] for told in calls] == [1, 1, 0, 0]
+    for launch, told in zip(report.launches, calls, strict=True):
+        assert addresses(launch) == [*told["given"][:2], told["out"], *told["given"][2:]]
+
+
+def test_a_hook_hears_of_launches_which_then_go_the_ordinary_way(served):
+    *calls, heard = served("hooks").printed["calls"]
+    assert [told["looked"] for told in calls] == [1, 0, 1, 0]
+    assert len(heard["heard"]) == 1
+
+
+def test_other_sources_make_other_plans(served, table):
+    report = served("sources", table(PROBLEM, POINTER))
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 1, 0]
+    assert report.launches[0].grid == report.launches[1].grid
+    assert [launch.grid for launch in report.launches[2:]] == [(4 * 2, 1, 1)] * 2
+
+
+def test_a_config_that_cannot_be_launched_gives_way_to_the_default_with_one_warning(stub, table):
+    greedy = POINTER.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_K=64, num_stages=4)
+    report = stub.run("served.py", "failing", table(PROBLEM, greedy))
+    assert [told["looked"] for told in report.printed["calls"]] == [2, 0, 0]
+    assert len(report.launches) == 3
+    assert len({launch.grid for launch in report.launches}) == 1
+    assert report.stderr.count("failed at its first launch in this process: OutOfResources") == 1
+
+
+def test_a_default_that_cannot_be_launched_is_the_error_itself(served):
+    report = served("failing_default")
+    assert report.printed["calls"] == [{"raised": "OutOfResources"}]
+    assert report.launches == ()
+
+
+@pytest.mark.parametrize("loads", ["pointer", "tma"])
+def test_split_sums_get_memory_at_each_launch(served, table, loads):
+    config = Config("split_k", **TMA, LOADS=loads, SPLIT_K=4)
+    report = served("table", table(Problem(64, 64, 1024), config), json.dumps([64, 64, 1024]))
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
+    assert_each_call_launched_its_own(report)
+    for launch in report.launches:
+        partials, counters = addresses(launch)[3:]
+        assert launch.grid == (1, 4, 1)
+        assert partials != counters
+
+
+def test_a_padded_program_copies_into_fresh_memory_and_multiplies_it(served, table):
+    config = Config("padded", **TMA, GROUP_SIZE_M=1, INNER="tma", PAD="ab")
+    problem = Problem(127, 129, 131)
+    report = served("table", table(problem, config), json.dumps(problem.shape))
+    calls = report.printed["calls"]
+    assert [told["looked"] for told in calls] == [1, 0, 0]
+    for told, copy, multiply in zip(calls, report.launches[::2], report.launches[1::2], strict=True):
+        a, a_copy, b, b_copy = addresses(copy)
+        assert [a, b] == told["given"]
+        assert addresses(multiply) == [a_copy, b_copy, told["out"]]
+        assert {a_copy, b_copy}.isdisjoint(told["given"])
+
+
+def test_an_output_that_overlaps_an_operand_is_refused_though_there_is_a_plan(served):
+    report = served("overlapping")
+    *calls, refused = report.printed["calls"]
+    assert [told["looked"] for told in calls] == [1, 0]
+    assert "out shares memory with an operand" in refused["refused"]
+    assert len(report.launches) == 2
+
+
+def test_torchs_float32_setting_is_asked_at_each_call(served):
+    report = served("changing")
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 0, 0]
+    ieee, tf32, *again = ((launch.name, launch.grid, launch.shared_bytes) for launch in report.launches)
+    assert again == [ieee, tf32]
+    assert ieee != tf32

@@ -1,0 +1,171 @@
+"""Launches resolved once: what a call was seen to launch becomes a plan, and a call like it runs the plan.
+
+A plan is made of a call that has run: the compiled kernels it launched, and where in their arguments the call's own
+addresses stand. Nothing checks a plan's arguments any more, so whoever keeps plans keeps them under a key that says all
+that the launches depend on: shapes, strides, dtypes, alignment of addresses, device and options.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tuner.runtime import lookup
+from tuner.runtime.step import Address, Step, make_step
+
+Make = Callable[[int], tuple[Any, ...]]
+"""Makes a launch's temporary tensors on a stream, given by its handle."""
+MOST_PLANS = 4096
+"""Plans kept, a few KB each; beyond it all are forgotten: a process that sees so many shapes must not grow for ever."""
+
+
+class Launched(Protocol):
+    """One launch of one jit function, as `tuner.kernels.launching.Launch` has it."""
+
+    @property
+    def function(self) -> Any:
+        """The jit function."""
+        ...
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Programs along one to three axes."""
+        ...
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Everything before the constexprs, in the function's order."""
+        ...
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """Constexpr arguments by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """Memory that a launch needs beside its operands.
+
+    Attributes:
+        tensors: those of the launch that was recorded.
+        make: the like for another launch, on a stream given by its handle.
+    """
+
+    tensors: tuple[Any, ...]
+    make: Make
+
+
+@dataclass(slots=True)
+class Recording:
+    """What one call launched, in order.
+
+    Attributes:
+        find: a compiled kernel that was shipped for a launch, or None.
+        launches: each launch with its CompiledKernel; None under the interpreter.
+        temporaries: what it asked for besides.
+    """
+
+    find: Callable[[Any], Any] | None = None
+    launches: list[tuple[Launched, Any]] = field(default_factory=list)
+    temporaries: list[Temporary] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """Begin anew: what was launched failed."""
+        self.launches.clear()
+        self.temporaries.clear()
+
+
+_local = threading.local()
+
+
+@contextmanager
+def recorded(find: Callable[[Any], Any] | None = None) -> Iterator[Recording]:
+    """Record what this thread launches inside the block."""
+    before = recording()
+    _local.recording = made = Recording(find)
+    try:
+        yield made
+    finally:
+        _local.recording = before
+
+
+def recording() -> Recording | None:
+    """What records this thread's launches now, if anything does."""
+    return getattr(_local, "recording", None)
+
+
+class Plan:
+    """The launches of a call, ready to run again on other addresses."""
+
+    __slots__ = ("index", "steps", "stream_of", "temporaries")
+
+    def __init__(self, index: int, steps: Sequence[Step], temporaries: Sequence[Make]) -> None:
+        from triton.runtime.driver import driver
+
+        self.index = index
+        self.steps = tuple(steps)
+        self.temporaries = tuple(temporaries)
+        self.stream_of: Callable[[int], int] = driver.active.get_current_stream
+
+    def __call__(self, addresses: list[int]) -> None:
+        """Launch on the current stream of the plan's device, which must be the current device.
+
+        Args:
+            addresses: of the call's tensors, in the order that the plan was made with. It is changed.
+        """
+        stream = self.stream_of(self.index)
+        if self.temporaries:
+            held = [tensor for make in self.temporaries for tensor in make(stream)]  # until all is launched
+            addresses.extend([tensor.data_ptr() for tensor in held])
+        for step in self.steps:
+            step(stream, addresses)
+
+
+def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> Plan | None:
+    """The plan of a call that was recorded; None where its launches cannot be repeated without looking.
+
+    Args:
+        seen: what the call launched. All that it wrote was written by these launches.
+        addresses: of the tensors that a later call will give, None for one it will not.
+        index: of the CUDA device.
+    """
+    known = [Address(at, 1, slot) for slot, at in enumerate(addresses) if at is not None]
+    if not seen.launches or len({each.start for each in known}) < len(known):
+        return None
+    slot = len(addresses)
+    for temporary in seen.temporaries:
+        for tensor in temporary.tensors:
+            known.append(Address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), slot))
+            slot += 1
+    steps = [make_step(launch, kernel, known) for launch, kernel in seen.launches]
+    if any(step is None for step in steps):
+        return None
+    made = [temporary.make for temporary in seen.temporaries]
+    return Plan(index, [step for step in steps if step is not None], made)
+
+
+class Plans:
+    """Plans by key. A hit is one access of `by_key`, without a lock; `tuner.use` forgets them all."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Hashable, Any] = {}
+        lookup.on_change(self.by_key.clear)
+
+    def keep(self, key: Hashable, plan: Any, sources: object) -> None:
+        """Keep a plan, unless the sources are no longer those that its config was looked up in.
+
+        Args:
+            key: all that the plan depends on.
+            plan: what `by_key` gives.
+            sources: `lookup.desk()`, asked before the config was looked up.
+        """
+        if len(self.by_key) >= MOST_PLANS:
+            self.by_key.clear()
+        self.by_key[key] = plan
+        # `use` changes the desk, then clears: whichever thread comes second removes what must not stay.
+        if lookup.desk() is not sources:
+            self.by_key.pop(key, None)
