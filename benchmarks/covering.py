@@ -41,6 +41,8 @@ VIEWS = {
     "matmul": ("dense", "shifted", "strided", "odd", "transposed"),
     "bmm": ("dense", "strided"),
     "grouped_mm": ("dense",),
+    "vector_add": ("dense", "shifted"),
+    "softmax": ("dense", "shifted"),
 }
 """How operands and output lie in memory, by op.
 
@@ -59,8 +61,12 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, Extra], ...], ...]] = {
     ),
     "bmm": ((("batch", 1),), (("batch", 3),)),
     "grouped_mm": ((("groups", 1),), (("groups", 5),)),
+    "vector_add": ((),),
+    "softmax": ((),),
 }
 """What else names a problem of each op, and the values to try; what is there twice is drawn twice as often."""
+LAID_OUT = {"vector_add": ("nn",), "softmax": ("nn", "tn")}
+"""Layouts of the ops that only move memory; they have no K, no epilogue, and one dtype. A vector has no N either."""
 _DRAWS = 20_000
 _KEPT = 6_000
 _RIVALS = 30
@@ -166,7 +172,7 @@ class Coverage:
 
 def problems(spec: KernelSpec, device: Device, sizes: Sequence[int], draw: random.Random) -> list[tuple[Problem, str]]:
     """Problems with views, all of which the kernel serves, that hold every pair of choices it serves at all."""
-    columns = (*sizes, OPERANDS, OUTPUTS, LAYOUTS, EPILOGUES, VIEWS[spec.op], EXTRAS[spec.op])
+    columns = (*_computed(spec.op, sizes), VIEWS[spec.op], EXTRAS[spec.op])
     served: dict[tuple[Hashable, ...], tuple[Problem, str]] = {}
     for _ in range(_DRAWS):
         row = tuple(draw.choice(column) for column in columns)
@@ -176,6 +182,14 @@ def problems(spec: KernelSpec, device: Device, sizes: Sequence[int], draw: rando
         if len(served) == _KEPT:
             break
     return [served[row] for row in cover(list(served), draw)]
+
+
+def _computed(op: str, sizes: Sequence[Sequence[int]]) -> tuple[Sequence[Hashable], ...]:
+    """The choices of sizes, operands, outputs, layouts and epilogues."""
+    if op not in LAID_OUT:
+        return (*sizes, OPERANDS, OUTPUTS, LAYOUTS, EPILOGUES)
+    extents = (sizes[0], sizes[2], (1,)) if op == "softmax" else (sizes[2], (1,), (1,))
+    return (*extents, OPERANDS[:3], (None,), LAID_OUT[op], ("none",))
 
 
 def problem_of(op: str, row: tuple) -> Problem | None:

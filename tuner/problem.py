@@ -38,7 +38,8 @@ class Problem:
         m, n, k: sizes in elements; at least 1 to be tuned or looked up.
         a_dtype, b_dtype, out_dtype: torch's dtype names.
         layout: row-major storage of A, then B: nn, nt, tn, tt.
-        aligned: every operand's address, leading stride and contiguous extent is a multiple of 16 bytes.
+        aligned: every operand's address, leading stride and contiguous extent is a multiple of 16 bytes (of the op
+            `vector_add` the addresses alone, with neighbours one element apart).
         epilogue: "none", "bias", an activation, or "bias+" an activation.
         precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
         extras: further keys, as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
@@ -127,7 +128,7 @@ class Problem:
             "b_dtype": b_dtype,
             "out_dtype": out_dtype,
             "layout": layout,
-            "aligned": _contiguous_aligned(m, n, k, (a_dtype, b_dtype, out_dtype), layout)
+            "aligned": _contiguous_aligned(op, (m, n, k), (a_dtype, b_dtype, out_dtype), layout)
             if aligned is None
             else bool(aligned),
             "epilogue": _check_epilogue(epilogue),
@@ -325,6 +326,11 @@ def _gains_by_padding(n: int, k: int, b_dtype: str, layout: str) -> bool:
     return rows > 1 and extent * dtypes.ITEMSIZE[b_dtype] % 16 != 0
 
 
-def _contiguous_aligned(m: int, n: int, k: int, dtype_names: tuple[str, str, str], layout: str) -> bool:
+def _contiguous_aligned(op: str, shape: tuple[int, int, int], dtype_names: tuple[str, str, str], layout: str) -> bool:
+    m, n, k = shape
     extents = (k if layout[0] == "n" else m, n if layout[1] == "n" else k, n)
+    if op == "vector_add":
+        return True  # whatever the length: only the last block is cut short
+    if op == "softmax":
+        extents = (n if layout[0] == "n" else m, n, n)
     return all(extent * dtypes.ITEMSIZE[name] % 16 == 0 for extent, name in zip(extents, dtype_names, strict=True))

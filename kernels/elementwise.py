@@ -1,0 +1,170 @@
+"""What ops that only move memory share (`vector_add`, `softmax`): their operands, and the KernelSpec of a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernel import KernelSpec
+from tuner.kernels import blocks, launching
+from tuner.kernels.gemm import interpreted
+from tuner.kernels.interpreted import as_silent_as_a_gpu, settle, stand_in, widened
+from tuner.kernels.launching import Launch
+from tuner.problem import Problem
+from tuner.space import SearchSpace
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Operands of an op that only moves memory: its `Inputs`.
+
+    Attributes:
+        a: what is read, any strides.
+        b: what is read besides, of a's shape, any strides; None where there is none.
+        out: what is written, of a's shape; its elements share no memory. It may be a or b itself.
+        problem: what is computed.
+        buffer: the allocation `out` lies inside; `out` itself where there is none around it.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor | None
+    out: torch.Tensor
+    problem: Problem
+    buffer: torch.Tensor
+
+    @property
+    def output(self) -> torch.Tensor:
+        """What a launch writes."""
+        return self.out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operands and the output."""
+        tensors = (self.a, self.b, self.out)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What all kernels of such an op share; the fields are as `KernelSpec` has them."""
+
+    name: str
+    make_inputs: Callable[[Problem, str, int], Tensors]
+    vendor: Callable[[Tensors], None]
+    reference: Callable[[Tensors], torch.Tensor]
+    tolerance: Callable[[Problem], float]
+    flops: Callable[[Problem], int]
+    bytes_moved: Callable[[Problem], int]
+
+
+Program = Callable[[Tensors, Config], Sequence[Launch]]
+"""The launches that write `out`, in order."""
+
+
+def elementwise_spec(
+    operation: Operation,
+    name: str,
+    version: int,
+    program: Program,
+    *,
+    supports: Callable[[Problem, Device], str | None],
+    space: Callable[[Problem, Device], SearchSpace],
+    default_config: Callable[[Problem, Device], Config],
+    sources: Sequence[Any],
+    shared_bytes: Callable[[Config, Problem, Device], int],
+    estimate_us: Callable[[Config, Problem, Device], float],
+    simplicity: Callable[[Config], tuple[Any, ...]],
+    precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0,
+) -> KernelSpec:
+    """A kernel of an op that only moves memory.
+
+    Args:
+        operation: the op.
+        name: of the kernel.
+        version: raise it when timings of the version before no longer speak for this one
+            (tests/unit/test_kernel_sources.py).
+        program: its launches.
+        supports, space, default_config, shared_bytes, estimate_us, simplicity, precedence: see `KernelSpec`.
+        sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
+    """
+
+    def launch(inputs: Tensors, config: Config) -> None:
+        if interpreted():
+            _launch_interpreted(inputs, config, program)
+        else:
+            launching.run(program(inputs, config))
+
+    def shaped(problem: Problem) -> Tensors:
+        """Operands without memory."""
+        return operation.make_inputs(problem, "meta", 0)
+
+    return KernelSpec(
+        op=operation.name,
+        name=name,
+        version=version,
+        supports=supports,
+        space=space,
+        default_config=default_config,
+        make_inputs=operation.make_inputs,
+        launch=launch,
+        vendor=operation.vendor,
+        reference=operation.reference,
+        tolerance=operation.tolerance,
+        compile=lambda problem, config: launching.compile_launches(program(shaped(problem), config)),
+        compile_class=lambda problem, config: launching.binary_class(program(shaped(problem), config)),
+        simplicity=simplicity,
+        source_hash=lambda: launching.source_hash((*sources, blocks)),
+        shared_bytes=shared_bytes,
+        estimate_us=estimate_us,
+        runtime_parameters=("PROGRAMS_PER_SM",),
+        precedence=precedence,
+        flops=operation.flops,
+        bytes_moved=operation.bytes_moved,
+    )
+
+
+def _launch_interpreted(inputs: Tensors, config: Config, program: Program) -> None:
+    """Run a kernel under the interpreter by way of float32, where it would be wrong otherwise."""
+    out = stand_in(inputs.out)
+    b = None if inputs.b is None else widened(inputs.b)
+    # Rows beyond the last have a sum of 0.
+    with as_silent_as_a_gpu(), np.errstate(divide="ignore"):
+        launching.run(program(dataclasses.replace(inputs, a=widened(inputs.a), b=b, out=out), config))
+    settle(out, inputs.out)
+
+
+def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str | None:
+    """Why no kernel of such an op serves a problem on a device, or None.
+
+    Args:
+        problem: of the op.
+        device: where.
+        layouts: those that the op knows.
+    """
+    if problem.a_dtype not in DTYPES:
+        return f"no {problem.a_dtype}: it takes {', '.join(DTYPES)}"
+    if not problem.a_dtype == problem.b_dtype == problem.out_dtype:
+        return f"no {problem.dtype_label}: operands and output are of one dtype"
+    if problem.layout not in layouts:
+        return f"no layout {problem.layout}: expected {' or '.join(layouts)}"
+    for name, found, expected in (
+        ("epilogue", problem.epilogue, ("none",)),
+        ("precision", problem.precision, ("default", "ieee")),
+        ("extras", dict(problem.extras), ({},)),
+    ):
+        if found not in expected:
+            return f"no {name} {found}: leave it out"
+    old = device.vendor == "nvidia" and device.capability < 80
+    untested = device.vendor == "amd" and device.arch not in ("gfx942", "gfx950")
+    return (
+        f"no {device.arch}: it is compiled and tested for sm_80 and newer, gfx942, gfx950" if old or untested else None
+    )

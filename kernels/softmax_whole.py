@@ -1,0 +1,178 @@
+"""The `softmax_whole` kernel: rows that fit into a program's registers, read once and written once."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tuner import dtype as dtypes
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import elementwise_rules as rules
+from tuner.kernels import softmax_kernel, softmax_space, tile_rules
+from tuner.kernels.elementwise import Tensors, elementwise_spec
+from tuner.kernels.launching import Launch, compiler_options
+from tuner.kernels.operands import placement
+from tuner.kernels.persistent_tma import multiprocessors
+from tuner.kernels.rules import next_power_of_two
+from tuner.kernels.softmax_operands import SOFTMAX
+from tuner.kernels.softmax_space import Layout
+from tuner.problem import Problem
+from tuner.space import Rule, SearchSpace
+
+NAME = "softmax_whole"
+VERSION = 1
+MOST_COLUMNS = 32_768
+"""1,024 threads of 64 registers hold 32 values each, and what is computed with them."""
+_MOST_APART = 1024
+"""Columns where rows are contiguous (layout tn): 16 rows and more of a column are a sector of memory."""
+
+
+def program(inputs: Tensors, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    rows, columns = inputs.a.shape
+    strides = softmax_space.strides_of(inputs)
+    layout = softmax_space.layout_of(inputs)
+    blocks, constants, options = _static((rows, columns), strides, layout, config)
+    grid = blocks
+    if each := config.integer("PROGRAMS_PER_SM"):
+        grid = min(blocks, each * multiprocessors(inputs.a.device.index if inputs.a.is_cuda else None))
+    arguments = (inputs.a, inputs.out, rows, columns, *strides)
+    return (Launch(softmax_kernel.whole_kernel, (grid,), arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Blocks of rows, constexprs and compiler options."""
+    block_m = config.integer("BLOCK_SIZE_M")
+    constants = {
+        **softmax_space.tile_constants(shape, strides, layout, (block_m, next_power_of_two(shape[1]))),
+        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
+        "PDL": bool(config.get("launch_pdl", False)),
+    }
+    return -(-shape[0] // block_m), constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := softmax_space.supports(problem, device):
+        return reason
+    if problem.n > MOST_COLUMNS:
+        return f"N is {problem.n}: a program's registers hold {MOST_COLUMNS}; softmax_online reads longer rows twice"
+    if problem.layout[0] == "t" and problem.n > _MOST_APART:
+        return (
+            f"N is {problem.n}, of columns that lie apart: too few rows fit beside each other; softmax_online has more"
+        )
+    return None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop)
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        return {"BLOCK_SIZE_M": (4, 16), "PROGRAMS_PER_SM": (0, 2), "num_stages": (2,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (1, 2, 4, 8, 16, 32, 64, 128),
+        "PROGRAMS_PER_SM": (0, 1, 2, 4, 8),
+        "num_stages": rules.stages(device, (2, 3, 4)),
+        "num_warps": rules.warps(device),
+        **tile_rules.overlap(device),
+    }
+
+
+def elements(config: Config, problem: Problem) -> int:
+    """Elements of a tile, what covers a row's rest included."""
+    return config.integer("BLOCK_SIZE_M") * next_power_of_two(problem.n)
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """See `softmax_space.shared_bytes`."""
+    stages = config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 1
+    tile = config.integer("BLOCK_SIZE_M"), next_power_of_two(problem.n)
+    return softmax_space.shared_bytes(tile, stages, config, problem, device)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """See `elementwise_rules.estimate_us`."""
+    ahead = max(1, config.integer("num_stages") - 1) if config.integer("PROGRAMS_PER_SM") else 1
+    loaded = elements(config, problem) * dtypes.ITEMSIZE[problem.a_dtype] * ahead
+    return rules.estimate_us(SOFTMAX.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """A tile that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, one or two loads of 16 bytes a thread.
+
+    Fewer rows a program where blocks would not reach all multiprocessors; at least four warps a row that is shared.
+    """
+    size = dtypes.ITEMSIZE[problem.a_dtype]
+
+    def rank(config: Config) -> tuple[float, ...]:
+        held = elements(config, problem)
+        each = held * size / rules.threads(config, device)
+        idle = max(0, device.sm_count - _blocks(config, problem))
+        short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
+        away = abs(math.log2(each / (2 * rules.VECTOR_BYTES)))
+        return idle, short, away, abs(config.integer("num_warps") - 4)
+
+    tried = space(problem, device)
+    return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()
+
+
+def simplicity(config: Config) -> tuple[Any, ...]:
+    """Sorts configs from simplest: no loop, fewest rows and threads."""
+    names = ("PROGRAMS_PER_SM", "BLOCK_SIZE_M", "num_warps", "num_stages")
+    return (*(config.integer(name) for name in names), config)
+
+
+def _blocks(config: Config, problem: Problem) -> int:
+    return -(-problem.m // config.integer("BLOCK_SIZE_M"))
+
+
+def _values(config: Config, problem: Problem, device: Device) -> float:
+    return elements(config, problem) / rules.threads(config, device)
+
+
+def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
+    rows = max(16 if device.is_interpreter else 1, next_power_of_two(problem.m))
+    block_m = config.integer("BLOCK_SIZE_M")
+    return f"BLOCK_SIZE_M is {block_m}, {rows} covers M" if block_m > rows else None
+
+
+def _too_large(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    held = elements(config, problem)
+    return f"{held} elements, Triton takes {rules.MOST_ELEMENTS}" if held > rules.MOST_ELEMENTS else None
+
+
+RULES = (
+    rules.parameters(_axes),
+    Rule("tile", "Triton's TRITON_MAX_TENSOR_NUMEL", _too_large, fatal=True),
+    tile_rules.shared_memory(shared_bytes, "kernels/softmax_whole.py"),
+    rules.idle_threads(elements, softmax_space.covering),
+    rules.narrow_loads(elements, softmax_space.covering),
+    rules.crowded(_values, 0.5),
+    rules.takes_turns(_blocks, shared_bytes),
+    Rule("beyond M", "the shape itself", _beyond, early=True),
+    softmax_space.SECTORS,
+)
+
+SPEC = elementwise_spec(
+    SOFTMAX,
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=(softmax_kernel, program, _static, softmax_space.tile_constants, softmax_space.layout_of, placement),
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    simplicity=simplicity,
+    precedence=lambda _problem, _device: 2,
+)

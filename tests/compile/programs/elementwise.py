@@ -1,0 +1,61 @@
+"""Compile default and sampled configs of vector_add and softmax for one architecture; print a JSON list of each."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+
+from tuner import Problem, registry
+from tuner.device import KNOWN
+from tuner.sweep import target
+from tuner.sweep.compile import read_resources
+
+ADD = {"op": "vector_add"}
+SOFTMAX = {"op": "softmax"}
+PROBLEMS = [
+    Problem(2**24, 1, 1, dtype="fp16", **ADD),
+    Problem(10**6 + 1, 1, 1, dtype="fp32", **ADD),
+    Problem(4096, 1024, 1, dtype="bf16", **SOFTMAX),
+    Problem(512, 32768, 1, dtype="fp32", **SOFTMAX),
+    Problem(777, 12345, 1, dtype="fp16", **SOFTMAX),
+    Problem(4, 2**20, 1, dtype="fp32", **SOFTMAX),
+    Problem(1024, 512, 1, dtype="bf16", layout="tn", **SOFTMAX),
+]
+WIDE = re.compile(r"v4\.b32|dwordx[24]|b64|b128")
+
+
+def main(arch: str, sampled: int) -> None:
+    device = KNOWN[arch]
+    target.activate(arch)
+    draw, found = random.Random(arch), []
+    for problem in PROBLEMS:
+        for spec in registry.serving(problem, device):
+            space = spec.space(problem, device)
+            configs = draw.sample(space.configs(), sampled)
+            for config in [spec.default_config(problem, device), *configs]:
+                found.append(compiled(spec, problem, config, device))
+                found[-1]["default"] = config not in configs
+                found[-1]["rejected"] = space.rejection(config)
+    json.dump(found, sys.stdout)
+
+
+def compiled(spec, problem, config, device):
+    kernel = spec.compile(problem, config)
+    assembly = kernel.asm.get("ptx") or kernel.asm["amdgcn"]
+    stores = re.findall(r"(?:st\.global\S*|(?:global|buffer)_store_\S+)", assembly)
+    return {
+        "case": f"{problem} {config}",
+        "kernel": spec.name,
+        "aligned": problem.aligned,
+        "shared_bytes": kernel.metadata.shared,
+        "predicted_bytes": spec.shared_bytes(config, problem, device),
+        "spill_bytes": read_resources(kernel, 0.0).spill_bytes,
+        "pipelined": bool(re.search(r"cp\.async\.c[ag]", assembly)),
+        "wide": any(WIDE.search(store) for store in stores),
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,144 @@
+"""The kernels of vector_add and softmax: spaces that can be searched, defaults that obey them, formulas that hold."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from tuner import Problem, registry
+from tuner.config import Config
+from tuner.device import INTERPRETER, KNOWN
+from tuner.kernels import elementwise_rules
+
+H200 = KNOWN["sm_90"]
+DEVICES = [*KNOWN.values(), INTERPRETER]
+DTYPES = ("fp16", "bf16", "fp32")
+VECTORS = [
+    Problem(length, 1, 1, dtype=dtype, op="vector_add")
+    for length in (1, 7, 33, 5000, 2**16, 10**6 + 1, 2**24, 2**28, 2**31 - 1)
+    for dtype in DTYPES
+]
+MATRICES = [
+    Problem(rows, columns, 1, dtype=dtype, layout=layout, op="softmax")
+    for rows, columns in ((1, 1), (5, 3), (8192, 64), (100, 1000), (4096, 4096), (4096, 32768), (64, 10**5), (1, 2**20))
+    for dtype in DTYPES
+    for layout in ("nn", "tn")
+]
+PROBLEMS = VECTORS + MATRICES
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.arch)
+def test_every_space_holds_configs_and_its_default(device):
+    for problem in PROBLEMS:
+        for spec in registry.serving(problem, device):
+            space, default = spec.space(problem, device), spec.default_config(problem, device)
+            configs = space.configs()
+            assert configs, f"{spec.name} {problem}"
+            assert space.canonicalize(default) in configs, f"{problem}: {default}"
+            assert space.odd_parameters(default) == set()
+            for config in random.Random(0).sample(configs, min(5, len(configs))):
+                assert space.canonicalize(config) == config
+                assert spec.shared_bytes(config, problem, device) <= device.shared_bytes
+                assert spec.estimate_us(config, problem, device) > 0
+
+
+def test_spaces_are_small_enough_to_be_searched_exhaustively():
+    for problem in PROBLEMS:
+        assert sum(len(spec.space(problem, H200).configs()) for spec in registry.serving(problem, H200)) <= 900
+
+
+def test_a_default_takes_tens_of_milliseconds_at_most():
+    start = time.process_time()
+    for problem in PROBLEMS:
+        registry.default_config(problem, H200)
+    assert time.process_time() - start <= 0.08 * len(PROBLEMS)
+
+
+def test_every_value_of_the_tutorials_axes_is_there():
+    axes = registry.find("vector_add", "add_block").space(VECTORS[0], H200).axes
+    assert axes["BLOCK_SIZE"] == tuple(2**power for power in range(14))
+    assert axes["num_warps"] == (1, 2, 4, 8, 16, 32)
+    assert axes["num_stages"] == (3, 4, 5)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_every_rule_has_a_source(problem):
+    for spec in registry.serving(problem, H200):
+        assert all(rule.source for rule in spec.space(problem, H200).rules)
+
+
+ADD = Config("add_block", BLOCK_SIZE=1024, PROGRAMS_PER_SM=0, launch_pdl=True, num_stages=3, num_warps=4)
+
+
+@pytest.mark.parametrize(
+    ("length", "change", "rule", "fatal"),
+    [
+        (2**20, {"BLOCK_SIZE": 1000}, "parameters", True),
+        (2**20, {"BLOCK_SIZE": 2**21}, "parameters", True),
+        (2**20, {"num_warps": 64}, "parameters", True),
+        (2**20, {"PROGRAMS_PER_SM": 1, "BLOCK_SIZE": 2**17}, "shared memory", True),
+        (2**20, {"BLOCK_SIZE": 64}, "idle threads", False),
+        (2**20, {"BLOCK_SIZE": 128}, "narrow loads", False),
+        (2**20, {"BLOCK_SIZE": 8192, "num_warps": 1}, "registers", False),
+        (2**20, {"PROGRAMS_PER_SM": 8}, "residence", False),
+        (2**28, {"PROGRAMS_PER_SM": 8, "num_warps": 16, "BLOCK_SIZE": 8192}, "residence", False),
+        (1000, {"BLOCK_SIZE": 4096}, "beyond M", False),
+    ],
+    ids=str,
+)
+def test_a_rule_says_why_a_config_is_not_tried(length, change, rule, fatal):
+    space = registry.find("vector_add", "add_block").space(Problem(length, 1, 1, op="vector_add"), H200)
+    assert space.rejection(ADD) is None or length == 1000
+    assert space.rejection(ADD.replace(**change)).startswith(f"{rule}: ")
+    assert (space.rejection(ADD.replace(**change), fatal_only=True) is not None) is fatal
+
+
+def test_without_a_loop_the_pipelines_depth_is_one_program():
+    space = registry.find("vector_add", "add_block").space(Problem(2**24, 1, 1, op="vector_add"), H200)
+    assert space.canonicalize(ADD.replace(num_stages=5)) == ADD
+    looping = ADD.replace(PROGRAMS_PER_SM=4, num_stages=5)
+    assert space.canonicalize(looping) == looping
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_default_keeps_enough_bytes_in_flight_or_reaches_every_multiprocessor(dtype):
+    for length in (2**12, 2**17, 2**22, 2**28):
+        problem = Problem(length, 1, 1, dtype=dtype, op="vector_add")
+        config = registry.default_config(problem, H200)
+        block, size = int(config["BLOCK_SIZE"]), 4 if dtype == "fp32" else 2
+        in_flight = 2 * block * size * elementwise_rules.resident(config, H200)
+        assert in_flight >= elementwise_rules.BYTES_IN_FLIGHT or -(-length // block) <= 2 * H200.sm_count
+        if length >= 2**22:
+            assert block * size == 16 * elementwise_rules.threads(config, H200)
+
+
+def test_few_long_rows_are_split_and_short_ones_share_a_program():
+    kernels = {
+        shape: registry.default_config(Problem(*shape, 1, dtype="bf16", op="softmax"), H200)
+        for shape in ((8, 2**20), (8192, 64), (4096, 32768), (1024, 2**17))
+    }
+    assert [config.kernel for config in kernels.values()] == [
+        "softmax_split",
+        "softmax_whole",
+        "softmax_whole",
+        "softmax_online",
+    ]
+    assert kernels[8192, 64]["BLOCK_SIZE_M"] > 1
+    assert kernels[4096, 32768]["BLOCK_SIZE_M"] == 1
+
+
+def test_a_key_that_no_gemm_has_is_aligned_by_its_own_rule():
+    assert Problem(1001, 1, 1, op="vector_add").aligned
+    assert not Problem(64, 1001, 1, op="softmax").aligned
+    assert Problem(1001, 64, 1, op="softmax").aligned
+    assert not Problem(1001, 64, 1, op="softmax", layout="tn").aligned
+    assert Problem(64, 1, 1, op="matmul").aligned is False
+
+
+def test_what_is_moved_is_counted_once():
+    add, softmax = registry.find("vector_add", "add_block"), registry.find("softmax", "softmax_online")
+    assert add.bytes_moved(Problem(1000, 1, 1, dtype="fp32", op="vector_add")) == 12_000
+    assert add.flops(Problem(1000, 1, 1, op="vector_add")) == 1000
+    assert softmax.bytes_moved(Problem(10, 100, 1, op="softmax")) == 4000
