@@ -32,7 +32,7 @@ from tuner.sweep.race import RACE
 from tuner.sweep.search import EXHAUSTIVE, RANDOM, Field
 
 ROOT = Path(__file__).parent
-BUDGETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+BUDGETS = (16, 32, 64, 128, 256, 512)
 _ROUNDS = 30
 _SCATTER = 0.004
 """Of a paired median over 30 rounds, between processes (TRITON.md: 0.4 to 0.5%)."""
@@ -196,37 +196,66 @@ def play(course, strategy, *, trials, seed, winners=()):
     return {"ratio": ratio, "seconds": replay.spent_s, "trials": len(replay.outcomes), "winner": winner}
 
 
-def play_tpe(course, *, trials, seed):
-    """Optuna's TPE over kernel and, under it, the kernel's own parameters; what the rules reject costs it nothing."""
+def play_tpe(course, *, budgets, seed):
+    """Optuna's TPE over the kernel and, under it, the kernel's own parameters; one study, looked at after each budget.
+
+    What is no config is taken to be the nearest one of that kernel, and a config that was measured costs nothing again:
+    both are kinder than what its users get.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     replay = Replay(course.land, RANDOM, seed)
     replay.measure([course.default])
-    known = {config: None for config in course.configs if config in course.land.us}
-    values = defaultdict(lambda: defaultdict(set))
+    known = [config for config in course.configs if config in course.land.us]
+    places, values = places_of(known), defaultdict(lambda: defaultdict(set))
     for config in known:
         for name, value in config.pairs:
             values[config.kernel][name].add(value)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True))
-    for _ in range(40 * trials):
-        if len(replay.outcomes) >= trials:
-            break
-        trial = study.ask()
-        kernel = trial.suggest_categorical("kernel", sorted(values))
-        parameters = {
-            name: trial.suggest_categorical(f"{kernel}.{name}", sorted(found, key=str))
-            for name, found in sorted(values[kernel].items())
-        }
-        config = Config(kernel, **parameters)
-        if config not in known:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-            continue
-        if config not in replay.outcomes:
-            replay.measure([config])
-        study.tell(trial, math.log(replay.outcomes[config].median_us))
-    ratio, winner = replay.finals(course.default)
-    return {"ratio": ratio, "seconds": replay.spent_s, "trials": len(replay.outcomes), "winner": winner}
+    nearest = {}
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    found = []
+    for budget in budgets:
+        for _ in range(3 * budget):
+            if len(replay.outcomes) >= min(budget, len(known)):
+                break
+            trial = study.ask()
+            kernel = trial.suggest_categorical("kernel", sorted(values))
+            asked = {
+                name: trial.suggest_categorical(f"{kernel}.{name}", sorted(choices, key=str))
+                for name, choices in sorted(values[kernel].items())
+            }
+            key = (kernel, *asked.values())
+            if key not in nearest:
+                nearest[key] = min(places[kernel], key=lambda config: apart(places[kernel][config], asked))
+            config = nearest[key]
+            if config not in replay.outcomes:
+                replay.measure([config])
+            study.tell(trial, math.log(replay.outcomes[config].median_us))
+        searched_s = replay.spent_s
+        ratio, winner = replay.finals(course.default)
+        row = {"ratio": ratio, "seconds": replay.spent_s, "trials": len(replay.outcomes), "winner": winner}
+        found.append((budget, row))
+        replay.spent_s = searched_s
+    return found
+
+
+def places_of(configs):
+    """Of each kernel its configs, with their parameters as a dict."""
+    places = defaultdict(dict)
+    for config in configs:
+        places[config.kernel][config] = dict(config.pairs)
+    return places
+
+
+def apart(one, other):
+    """Steps of two between numbers, one for other values."""
+    return sum(
+        abs(math.log2(max(1, one.get(name, 1))) - math.log2(max(1, value)))
+        if isinstance(value, int) and not isinstance(value, bool)
+        else float(one.get(name) != value)
+        for name, value in other.items()
+    )
 
 
 def summary(rows):
@@ -249,7 +278,8 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--held-out", action="store_true", help="these problems too: not while the search is designed")
     parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)))
-    parser.add_argument("--without-tpe", action="store_true")
+    parser.add_argument("--tpe-seeds", type=int, default=1, help="searches of each problem by TPE, which takes minutes")
+    parser.add_argument("--tpe-trials", type=int, default=128, help="of one, at most")
     parser.add_argument("--out")
     parser.add_argument("--plot")
     args = parser.parse_args()
@@ -275,8 +305,9 @@ def main():
                 curves["random", budget].append(about | play(course, RANDOM, trials=budget, seed=seed))
                 if 16 <= budget <= 128:
                     curves["race", budget].append(about | play(course, RACE, trials=budget, seed=seed))
-                if not args.without_tpe and budget <= 512:
-                    curves["tpe", budget].append(about | play_tpe(course, trials=budget, seed=seed))
+            small = [budget for budget in budgets if budget <= args.tpe_trials]
+            for budget, row in play_tpe(course, budgets=small, seed=seed) if seed < args.tpe_seeds else ():
+                curves["tpe", budget].append(about | row)
             if seed == 0:
                 curves["exhaustive", 0].append(about | play(course, EXHAUSTIVE, trials=None, seed=seed))
     rows = []
