@@ -18,7 +18,7 @@ from tuner.config import Config
 from tuner.device import Device
 from tuner.errors import TunerError
 from tuner.kernels.epilogue import activated, saturated
-from tuner.kernels.launching import Launch, specialization
+from tuner.kernels.launching import Launch
 from tuner.problem import Problem
 from tuner.runtime import shipped
 from tuner.runtime.launch import Recording, recorded
@@ -71,7 +71,7 @@ def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], An
     shelf = shipped.shelf(op, model.slug)
     if shelf is None:
         return None
-    return lambda launch: shelf.kernel(shipped.key_of(specialization(launch)), launch.function, index)
+    return lambda launch: shelf.kernel(launch.key, launch.function, index)
 
 
 def _is_ours(error: Exception) -> bool:

@@ -15,6 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
+from tuner.runtime import shipped
 from tuner.runtime.launch import recording
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
@@ -49,6 +50,11 @@ class Launch:
     arguments: tuple[Any, ...]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """What a compiled kernel that ships is found by: all that the binary depends on, but the source."""
+        return shipped.key_of(_specialization(self))
 
 
 def compiler_options(config: Config) -> dict[str, Value]:
@@ -96,7 +102,7 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
 
 def binary_class(launches: Iterable[Launch]) -> str:
     """What the binaries depend on, as canonical JSON: the specialization of every argument, constants, options."""
-    return json.dumps([specialization(launch) for launch in launches], sort_keys=True, separators=(",", ":"))
+    return json.dumps([_specialization(launch) for launch in launches], sort_keys=True, separators=(",", ":"))
 
 
 def source_hash(parts: Sequence[Callable[..., Any] | Any]) -> str:
@@ -104,8 +110,7 @@ def source_hash(parts: Sequence[Callable[..., Any] | Any]) -> str:
     return hashlib.sha256("\n".join(inspect.getsource(part) for part in parts).encode()).hexdigest()
 
 
-def specialization(launch: Launch) -> dict[str, Any]:
-    """What a launch's binary depends on, ready for JSON."""
+def _specialization(launch: Launch) -> dict[str, Any]:
     # AMD's backend alone asks whether a 32-bit offset reaches all of a tensor.
     sized = "matrix_instr_nonkdim" in launch.options
     arguments = [
@@ -127,7 +132,7 @@ def _argument_class(parameter: Any, argument: Any, *, sized: bool) -> Any:
         return [dtypes.name_of(argument.base.dtype), *argument.block_shape]
     if isinstance(argument, torch.Tensor):
         large = sized and argument.untyped_storage().size() > _BUFFER_OPS_BYTES
-        return [dtypes.name_of(argument.dtype), argument.data_ptr() % 16, large]
+        return [dtypes.name_of(argument.dtype), argument.data_ptr() % 16 == 0, large]
     if argument == 1 and not parameter.do_not_specialize:
         return 1
     return "i32" if -_INT32_SPAN <= argument < _INT32_SPAN else "i64"

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,9 @@ def _launch(event: dict[str, Any]) -> Launch:
 @pytest.fixture(scope="module")
 def stub(stub_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Stub:
     return Stub(stub_directory, tmp_path_factory.mktemp("stub"))
+
+
+@pytest.fixture(scope="session")
+def make_stub(stub_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Stub]:
+    """Stubs of which each begins with an empty Triton cache."""
+    return lambda: Stub(stub_directory, tmp_path_factory.mktemp("stub"))

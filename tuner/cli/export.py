@@ -12,6 +12,7 @@ from tuner.device import INTERPRETER
 from tuner.errors import TableError, UsageError
 
 if TYPE_CHECKING:
+    from tuner.export.kernels import Written
     from tuner.export.table import Selection
     from tuner.records import Winner
 
@@ -28,11 +29,23 @@ if TYPE_CHECKING:
     " lists of configs for triton.autotune.",
 )
 @click.option("--package", metavar="IMPORT.NAME", help="Write the tables as data of this package, whose root is DIR.")
+@click.option(
+    "--with-kernels",
+    is_flag=True,
+    help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
+)
 @click.option("--device", metavar="SLUG", help="This device only; `tuner show devices` lists them.")
 @options.db_option
 @options.json_option
 def export(
-    *, directory: Path, kind: str, package: str | None, device: str | None, db: str | None, as_json: bool
+    *,
+    directory: Path,
+    kind: str,
+    package: str | None,
+    with_kernels: bool,
+    device: str | None,
+    db: str | None,
+    as_json: bool,
 ) -> None:
     """Write the current winners into DIR, in files that ship.
 
@@ -40,6 +53,8 @@ def export(
     """
     if package is not None and kind != "table":
         raise UsageError("--package ships tables: leave --format out")
+    if with_kernels and kind != "table":
+        raise UsageError("--with-kernels ships kernels beside tables: leave --format out")
     winners = _winners(db, device)
     if kind == "sqlite":
         _report_database(_write_database(db, directory, winners), winners, as_json=as_json)
@@ -55,8 +70,10 @@ def export(
         _write_lists(directory, selection, as_json=as_json)
         return
     folder = directory if package is None else packages.prepare(directory, package)
-    lines = None if package is None else packages.pyproject_lines(package)
-    _report_tables(selection, table.write(selection.tables, folder), lines, as_json=as_json)
+    lines = None if package is None else packages.pyproject_lines(package, with_kernels=with_kernels)
+    paths = table.write(selection.tables, folder)
+    kernels = _write_kernels(selection, folder) if with_kernels else None
+    _report_tables(selection, paths, kernels, lines, as_json=as_json)
 
 
 def _winners(db: str | None, device: str | None) -> list[Winner]:
@@ -141,7 +158,26 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
     _say_left_out(selection)
 
 
-def _report_tables(selection: Selection, paths: list[Path], lines: str | None, *, as_json: bool) -> None:
+def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
+    from triton import knobs
+
+    from tuner.export import kernels
+    from tuner.sweep import target
+
+    if knobs.runtime.interpret:
+        raise UsageError("--with-kernels compiles, which cannot be done under TRITON_INTERPRET=1: unset it")
+    written: list[Written] = []
+    for table in selection.tables:
+        if table.device.is_interpreter:
+            continue  # nothing is compiled there
+        target.activate(table.device.arch)
+        written.append(kernels.write(table, folder))
+    return written
+
+
+def _report_tables(
+    selection: Selection, paths: list[Path], kernels: list[Written] | None, lines: str | None, *, as_json: bool
+) -> None:
     written: list[dict[str, Any]] = [
         {
             "path": str(path),
@@ -154,10 +190,19 @@ def _report_tables(selection: Selection, paths: list[Path], lines: str | None, *
     ]
     if as_json:
         document = {"written": written, "left_out": _left_out(selection)}
+        if kernels is not None:
+            document["kernels"] = [
+                {"path": str(one.path), "kernels": one.kernels, "bytes": one.nbytes, "failed": list(one.failed)}
+                for one in kernels
+            ]
         options.print_json(document | ({} if lines is None else {"pyproject": lines}))
         return
     for entry in written:
         click.echo(f"{entry['path']}: {_count(entry['rows'], 'row')}, {entry['digest']}")
+    for one in kernels or ():
+        click.echo(f"{one.path}: {_count(one.kernels, 'kernel')}, {one.nbytes} B")
+        for failure in one.failed:
+            click.echo(f"did not compile, left out: {failure}", err=True)
     _say_left_out(selection)
     if lines is not None:
         click.echo(f"\nAdd to pyproject.toml:\n\n{lines}")

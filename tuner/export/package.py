@@ -51,14 +51,15 @@ def check_name(name: str) -> None:
         raise UsageError(f"{name!r} lies inside triton-tuner: name a package of your own, for instance mylib.tuned")
 
 
-def pyproject_lines(name: str) -> str:
-    """What to add to pyproject.toml so that the tables are found, and are in the wheel (setuptools)."""
+def pyproject_lines(name: str, *, with_kernels: bool = False) -> str:
+    """What to add to pyproject.toml so that the tables, and kernels, are found and are in the wheel (setuptools)."""
+    data = '["*.json", "*.kernels/*"]' if with_kernels else '["*.json"]'
     return (
         f'[project.entry-points."{GROUP}"]\n'
         f'{name.partition(".")[0]} = "{name}"\n'
         "\n"
         "[tool.setuptools.package-data]\n"
-        f'"{name}" = ["*.json"]'
+        f'"{name}" = {data}'
     )
 
 

@@ -45,6 +45,11 @@ class Launched(Protocol):
         """Constexpr arguments by name."""
         ...
 
+    @property
+    def key(self) -> str:
+        """What its binary depends on but the source, see `tuner.runtime.shipped`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Temporary:

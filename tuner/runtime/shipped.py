@@ -140,7 +140,8 @@ def _read(folder: Path) -> list[Entry]:
 def _entry(fields: Mapping[str, Any]) -> Entry:
     constants = tuple((tuple(int(step) for step in path), value) for path, value in fields["constants"])
     files = {str(suffix): str(digest) for suffix, digest in fields["files"].items()}
-    return Entry(str(fields["key"]), str(fields["source"]), dict(fields["signature"]), constants, files)
+    signature = {str(name): str(kind) for name, kind in fields["signature"]}  # in the arguments' order
+    return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files)
 
 
 def _here() -> tuple[str, list[Any]]:

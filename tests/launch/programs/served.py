@@ -150,6 +150,12 @@ def table() -> None:
         call(stub_matmul.half(m, k), stub_matmul.half(k, n))
 
 
+def unaligned() -> None:
+    tuner.use(sys.argv[2])
+    for _ in range(2):
+        call(stub_matmul.half(256, 256, shift=1), stub_matmul.half(256, 256, shift=1))
+
+
 def overlapping() -> None:
     room = stub_matmul.half(512, 256)
     b, out = stub_matmul.half(256, 256), room[256:]

@@ -1,0 +1,24 @@
+"""Compile the kernels of the tables named on the command line, without any driver, beside them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import stub_driver
+
+from tuner.export import kernels
+from tuner.runtime import table
+from tuner.sweep import target
+
+written = []
+for path in map(Path, sys.argv[1:]):
+    loaded = table.load(path)
+    target.activate(loaded.device.arch)
+    written.append(kernels.write(loaded, path.parent))
+stub_driver.tell(
+    paths=[str(one.path) for one in written],
+    kernels=[one.kernels for one in written],
+    nbytes=[one.nbytes for one in written],
+    failed=[one.failed for one in written],
+)

@@ -1,0 +1,149 @@
+"""Kernels that ship beside a table are launched as they are: a process that serves from them compiles nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tuner import registry
+from tuner.config import Config
+from tuner.problem import Problem
+
+TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}
+WINNERS = {
+    Problem(256, 256, 256): Config("pointer", **{**TMA, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32}, GROUP_SIZE_M=1),
+    Problem(256, 512, 256): Config("tma", **TMA, GROUP_SIZE_M=1),
+    Problem(64, 64, 1024): Config("split_k", **TMA, LOADS="tma", SPLIT_K=4),
+    Problem(127, 129, 131): Config("padded", **TMA, GROUP_SIZE_M=1, INNER="tma", PAD="ab"),
+}
+
+
+@pytest.fixture(scope="module")
+def shipped(make_stub, tmp_path_factory, make_rows):
+    """A table, and the folder of its kernels."""
+    folder = tmp_path_factory.mktemp("shipped")
+    path = make_rows(WINNERS).write(folder)
+    told = make_stub().run("ship.py", str(path)).printed
+    assert told["failed"] == [[]]
+    return path, Path(told["paths"][0]), told
+
+
+@pytest.fixture
+def copy(shipped, tmp_path):
+    """A copy of the table and its kernels, to be spoilt."""
+    path, kernels, _ = shipped
+    shutil.copytree(kernels, tmp_path / kernels.name)
+    return Path(shutil.copy(path, tmp_path)), tmp_path / kernels.name
+
+
+def serve(stub, path: Path, problem: Problem):
+    return stub.run("served.py", "table", str(path), json.dumps(problem.shape))
+
+
+@pytest.mark.parametrize("problem", WINNERS, ids=str)
+def test_a_served_matmul_compiles_nothing(make_stub, shipped, problem):
+    path, _, _ = shipped
+    report = serve(make_stub(), path, problem)
+    assert (report.printed["compiled"], report.printed["from_cache"]) == (0, 0)
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
+    assert report.launches
+
+
+@pytest.mark.parametrize("problem", WINNERS, ids=str)
+def test_a_shipped_kernel_is_launched_as_a_compiled_one_is(make_stub, shipped, tmp_path, problem):
+    path, _, _ = shipped
+    alone = Path(shutil.copy(path, tmp_path))
+    ours, triton = serve(make_stub(), path, problem), serve(make_stub(), alone, problem)
+    assert triton.printed["compiled"] > 0
+    for one, other in zip(ours.launches, triton.launches, strict=True):
+        assert (one.name, one.grid, one.block, one.shared_bytes) == (
+            other.name,
+            other.grid,
+            other.block,
+            other.shared_bytes,
+        )
+        # Numbers are the same; addresses are each process's own.
+        assert [p for p in one.params if len(p) == 4] == [p for p in other.params if len(p) == 4]
+        assert [len(p) for p in one.params] == [len(p) for p in other.params]
+
+
+def test_the_default_beside_a_winner_is_shipped_for_operands_that_are_not_aligned(make_stub, shipped):
+    path, _, _ = shipped
+    report = make_stub().run("served.py", "unaligned", str(path))
+    assert (report.printed["compiled"], report.printed["from_cache"]) == (0, 0)
+    assert len(report.launches) == 2
+
+
+def test_files_are_named_for_what_they_hold_and_an_export_again_leaves_the_same(make_stub, copy):
+    path, kernels = copy
+    before = {file.name: file.read_bytes() for file in kernels.iterdir()}
+    (kernels / ("0" * 64 + ".cubin")).write_bytes(b"of an older table")
+    make_stub().run("ship.py", str(path))
+    assert {file.name for file in kernels.iterdir()} == set(before)
+    index = json.loads(before["index.json"])
+    named = {f"{digest}.{suffix}" for entry in index["kernels"] for suffix, digest in entry["files"].items()}
+    assert named == set(before) - {"index.json"}
+
+
+def edit_index(folder: Path, **changed: object) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps(index | changed))
+
+
+def test_kernels_of_another_triton_are_compiled_instead_and_that_is_said_once(make_stub, copy):
+    path, kernels = copy
+    edit_index(kernels, triton="3.5.0")
+    report = serve(make_stub(), path, next(iter(WINNERS)))
+    assert report.printed["compiled"] == 1
+    assert report.stderr.count("was made by Triton 3.5.0") == 1
+
+
+def test_kernels_of_another_architecture_are_not_used(make_stub, copy):
+    path, kernels = copy
+    edit_index(kernels, target=["cuda", 80, 32])
+    assert serve(make_stub(), path, next(iter(WINNERS))).printed["compiled"] == 1
+
+
+def test_a_binary_that_was_changed_is_compiled_instead(make_stub, copy):
+    path, kernels = copy
+    for binary in kernels.glob("*.cubin"):
+        binary.write_bytes(binary.read_bytes() + b"\0")
+    report = serve(make_stub(), path, next(iter(WINNERS)))
+    assert report.printed["compiled"] == 1
+    assert report.stderr.count("was changed: export again with --with-kernels") == 1
+
+
+def test_a_kernel_of_other_source_is_compiled_instead(make_stub, copy):
+    path, kernels = copy
+    index = json.loads((kernels / "index.json").read_text())
+    edit_index(kernels, kernels=[{**entry, "source": "other"} for entry in index["kernels"]])
+    report = serve(make_stub(), path, next(iter(WINNERS)))
+    assert report.printed["compiled"] == 1
+    assert "another version than was compiled" in report.stderr
+
+
+@pytest.mark.parametrize("index", ["", "[]", "{}", '{"format": "triton-tuner kernels", "version": 2}'])
+def test_an_index_that_cannot_be_read_is_one_warning(make_stub, copy, index):
+    path, kernels = copy
+    (kernels / "index.json").write_text(index)
+    report = serve(make_stub(), path, next(iter(WINNERS)))
+    assert report.printed["compiled"] == 1
+    assert report.stderr.count("export it again with --with-kernels") == 1
+
+
+@pytest.fixture(scope="module")
+def make_rows():
+    from tuner.device import KNOWN, Environment
+    from tuner.runtime.table import Provenance, Row, Table
+
+    made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
+
+    def make(winners: dict[Problem, Config]) -> Table:
+        versions = {config: registry.find("matmul", config.kernel).version for config in winners.values()}
+        rows = [Row(p, config, versions[config], made, 12.5, 1.25, 0.95, 1) for p, config in winners.items()]
+        return Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", tuple(rows))
+
+    return make
