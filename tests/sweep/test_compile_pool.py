@@ -13,7 +13,7 @@ from tuner.device import KNOWN
 from tuner.errors import SweepError
 from tuner.problem import Problem
 from tuner.records import State
-from tuner.sweep.compile import Compiled, CompilePool, Failed
+from tuner.sweep.compile import Compiled, CompilePool, Failed, Urgency
 
 DEVICE = KNOWN["sm_90"]
 
@@ -52,6 +52,25 @@ def test_a_killed_child_costs_nothing_but_time(faulty):
         time.sleep(0.5)
         keys = [pool.request(spec, problem, Config("faulty", behaviour="good", index=index)) for index in (1, 2)]
         assert all(isinstance(result, Compiled) for result in wait_for(pool, keys))
+
+
+def test_what_a_gpu_waits_for_is_compiled_before_what_may_come(faulty):
+    spec, problem = registry.find("faulty", "faulty"), faulty()
+
+    def config(index):
+        return Config("faulty", behaviour="good", index=index)
+
+    with CompilePool(DEVICE, workers=1) as pool:
+        spare = [pool.request(spec, problem, config(index), Urgency.SPARE) for index in range(12)]
+        now = pool.request(spec, problem, config(99), Urgency.NOW)
+        moved = pool.request(spec, problem, config(11), Urgency.NOW)
+        wait_for(pool, [now, moved])
+        assert moved == spare[11]
+        # Two were with the child already; another may have ended meanwhile.
+        assert sum(pool.result(key) is not None for key in spare[:11]) <= 4
+        assert pool.waiting >= 7
+        wait_for(pool, spare)
+        assert pool.compiled == 13
 
 
 def test_children_that_cannot_start_are_one_clear_error(faulty):

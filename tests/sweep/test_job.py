@@ -21,7 +21,7 @@ class Pool:
     def __init__(self, decide):
         self.decide, self.results = decide, {}
 
-    def request(self, spec, problem, config):
+    def request(self, spec, problem, config, urgency):
         self.results[config.digest] = self.decide(config)
         return config.digest
 

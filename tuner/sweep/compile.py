@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import hashlib
+import heapq
+import itertools
 import multiprocessing
 import os
-import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from enum import IntEnum
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import pebble
 
@@ -42,10 +40,13 @@ from tuner.sweep.process import (
     redirect_output,
     scratch_folder,
 )
+from tuner.sweep.resources import program, read_resources
 
 TIME_LIMIT_S = 60.0
 """Of one compile. Even the largest tiles take seconds; beyond this it hangs."""
 _REPAIRS = 3
+_TASKS_A_CHILD = 2
+"""Handed to each child at a time: one at work, one to go on with. The rest waits here, in order of promise."""
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -71,6 +72,17 @@ class Failed:
 
 
 CompileResult = Compiled | Failed
+
+
+class Urgency(IntEnum):
+    """What a binary is wanted for; the lowest is compiled first."""
+
+    NOW = 0
+    """A GPU is at the problem."""
+    NEXT = 1
+    """The problem comes soon."""
+    SPARE = 2
+    """A search may come to it."""
 
 
 def cpu_count() -> int:
@@ -102,6 +114,10 @@ class CompilePool:
         self._scratch = scratch_folder()
         self._results: dict[str, CompileResult] = {}
         self._asked: dict[str, tuple[str, str, Problem, Config]] = {}
+        self._queue: list[tuple[Urgency, int, str]] = []
+        self._queued: dict[str, Urgency] = {}
+        self._order = itertools.count()
+        self._handed = self._ended = 0
         self._lost: deque[str] = deque()
         self._tried_again: set[str] = set()
         self._broken = False
@@ -131,17 +147,25 @@ class CompilePool:
         """Wall time from the first request to the last result."""
         return max(0.0, self._last_done - self._first_asked)
 
-    def request(self, spec: KernelSpec, problem: Problem, config: Config) -> str:
-        """Have a config's binary made, unless it was asked for before; returns the key of its result."""
+    def request(self, spec: KernelSpec, problem: Problem, config: Config, urgency: Urgency = Urgency.NOW) -> str:
+        """Have a config's binary made, unless it was asked for before; returns the key of its result.
+
+        Asked for again with more urgency it moves forward in the queue.
+        """
         key = f"{spec.op}/{spec.name}/{spec.compile_class(problem, config)}"
-        if key not in self._asked:
+        new = key not in self._asked
+        if new:
             self._first_asked = self._first_asked or time.monotonic()
             self._asked[key] = (spec.op, spec.name, problem, config)
-            self._schedule(key)
+        if new or urgency < self._queued.get(key, Urgency.NOW):
+            self._queued[key] = urgency
+            heapq.heappush(self._queue, (urgency, next(self._order), key))
+        self._hand_out()
         return key
 
     def result(self, key: str) -> CompileResult | None:
         """The result under a key, None while it is being made."""
+        self._hand_out()
         return self._results.get(key)
 
     def mend(self) -> None:
@@ -159,6 +183,7 @@ class CompilePool:
             self._stop()
             self._pool = self._start()
             self._broken = False
+            self._handed = self._ended = 0
         for _ in range(len(self._lost)):
             self._schedule(self._lost.popleft())
 
@@ -177,7 +202,15 @@ class CompilePool:
         self._pool.stop()
         self._pool.join()
 
+    def _hand_out(self) -> None:
+        while self._queue and self._handed - self._ended < _TASKS_A_CHILD * self.workers:
+            _, _, key = heapq.heappop(self._queue)
+            # One that moved forward is in the queue twice.
+            if self._queued.pop(key, None) is not None:
+                self._schedule(key)
+
     def _schedule(self, key: str) -> None:
+        self._handed += 1
         try:
             future = self._pool.schedule(compile_config, args=self._asked[key], timeout=self._time_limit_s)
         except RuntimeError:
@@ -191,6 +224,7 @@ class CompilePool:
         # Called in the pool's own thread; what it does to dicts and deques is atomic.
         if future.cancelled():
             return
+        self._ended += 1
         self._last_done = time.monotonic()
         error = future.exception()
         if error is None:
@@ -226,54 +260,10 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
     try:
         compiled = registry.find(op, kernel).compile(problem, config)
         compile_ms = (time.perf_counter() - start) * 1e3
-        return Compiled(read_resources(compiled, compile_ms), _program(compiled))
+        return Compiled(read_resources(compiled, compile_ms), program(compiled))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
         first_line = (str(e).strip().splitlines() or [""])[0]
         return Failed(State.COMPILE_ERROR, f"{type(e).__name__}: {first_line}"[:500])
-
-
-def read_resources(compiled: Any, compile_ms: float) -> Resources:
-    """Registers, spills and shared memory of one of Triton's CompiledKernels, no GPU needed.
-
-    Args:
-        compiled: with `asm` holding a cubin or amdgcn text.
-        compile_ms: kept as it is.
-    """
-    registers = spill_bytes = None
-    if cubin := compiled.asm.get("cubin"):
-        registers, spill_bytes = _cubin_usage(cubin)
-    elif text := compiled.asm.get("amdgcn"):
-        registers = _number(r"\.vgpr_count:\s*(\d+)", text)
-        spills = _number(r"\.vgpr_spill_count:\s*(\d+)", text)
-        spill_bytes = None if spills is None else 4 * spills
-    return Resources(round(compile_ms, 1), registers, spill_bytes, int(compiled.metadata.shared))
-
-
-def _program(compiled: Any) -> str:
-    binary = compiled.asm.get("cubin") or compiled.asm.get("hsaco") or b""
-    digest = hashlib.sha256(binary)
-    digest.update(f"{compiled.metadata.num_warps} {compiled.metadata.shared}".encode())
-    return digest.hexdigest()[:16]
-
-
-def _cubin_usage(cubin: bytes) -> tuple[int | None, int | None]:
-    """Registers and stack by cuobjdump; (None, None) where it is missing: a config is not worse for that."""
-    from triton import knobs
-
-    try:
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(cubin)
-            file.flush()
-            command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
-            shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, RuntimeError, subprocess.SubprocessError):
-        return None, None
-    return _number(r"REG:(\d+)", shown), _number(r"STACK:(\d+)", shown)
-
-
-def _number(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text)
-    return int(found.group(1)) if found else None
 
 
 def _start_child(arch: str, log_folder: str, path: list[str]) -> None:

@@ -13,9 +13,12 @@ from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals, portfolio
-from tuner.sweep.compile import CompilePool, CompileResult, Failed
+from tuner.sweep.compile import CompilePool, CompileResult, Failed, Urgency
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.search import Field, Strategy
+
+_SPARE = 2
+"""Binaries waiting for each compiler below which some are compiled that a search may never come to."""
 
 
 class Job:
@@ -73,6 +76,7 @@ class Job:
         self._todo: deque[Config] = deque()
         self._flying = 0
         self._keys: dict[Config, str] = {}
+        self._asked: dict[Config, int] = {}
         self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
 
     @property
@@ -128,18 +132,19 @@ class Job:
         self._known = settled
         self._advance()
 
-    def request(self, pool: CompilePool) -> None:
+    def request(self, pool: CompilePool, urgency: Urgency = Urgency.NOW) -> None:
         """Ask for the binaries of everything that is left, and, if compilers are idle, of what may come next."""
         for config in self._todo:
-            self._ask(config, pool)
+            self._ask(config, pool, urgency)
         for config in self._search.reserve():
-            if pool.waiting >= pool.workers:
+            if pool.waiting >= _SPARE * pool.workers:
                 break
-            self._ask(config, pool)
+            self._ask(config, pool, Urgency.SPARE)
 
-    def _ask(self, config: Config, pool: CompilePool) -> None:
-        if config not in self._keys:
-            self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config)
+    def _ask(self, config: Config, pool: CompilePool, urgency: Urgency) -> None:
+        if urgency < self._asked.get(config, len(Urgency)):
+            self._asked[config] = urgency
+            self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config, urgency)
 
     def _advance(self) -> None:
         """Have the search propose more, once it knows how all that it proposed fared."""

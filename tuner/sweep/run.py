@@ -17,18 +17,19 @@ from tuner.device import Device, Environment
 from tuner.errors import KernelError, StoreError, SweepError
 from tuner.location import sqlite_path
 from tuner.problem import Problem
-from tuner.records import PROTOCOL, Outcome, Trial, Winner
+from tuner.records import Outcome, Trial, Winner
 from tuner.store.store import Run, RunStatus, Store
-from tuner.sweep.compile import CompilePool, start_fork_server
+from tuner.sweep.compile import CompilePool, Urgency, start_fork_server
 from tuner.sweep.job import Job
 from tuner.sweep.lane import Lane, Phase
 from tuner.sweep.neighbours import nearest
 from tuner.sweep.report import Forecast, Observer, Plan, ProblemReport, Report
+from tuner.sweep.standing import decided, standing_winner
 
 COMMIT_S = 0.5
 """A trial is committed this long after it ended at the latest."""
 _POLL_S = 0.02
-_AHEAD = 4
+_AHEAD = 8
 """Problems whose binaries are asked for before a GPU is free for them, at most."""
 _ABSENCE_S = 2.0
 """A loop away for longer was stopped (Ctrl-Z) or waited for a lock: its workers' silence meanwhile means nothing."""
@@ -127,28 +128,8 @@ def _forecast(problem: Problem, device: Device, environment: Environment, plan: 
         return Forecast(problem, None, 0, 0, 0, str(e))
     known = store.settled(device, environment, problem, job.kernels) if store else {}
     job.resume(known)
-    done = store is not None and _decided(store, device, environment, job) is not None
+    done = store is not None and decided(store, device, environment, job) is not None
     return Forecast(problem, job.default, job.considered, 0 if done else job.most - job.resumed, job.resumed)
-
-
-def _decided(store: Store, device: Device, environment: Environment, job: Job) -> Winner | None:
-    """The winner after which nothing is left to do for a job, if there is one."""
-    if job.searching and job.strategy.revisits:
-        return None
-    winner = _standing_winner(store, device, environment, job)
-    if winner is None:
-        return None
-    # Trials after the decision are of a run that did not get to its finals.
-    newest = store.newest_trial_at(device, environment, job.problem)
-    return winner if newest is None or newest <= winner.decided_at else None
-
-
-def _standing_winner(store: Store, device: Device, environment: Environment, job: Job) -> Winner | None:
-    """A problem's winner, if it was decided by today's protocol and kernels."""
-    winner = store.winner(device, environment, job.problem)
-    if winner is None or winner.protocol != PROTOCOL or winner.config.kernel not in job.specs:
-        return None
-    return winner if winner.kernel_version == job.specs[winner.config.kernel].version else None
 
 
 def _meet(lanes: Sequence[Lane]) -> tuple[Device, Environment]:
@@ -226,7 +207,7 @@ class _Loop:
             if job is None:
                 continue
             place = (self._report.device, self._report.environment)
-            winner = None if self._plan.fresh else _decided(self._store, *place, job)
+            winner = None if self._plan.fresh else decided(self._store, *place, job)
             if winner is None:
                 return job
             self._end(_report(job, winner, "already tuned"))
@@ -254,7 +235,7 @@ class _Loop:
         )
         job.resume(settled)
         if self._pool is not None:
-            job.request(self._pool)
+            job.request(self._pool, Urgency.NEXT)
         return job
 
     def _compile_ahead(self, todo: deque[Problem]) -> None:
@@ -263,7 +244,7 @@ class _Loop:
             self._pool.mend()
         if self._pool is None or not todo:
             return
-        if self._pool.waiting < 2 * self._pool.workers and len(self._ahead) < _AHEAD:
+        if self._pool.waiting < 4 * self._pool.workers and len(self._ahead) < _AHEAD:
             job = self._prepare(todo.popleft())
             if job is not None:
                 self._ahead.append(job)
@@ -281,7 +262,7 @@ class _Loop:
             self._store.decide(self._run, job.problem, job.version(lane.verdict.config), lane.verdict)
             reason = ""
         # Where these finals decided nothing, an earlier run's winner stands.
-        winner = _standing_winner(self._store, self._report.device, self._report.environment, job)
+        winner = standing_winner(self._store, self._report.device, self._report.environment, job)
         if winner is not None:
             self._winners.append(winner)
         self._end(_report(job, winner, reason))

@@ -10,7 +10,7 @@ import sys
 from tuner import Problem, registry
 from tuner.device import KNOWN
 from tuner.sweep import target
-from tuner.sweep.compile import read_resources
+from tuner.sweep.resources import read_resources
 
 ADD = {"op": "vector_add"}
 SOFTMAX = {"op": "softmax"}
