@@ -121,16 +121,25 @@ def _columns(where: str, header: list[str]) -> list[str]:
     return columns
 
 
-def _problem(where: str, row: Mapping[str, str]) -> Problem:
+def problem_of(row: Mapping[str, str]) -> Problem:
+    """The problem that cells describe, by column name; an empty or missing cell means the problem's own default.
+
+    Raises:
+        ProblemError: a cell cannot be, or a size is missing.
+    """
     given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL, "op") if row.get(name)}
+    for name in ("aligned", "fast_accum", "b_padded"):
+        if name in given:
+            given[name] = _truth(name, given[name])
+    extras = {name: _extra(name, row[name]) for name in OTHER_OPS[1:] if row.get(name)}
+    if extras and given.get("op", "matmul") == "matmul":
+        raise ProblemError(f"{next(iter(extras))} is for other ops than matmul: expected op, bmm or grouped_mm")
+    return Problem(*(_size(name, row.get(name, "")) for name in ("m", "n", "k")), **given, extras=extras)
+
+
+def _problem(where: str, row: Mapping[str, str]) -> Problem:
     try:
-        for name in ("aligned", "fast_accum", "b_padded"):
-            if name in given:
-                given[name] = _truth(name, given[name])
-        extras = {name: _extra(name, row[name]) for name in OTHER_OPS[1:] if row.get(name)}
-        if extras and given.get("op", "matmul") == "matmul":
-            raise ProblemError(f"{next(iter(extras))} is for other ops than matmul: expected op, bmm or grouped_mm")
-        return Problem(*(_size(name, row[name]) for name in ("m", "n", "k")), **given, extras=extras)
+        return problem_of(row)
     except ProblemError as e:
         raise SuiteError(f"{where}: {e}") from e
 

@@ -26,7 +26,8 @@ BELOW = {
     "sweep": {"store", "runtime", "ground"},
     "export": {"store", "runtime", "ground"},
     "contest": {"sweep", "runtime", "ground"},
-    "cli": {"contest", "sweep", "export", "store", "runtime", "ground"},
+    "inspection": {"sweep", "runtime", "ground"},
+    "cli": {"inspection", "contest", "sweep", "export", "store", "runtime", "ground"},
     "_migrations": {"store"},  # env.py alone, for autogenerate: see the test of the versions below
 }
 """Floor to the floors it may import, besides itself. tuner/__init__.py is the face: it shows ground and runtime."""

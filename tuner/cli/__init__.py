@@ -18,6 +18,7 @@ COMMANDS = {
     "show": "List winners, trials, runs, devices or problems.",
     "lookup": "Say which config a problem would get, and why.",
     "bench": "Time what a lookup gives beside torch and other tuners.",
+    "inspect": "Show what a compiler makes of a kernel's config.",
     "export": "Write tuned tables that ship.",
     "import": "Read others' tuned files: problems and candidates, no figures.",
     "diff": "Compare two tables or databases.",

@@ -1,0 +1,166 @@
+"""What was typed of a kernel, a problem, a target and a config, as values; what does not fit is one clear line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tuner import device as devices
+from tuner import registry, suite
+from tuner.config import Config, Value
+from tuner.device import KNOWN, Device
+from tuner.errors import ConfigError, DeviceError, KernelError, UsageError
+from tuner.kernel import KernelSpec
+from tuner.problem import Problem
+from tuner.runtime.lookup import desk
+
+_WORDS: dict[str, Value] = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A config, and how it was chosen.
+
+    Attributes:
+        config: of the kernel.
+        rule: "given", a lookup's rule ("exact", "near_m" ...), or "default" for the kernel's own formula.
+        remark: what a reader should know besides, "" for nothing: a rule that would not try it, another kernel's match.
+    """
+
+    config: Config
+    rule: str
+    remark: str = ""
+
+
+def find_kernel(name: str) -> KernelSpec:
+    """The registered kernel of a name, or of "op/name".
+
+    Raises:
+        UsageError: none has it, or several ops have one of it.
+    """
+    specs = registry.specs()
+    found = [spec for (op, kernel), spec in sorted(specs.items()) if name in (kernel, f"{op}/{kernel}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"several ops have a kernel {name!r}: type {' or '.join(f'{s.op}/{s.name}' for s in found)}")
+    known = ", ".join(f"{op}/{kernel}" for op, kernel in sorted(specs))
+    raise UsageError(f"unknown kernel {name!r}: known are {known or 'none'}")
+
+
+def read_problem(text: str, op: str) -> Problem:
+    """A problem of an op, from "M=4096,N=4096,K=1024,dtype=bf16,layout=nt" and whatever else a suite's columns name.
+
+    Raises:
+        UsageError: a name that no column has, one that is there twice, a value that cannot be, a size that is missing.
+    """
+    known = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS[1:])
+    cells: dict[str, str] = {}
+    for name, value in _pairs(text, "--problem", "M=4096,N=4096,K=1024,dtype=bf16"):
+        column = name.lower()
+        if column not in known:
+            raise UsageError(f"--problem: unknown name {name!r}: known are {', '.join(known)}")
+        if column in cells:
+            raise UsageError(f"--problem: {name} is there twice")
+        cells[column] = value
+    if missing := [name.upper() for name in ("m", "n", "k") if name not in cells]:
+        raise UsageError(f"--problem: missing {', '.join(missing)}: expected for instance M=4096,N=4096,K=1024")
+    return suite.problem_of({**cells, "op": op})
+
+
+def find_target(text: str | None) -> Device:
+    """The device of a target such as cuda:90 or hip:gfx942; without one this machine's GPU, an H200 where none is.
+
+    Raises:
+        UsageError: a target that nobody described.
+    """
+    if text is None:
+        try:
+            here = devices.current()
+        except DeviceError:
+            return KNOWN["sm_90"]
+        return KNOWN["sm_90"] if here.is_interpreter else here
+    kind, _, arch = text.partition(":")
+    device = KNOWN.get({"cuda": f"sm_{arch}", "hip": arch}.get(kind, ""))
+    if device is None or (kind == "hip") != (device.vendor == "amd"):
+        raise UsageError(f"unknown target {text!r}: known are {', '.join(map(target_of, KNOWN.values()))}")
+    return device
+
+
+def target_of(device: Device) -> str:
+    """A device's target as one types it: "cuda:90", "hip:gfx942"."""
+    return f"hip:{device.arch}" if device.vendor == "amd" else f"cuda:{device.arch.removeprefix('sm_')}"
+
+
+def choose(spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
+    """The config that a lookup gives, as far as it is one of this kernel's; else its own default formula's.
+
+    Raises:
+        KernelError: the kernel does not serve the problem on the device.
+    """
+    check_served(spec, problem, device)
+    _, _, decision = desk().explanation(problem, device)
+    match = decision.match
+    if match.kernel == spec.name:
+        return Chosen(match.config, match.rule)
+    remark = f"a lookup gives another kernel's config ({match.rule}): {match.config}"
+    return Chosen(spec.default_config(problem, device), "default", remark)
+
+
+def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
+    """A config from its JSON ("parameters_json"), or from pairs NAME=VALUE, which change the config of `choose`.
+
+    Raises:
+        ConfigError: no config, an unknown or missing parameter, or one that cannot run there, with the rule's reason.
+        KernelError: the kernel does not serve the problem on the device.
+    """
+    check_served(spec, problem, device)
+    space = spec.space(problem, device)
+    usual = choose(spec, problem, device).config
+    if text.lstrip().startswith("{"):
+        config = Config.from_json(spec.name, text)
+    else:
+        values = {name: _value(value) for name, value in _pairs(text, "a config", "BLOCK_SIZE_M=128,num_warps=8")}
+        config = usual.replace(**values)
+    # Where parameters follow from others (the kernel padded, for one), only the space's rules know all of them.
+    named = {*space.axes, *usual, *(name for name in config if name in spec.runtime_parameters)}
+    if unknown := sorted(config.keys() - named):
+        raise ConfigError(f"{spec.name}: unknown parameter {unknown[0]!r}: known are {', '.join(sorted(named))}")
+    try:
+        refused = space.rejection(config, fatal_only=True)
+        unwise = None if refused else space.rejection(config)
+    except (KeyError, TypeError, ValueError) as e:
+        raise ConfigError(f"{spec.name}: not a config: {config} ({type(e).__name__}: {e})") from e
+    if refused:
+        raise ConfigError(f"{config} cannot run on {target_of(device)}: {refused}")
+    if missing := sorted(name for name in space.odd_parameters(config) if name not in config):
+        raise ConfigError(f"{spec.name}: {missing[0]} is missing: expected {', '.join(sorted(space.axes))}")
+    return Chosen(config, "given", f"a search would not try it: {unwise}" if unwise else "")
+
+
+def check_served(spec: KernelSpec, problem: Problem, device: Device) -> None:
+    """Refuse a problem that a kernel does not serve on a device.
+
+    Raises:
+        KernelError: it does not; with its reason.
+    """
+    if reason := spec.supports(problem, device):
+        raise KernelError(f"{spec.op}/{spec.name} does not serve {problem} on {target_of(device)}: {reason}")
+
+
+def _pairs(text: str, what: str, example: str) -> list[tuple[str, str]]:
+    pairs = []
+    for part in filter(None, re.split(r"[,\s]+", text.strip())):
+        name, equals, value = part.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{what}: not a pair NAME=VALUE: {part!r}: expected for instance {example}")
+        pairs.append((name, value))
+    if not pairs:
+        raise UsageError(f"{what} is empty: expected for instance {example}")
+    return pairs
+
+
+def _value(text: str) -> Value:
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    return _WORDS.get(text.lower(), text)
