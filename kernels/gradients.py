@@ -7,7 +7,7 @@ product, for its gradient needs the values before it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,9 +27,12 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def asked(tensors: Iterable[torch.Tensor | None]) -> bool:
+def asked(*tensors: torch.Tensor | None) -> bool:
     """Whether one of the tensors asks for a gradient."""
-    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    for tensor in tensors:  # noqa: SIM110  half the time of `any` at each call
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False
 
 
 def matmul(

@@ -102,38 +102,55 @@ def matmul(
         KernelError: no installed kernel serves the problem on this device.
     """
     if _is_compiling():
-        given = (activation, out_dtype, precision, fast_accum)
-        return registered.matmul(a, b, out, bias, scale_a, scale_b, *given)
+        options = (activation, out_dtype, precision, fast_accum)
+        return registered.matmul(a, b, out, bias, scale_a, scale_b, *options)
     # What follows is all that a call seen before costs beside its launch: so it stands in a line.
-    rest = (out, bias, scale_a, scale_b)
     simple = out is None and bias is None and scale_a is None and scale_b is None
     try:
         a_at, b_at, dtype = a.data_ptr(), b.data_ptr(), a.dtype
         key: Any = (
-            *(a.__class__, a.shape, a.stride(), dtype, a_at & 15, a.get_device()),
-            *(b.__class__, b.shape, b.stride(), b.dtype, b_at & 15, b.get_device()),
-            *(a_at == b_at, activation, out_dtype, fast_accum),
+            a.__class__,
+            a.shape,
+            a.stride(),
+            dtype,
+            a_at & 15,
+            a.get_device(),
+            b.__class__,
+            b.shape,
+            b.stride(),
+            b.dtype,
+            b_at & 15,
+            b.get_device(),
+            a_at == b_at,
+            activation,
+            out_dtype,
+            fast_accum,
             torch_precision() if dtype is _FLOAT32 and precision is None else precision,
         )
-        if not simple:
-            key = (key, *map(mark, rest), _address(scale_a) == _address(scale_b))
-        ready = _ready.get(key)
-        differentiable = a.requires_grad or b.requires_grad or (not simple and gradients.asked(rest))
+        if simple:
+            ready = _ready.get(key)
+            differentiable = a.requires_grad or b.requires_grad
+        else:
+            one_scale = scale_a is not None and scale_a.data_ptr() == scale_b.data_ptr()
+            key = (key, mark(out), mark(bias), mark(scale_a), mark(scale_b), one_scale)
+            ready = _ready.get(key)
+            differentiable = gradients.asked(a, b, out, bias, scale_a, scale_b)
     except (AttributeError, TypeError, RuntimeError):
         key = ready = None  # no tensor, none with memory of its own, or no such option: the checks say which
-        check_tensors(**_Tensors(a, b, *rest)._asdict())
-        differentiable = gradients.asked((a, b, *rest))
+        check_tensors(a=a, b=b, out=out, bias=bias, scale_a=scale_a, scale_b=scale_b)
+        differentiable = gradients.asked(a, b, out, bias, scale_a, scale_b)
     if differentiable and _is_grad_enabled():
-        return gradients.matmul(_Tensors(a, b, *rest), activation, out_dtype, precision, fast_accum)
+        given = _Tensors(a, b, out, bias, scale_a, scale_b)
+        return gradients.matmul(given, activation, out_dtype, precision, fast_accum)
     if ready is not None and not hooked():
         if simple:
             return ready([a_at, b_at, 0, 0, 0, 0])
-        addresses = [a_at, b_at, *map(_address, rest)]
+        addresses = [a_at, b_at, _address(out), _address(bias), _address(scale_a), _address(scale_b)]
         if out is None:
             return ready(addresses)
         if ready.into(addresses):
             return out
-    return _served(key, _Tensors(a, b, *rest), activation, out_dtype, precision, fast_accum)
+    return _served(key, _Tensors(a, b, out, bias, scale_a, scale_b), activation, out_dtype, precision, fast_accum)
 
 
 def _address(tensor: torch.Tensor | None) -> int:

@@ -34,8 +34,11 @@ _entering, _leaving = (getattr(hook, "calls", () if hook is None else (hook,)) f
 
 def hooked() -> bool:
     """Whether somebody, a profiler for instance, is to hear of launches: then Triton's own path launches."""
-    return bool(
-        _entering or _leaving or _knobs.launch_enter_hook is not _enter or _knobs.launch_exit_hook is not _leave
+    return (
+        _knobs.launch_enter_hook is not _enter
+        or _knobs.launch_exit_hook is not _leave
+        or bool(_entering)
+        or bool(_leaving)
     )
 
 
@@ -50,35 +53,38 @@ def mark(tensor: Tensor | None) -> Hashable:
 class Ready:
     """A plan with all that a call of its key needs."""
 
-    __slots__ = ("_allocate", "_current", "_index", "_plan", "_spans")
+    __slots__ = ("_allocate", "_current", "_index", "_launch", "_spans", "_stream_of")
 
     def __init__(self, plan: Plan, result: Tensor, operands: Sequence[tuple[int, Tensor]]) -> None:
-        self._plan, self._index = plan, plan.index
+        self._index, self._stream_of = plan.index, plan.stream_of
+        # A launch of one kernel that needs nothing else is called without a detour.
+        self._launch = plan.steps[0] if len(plan.steps) == 1 and not plan.temporaries else plan.launch
         self._allocate = _allocator(result)
         self._current = _current_device()
         self._spans = [(slot, _span(operand)) for slot, operand in [(OUT, result), *operands]]
 
     def __call__(self, addresses: list[int]) -> Tensor:
         """The result, in new memory."""
-        if self._current() != self._index:
-            with torch.cuda.device(self._index):
+        index = self._index
+        if self._current() != index:
+            with torch.cuda.device(index):
                 return self(addresses)
         out = self._allocate()
         addresses[OUT] = out.data_ptr()
-        self._plan(addresses)
+        self._launch(self._stream_of(index), addresses)
         return out
 
     def into(self, addresses: list[int]) -> bool:
         """Write the output at its address; False, and nothing is done, where it may overlap an operand."""
         (_, length), *operands = self._spans
         start = addresses[OUT]
-        if any(start < addresses[slot] + span and addresses[slot] < start + length for slot, span in operands):
-            return False
+        for slot, span in operands:
+            if start < addresses[slot] + span and addresses[slot] < start + length:
+                return False
         if self._current() != self._index:
             with torch.cuda.device(self._index):
-                self._plan(addresses)
-        else:
-            self._plan(addresses)
+                return self.into(addresses)
+        self._launch(self._stream_of(self._index), addresses)
         return True
 
 

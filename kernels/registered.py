@@ -45,7 +45,7 @@ def matmul(  # noqa: PLR0917  as the op has them
     dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
     name = activation_of(activation)
     ops = torch.ops.triton_tuner
-    if torch.is_grad_enabled() and gradients.asked((a, b, out, bias, scale_a, scale_b)):
+    if torch.is_grad_enabled() and gradients.asked(a, b, out, bias, scale_a, scale_b):
         gradients.check(a, out, scale_a, scale_b, dtype)
         # As in an eager call: the product is the operator, its activation torch's own.
         product = ops.matmul(a, b, bias, None, None, "none", dtype, precision, fast_accum)

@@ -116,13 +116,13 @@ class Plan:
         self.temporaries = tuple(temporaries)
         self.stream_of: Callable[[int], int] = driver.active.get_current_stream
 
-    def __call__(self, addresses: list[int]) -> None:
-        """Launch on the current stream of the plan's device, which must be the current device.
+    def launch(self, stream: int, addresses: list[int]) -> None:
+        """Launch on a stream of the plan's device, which must be the current device.
 
         Args:
+            stream: its handle, `stream_of(index)` for the current one.
             addresses: of the call's tensors, in the order that the plan was made with. It is changed.
         """
-        stream = self.stream_of(self.index)
         if self.temporaries:
             held = [tensor for make in self.temporaries for tensor in make(stream)]  # until all is launched
             addresses.extend([tensor.data_ptr() for tensor in held])

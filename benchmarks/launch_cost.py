@@ -1,0 +1,223 @@
+"""What a call costs the host: a small matmul by every path in one process; first calls and imports in fresh ones.
+
+    python benchmarks/launch_cost.py --out RESULT.json
+
+Host time alone: calls are issued in bursts shorter than the GPU's queue and waited for outside the clock. All paths
+take turns in each round, in an order drawn anew; the figures are medians over the rounds. The first call of a process
+is timed until its result is there, from a Triton cache that holds Triton's own driver module and nothing else ("cold"),
+that the same call has filled ("warm"), and from a cold one with kernels shipped beside the table ("shipped").
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import record
+
+SHAPE = (256, 256, 256)
+FIRST = (4096, 2048, 1024)
+BURST = 100
+"""Calls at a time: the GPU's queue takes about a thousand."""
+
+
+def paths(device: str) -> dict[str, Callable[[], object]]:
+    """Every way to one product of float16 matrices, B stored [N, K]."""
+    import torch
+    from triton.runtime.driver import driver
+
+    import tuner
+    from tuner.kernels import calling, matmul, planned
+    from tuner.runtime import launch as launches
+    from tuner.runtime.lookup import desk
+
+    m, n, k = SHAPE
+    a = torch.randn(m, k, device=device).half()
+    b = torch.randn(n, k, device=device).half().t()
+    out = torch.empty(m, n, device=device, dtype=torch.float16)
+    planned.PLANS.by_key.clear()
+    seen: list[launches.Recording] = []
+    remember = planned.remember
+
+    def watched(key: object, recording: launches.Recording, *rest: object) -> None:
+        seen.append(recording)
+        remember(key, recording, *rest)
+
+    planned.remember = watched
+    matmul(a, b)
+    matmul(a, b, out=out)
+    planned.remember = remember
+    launch, kernel = seen[0].launches[-1]
+    function, grid, constants = launch.function, launch.grid, launch.constants
+    arguments, options = launch.arguments, launch.options
+    names = [parameter.name for parameter in function.params[len(arguments) :]]
+    given = (*arguments, *(constants[name] for name in names))
+    x, y, z = (*grid, 1, 1)[:3]
+    stream = driver.active.get_current_stream(a.device.index or 0)
+    run, handle, packed = kernel.run, kernel.function, kernel.packed_metadata
+    model = calling._device(a.device.index)
+    problem = tuner.Problem(*SHAPE, dtype="float16", layout="nt")
+    assert desk() is not None
+    return {
+        "torch.empty": lambda: torch.empty((m, n), dtype=torch.float16, device=a.device),
+        "torch.matmul": lambda: torch.matmul(a, b),
+        "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
+        "tuner matmul": lambda: matmul(a, b),
+        "tuner matmul(out=)": lambda: matmul(a, b, out=out),
+        "kernel[grid]": lambda: function[grid](*arguments, **constants, **options),
+        "CompiledKernel.run": lambda: run(x, y, z, stream, handle, packed, None, None, None, *given),
+        "tuner.lookup": lambda: tuner.lookup(problem, model),
+    }
+
+
+def host_us(device: str, rounds: int, synchronize: Callable[[], None]) -> dict[str, dict[str, float]]:
+    """Median and quartiles of microseconds a call, by path."""
+    calls = paths(device)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for name in calls:
+        burst(calls[name], synchronize)
+    for _ in range(rounds):
+        for name in random.sample(list(calls), len(calls)):
+            times[name].append(burst(calls[name], synchronize))
+    return {name: summary(found) for name, found in times.items()}
+
+
+def burst(call: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(BURST):
+        call()
+    taken = time.perf_counter_ns() - start
+    synchronize()
+    return taken / BURST / 1e3
+
+
+def summary(found: list[float]) -> dict[str, float]:
+    low, median, high = statistics.quantiles(found, n=4)
+    return {"median_us": round(median, 3), "p25_us": round(low, 3), "p75_us": round(high, 3)}
+
+
+CHILD = """
+import json, sys, time
+start = time.perf_counter()
+import torch, triton
+between = time.perf_counter()
+import tuner
+from tuner.kernels import matmul
+told = {"import_torch_triton_s": between - start, "import_tuner_s": time.perf_counter() - between}
+import logging
+logging.disable(logging.WARNING)
+m, n, k = json.loads(sys.argv[2])
+a = torch.randn(m, k, device="cuda").half()
+b = torch.randn(n, k, device="cuda").half().t()
+compiled = []
+triton.knobs.compilation.listener = lambda *_, cache_hit=False, **__: compiled.append(not cache_hit)
+triton.runtime.driver.active.get_current_target()
+torch.cuda.synchronize()
+for which in ("first_s", "second_s"):
+    start = time.perf_counter()
+    (torch.matmul if sys.argv[1] == "torch" else matmul)(a, b)
+    torch.cuda.synchronize()
+    told[which] = time.perf_counter() - start
+told["compiled"] = sum(compiled)
+print(json.dumps(told))
+"""
+SHIP = """
+import sys
+from pathlib import Path
+from tuner.export import kernels
+from tuner.runtime import table
+from tuner.sweep import target
+loaded = table.load(Path(sys.argv[1]))
+target.activate(loaded.device.arch)
+kernels.write(loaded, Path(sys.argv[1]).parent)
+"""
+PRIME = "import triton; triton.runtime.driver.active.utils"
+
+
+def first_calls(processes: int) -> dict[str, dict[str, float]]:
+    """Medians over fresh processes, by what they find."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        primed = root / "primed"
+        child(PRIME, cache=primed)
+        table = write_table(root / "tables")
+        child(SHIP, str(table), cache=root / "ship")
+        without = root / "without"
+        without.mkdir()
+        shutil.copy(table, without)
+        ways = {"torch": without, "cold": without, "warm": without, "shipped": table.parent}
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+        for number in range(processes):
+            for way in random.sample(list(ways), len(ways)):
+                cache = root / f"{way}-{number}"
+                shutil.copytree(primed, cache)
+                given = ("torch" if way == "torch" else "tuner", json.dumps(FIRST))
+                if way == "warm":
+                    child(CHILD, *given, cache=cache, tables=ways[way])
+                found[way].append(json.loads(child(CHILD, *given, cache=cache, tables=ways[way])))
+    return {
+        way: {name: round(statistics.median(one[name] for one in ones), 4) for name in ones[0]}
+        for way, ones in found.items()
+    }
+
+
+def write_table(folder: Path) -> Path:
+    """A table whose one row is the default config, as if it had won: what serves is the same in every way."""
+    import platform
+
+    import torch
+    import triton
+
+    from tuner import Problem, device, registry
+    from tuner.runtime.table import Environment, Provenance, Row, Table
+
+    problem, here = Problem(*FIRST, dtype="float16", layout="nt"), device.current()
+    config = registry.default_config(problem, here)
+    made = Provenance(
+        Environment(triton.__version__, torch.__version__, "benchmark", "", platform.python_version()), 1, "benchmark"
+    )
+    row = Row(problem, config, registry.find("matmul", config.kernel).version, made, 1.0, None, None, 1)
+    folder.mkdir()
+    return Table("matmul", here, "2026-01-01T00:00:00Z", (row,)).write(folder)
+
+
+def child(source: str, *arguments: str, cache: Path, tables: Path | None = None) -> str:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TUNER_DB": str(cache / "none.db")}
+    environment |= {} if tables is None else {"TUNER_TABLES": str(tables)}
+    command = [sys.executable, "-c", source, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"a child process failed:\n{done.stderr}")
+    return done.stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--processes", type=int, default=5, help="fresh processes of each kind; 0 leaves them out")
+    args = parser.parse_args()
+    import torch
+
+    logging.disable(logging.WARNING)
+    body: dict[str, object] = {"shape": SHAPE, "rounds": args.rounds, "calls_a_burst": BURST}
+    body["host"] = host_us("cuda", args.rounds, torch.cuda.synchronize)
+    if args.processes:
+        body |= {"first_call_shape": FIRST, "processes": args.processes, "first_call": first_calls(args.processes)}
+    print(json.dumps(body, indent=1))
+    record.write(args.out, body)
+
+
+if __name__ == "__main__":
+    main()
