@@ -17,7 +17,7 @@ from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import elementwise_rules as rules
-from tuner.kernels import softmax_kernel, softmax_space, tile_rules
+from tuner.kernels import softmax_kernel, softmax_space, softmax_split_kernel, tile_rules
 from tuner.kernels.elementwise import Tensors, elementwise_spec
 from tuner.kernels.launching import Launch, compiler_options
 from tuner.kernels.operands import placement
@@ -47,14 +47,14 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
     summed = {name: value for name, value in constants.items() if name != "OUT_VECTOR"}
     return (
         Launch(
-            softmax_kernel.split_sums_kernel,
+            softmax_split_kernel.split_sums_kernel,
             (rows * splits,),
             (inputs.a, partials, columns, *strides[:2]),
             summed,
             options,
         ),
         Launch(
-            softmax_kernel.split_write_kernel,
+            softmax_split_kernel.split_write_kernel,
             (rows * splits,),
             (inputs.a, inputs.out, partials, columns, *strides),
             constants,
@@ -196,7 +196,15 @@ SPEC = elementwise_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(softmax_kernel, program, _static, softmax_space.tile_constants, softmax_space.layout_of, placement),
+    sources=(
+        softmax_kernel,
+        softmax_split_kernel,
+        program,
+        _static,
+        softmax_space.tile_constants,
+        softmax_space.layout_of,
+        placement,
+    ),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,
