@@ -1,14 +1,25 @@
-"""The kernels on a real GPU: every dtype and layout against float64, operands beyond 2^31 elements, streams, graphs."""
+"""The kernels on a real GPU: every dtype and layout against float64, operands beyond 2^31 elements; plans of calls."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+
 import pytest
 import torch
+from triton import knobs
 
+import tuner
 from tuner import Problem, device, registry
+from tuner.config import Config
 from tuner.errors import KernelError
-from tuner.kernels import matmul
+from tuner.kernels import launching, matmul, planned
 from tuner.kernels.pointer import SPEC
+from tuner.runtime.table import Provenance, Row, Table
 from tuner.sweep import verify
 
 pytestmark = [
@@ -88,6 +99,206 @@ def test_elements_of_b_beyond_2_31_and_an_advance_along_k_of_that_length():
     out = matmul(a, b)
     tail = a.double() @ b[:, -160:].double()
     assert verify.error(out[:, -160:].contiguous(), tail, k) <= SPEC.tolerance(Problem(16, n, k, dtype="e4m3"))
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.float16)
+
+
+def right(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
+    limit = SPEC.tolerance(Problem(*out.shape, a.shape[1]))
+    return verify.error(out, a.double() @ b.double(), a.shape[1]) <= limit
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """Counts the launches that went the long way."""
+    counted: Counter[str] = Counter()
+    run = launching.run
+
+    def counting(launches):
+        counted["times"] += 1
+        run(launches)
+
+    monkeypatch.setattr(launching, "run", counting)
+    planned.PLANS.by_key.clear()
+    return counted
+
+
+@pytest.fixture
+def won(tmp_path):
+    """Have a config serve a problem, as if it had won."""
+
+    def won(problem: Problem, config: Config) -> None:
+        made = Provenance(tuner.device.Environment("", "", "", "", ""), 1, "test")
+        row = Row(problem, config, registry.find("matmul", config.kernel).version, made, 1.0, None, None, 1)
+        tuner.use(Table("matmul", device.current(), "2026-01-01T00:00:00Z", (row,)).write(tmp_path))
+
+    yield won
+    tuner.use(None)
+
+
+SHAPES = [(256, 256, 256), (1, 4096, 4096), (16, 512, 8192), (127, 129, 4093), (2048, 2048, 512)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_second_call_is_right_and_looks_nothing_up(shape, looked):
+    m, n, k = shape
+    for number in range(4):
+        a, b = half(m, k), half(n, k).t()
+        assert right(matmul(a, b), a, b)
+        assert looked["times"] == 1, number
+        out = torch.full((m, n), torch.nan, device="cuda", dtype=torch.float16)
+        if number:
+            matmul(a, b, out=out)
+            assert right(out, a, b)
+            looked["times"] = 1  # the first with `out` is another kind
+
+
+def test_the_gradients_and_the_compiled_op_are_right():
+    x, weight, bias = (half(*shape).requires_grad_() for shape in ((4, 64, 256), (512, 256), (512,)))
+
+    def layer(x, weight, bias):
+        return matmul(x, weight.t(), bias=bias, activation="silu")
+
+    def reference(x, weight, bias):
+        return torch.nn.functional.silu(x.double() @ weight.double().t() + bias.double())
+
+    cotangent = half(4, 64, 512)
+    expected = torch.autograd.grad(reference(x, weight, bias), (x, weight, bias), cotangent.double())
+    torch._dynamo.reset()
+    for op in (layer, torch.compile(layer, fullgraph=True)):
+        found = torch.autograd.grad(op(x, weight, bias), (x, weight, bias), cotangent)
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=2e-2, atol=2e-1)
+    with torch.no_grad():
+        compiled = torch.compile(layer, fullgraph=True)(x, weight, bias)
+        torch.testing.assert_close(compiled, layer(x, weight, bias), rtol=0, atol=0)
+
+
+def test_two_streams_at_once_with_split_sums(won, looked):
+    problem = Problem(64, 64, 8192)
+    split = registry.find("matmul", "split_k").default_config(problem, device.current()).replace(SPLIT_K=8)
+    won(problem, split)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    inputs = [(half(64, 8192), half(8192, 64)) for _ in streams]
+    expected = [matmul(a, b) for a, b in inputs]
+    results: list[list[torch.Tensor]] = [[] for _ in streams]
+    torch.cuda.synchronize()
+    for _ in range(200):
+        for stream, (a, b), found in zip(streams, inputs, results, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(matmul(a, b))
+    torch.cuda.synchronize()
+    for found, one in zip(results, expected, strict=True):
+        assert all(each.equal(one) for each in found)
+    assert looked["times"] == 1
+
+
+def test_threads_each_with_a_stream_of_its_own():
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            generator = torch.Generator("cuda").manual_seed(seed)
+            for _ in range(50):
+                a, b = (torch.randn(256, 256, device="cuda", generator=generator).half() for _ in range(2))
+                if not right(matmul(a, b), a, b):
+                    wrong.append(threading.current_thread().name)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("shape", [(256, 256, 256), (64, 64, 8192), (127, 129, 4093)], ids=str)
+def test_a_planned_call_is_captured_with_the_memory_it_allocates(shape):
+    m, n, k = shape
+    a, b = half(m, k), half(k, n)
+    for _ in range(2):
+        matmul(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        first = matmul(a, b)
+        second = matmul(a, b)
+    a.copy_(half(m, k))
+    first.zero_()
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert right(first, a, b)
+    assert first.equal(second)
+
+
+def test_a_hook_hears_of_every_launch():
+    a, b = half(256, 256), half(256, 256)
+    expected = matmul(a, b)
+    heard = []
+
+    def hear(metadata):
+        heard.append(metadata.get()["name"])
+
+    knobs.runtime.launch_enter_hook.add(hear)
+    try:
+        assert matmul(a, b).equal(expected)
+    finally:
+        knobs.runtime.launch_enter_hook.remove(hear)
+    assert heard
+    assert matmul(a, b).equal(expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU: torch.cuda.device_count() is below 2")
+def test_operands_on_another_gpu_than_the_current_one():
+    for index in (1, 0, 1, 0):
+        a, b = (torch.randn(256, 256, device=f"cuda:{index}").half() for _ in range(2))
+        out = matmul(a, b)
+        assert out.device == a.device
+        assert right(out, a, b)
+        assert torch.cuda.current_device() == 0
+
+
+SERVE = """
+import sys, torch, triton
+compiled = []
+triton.knobs.compilation.listener = lambda *_, cache_hit=False, **__: compiled.append(cache_hit)
+from tuner.kernels import matmul
+a, b = (torch.randn(256, 256, device="cuda").half() for _ in range(2))
+for _ in range(3):
+    out = matmul(a, b)
+assert (out.double() - a.double() @ b.double()).abs().max() < 0.1
+print(len(compiled))
+"""
+SHIP = """
+import sys
+from pathlib import Path
+from tuner.export import kernels
+from tuner.runtime import table
+from tuner.sweep import target
+loaded = table.load(Path(sys.argv[1]))
+target.activate(loaded.device.arch)
+kernels.write(loaded, Path(sys.argv[1]).parent)
+"""
+
+
+def test_a_process_that_serves_from_shipped_kernels_compiles_nothing(tmp_path):
+    problem, here = Problem(256, 256, 256), device.current()
+    config = registry.default_config(problem, here)
+    made = Provenance(tuner.device.Environment("", "", "", "", ""), 1, "test")
+    row = Row(problem, config, registry.find("matmul", config.kernel).version, made, 1.0, None, None, 1)
+    path = Table("matmul", here, "2026-01-01T00:00:00Z", (row,)).write(tmp_path)
+
+    def run(source: str, cache: str, *arguments: str) -> str:
+        environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / cache), "TUNER_TABLES": str(tmp_path)}
+        command = [sys.executable, "-c", source, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(SHIP, "ship", str(path))
+    assert json.loads(run(SERVE, "serve")) == 0
 
 
 def test_a_launch_stays_on_the_current_stream_and_can_be_captured():

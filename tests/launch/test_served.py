@@ -167,3 +167,10 @@ def test_torchs_float32_setting_is_asked_at_each_call(served):
     ieee, tf32, *again = ((launch.name, launch.grid, launch.shared_bytes) for launch in report.launches)
     assert again == [ieee, tf32]
     assert ieee != tf32
+
+
+def test_a_plan_holds_no_tensor_of_the_call_it_was_made_of(served):
+    report = served("forgotten")
+    assert report.printed["plans"] == 4
+    for told in report.printed["calls"]:
+        assert told["after"] == told["before"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -46,10 +46,15 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Descriptor:
-    """A descriptor argument: where its memory lies, and the descriptor itself."""
+    """A descriptor argument: where its memory lies, and the rest of it: the memory itself must not be held.
+
+    Attributes:
+        place: of its memory.
+        rest: Triton's TensorDescriptor by name, but for its base.
+    """
 
     place: _Place
-    like: Any
+    rest: Mapping[str, Any]
 
 
 class _Base:
@@ -94,7 +99,8 @@ def _sorted_out(argument: Any, known: Sequence[Address]) -> Any:
         return argument
     if isinstance(argument, TensorDescriptor):
         place = _sorted_out(argument.base, known)
-        return _Descriptor(place, argument) if isinstance(place, _Place) else _UNKNOWN
+        rest = {name: getattr(argument, name) for name in argument.__dataclass_fields__ if name != "base"}
+        return _Descriptor(place, rest) if isinstance(place, _Place) else _UNKNOWN
     if not hasattr(argument, "data_ptr"):
         return _UNKNOWN
     at = argument.data_ptr()
@@ -114,17 +120,16 @@ def _ordinary(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
         for at, place in places:
             arguments[at] = addresses[place.slot] + place.offset
         for at, descriptor in descriptors:
-            arguments[at] = _at(descriptor.like, addresses[descriptor.place.slot] + descriptor.place.offset)
+            arguments[at] = _at(descriptor.rest, addresses[descriptor.place.slot] + descriptor.place.offset)
         # The kernel itself is held, not its function: Triton 3.9 unloads a binary with its CompiledKernel.
         run(x, y, z, stream, kernel.function, packed, None, None, None, *arguments)
 
     return step
 
 
-def _at(descriptor: Any, at: int) -> Any:
+def _at(rest: Mapping[str, Any], at: int) -> Any:
     """A descriptor of other memory: what launchers read of a TensorDescriptor, without checking it again."""
-    fields = {name: getattr(descriptor, name) for name in descriptor.__dataclass_fields__}
-    return SimpleNamespace(**{**fields, "base": _Base(at)})
+    return SimpleNamespace(**rest, base=_Base(at))
 
 
 def _bare(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
@@ -175,14 +180,14 @@ def _bare(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | No
 class _Maps(dict[int, Any]):
     """Encoded descriptors by address. What they say is their address, sizes and strides: they never become wrong."""
 
-    def __init__(self, like: Any, made: Callable[..., list[Any]], meta: Any) -> None:
+    def __init__(self, descriptor: _Descriptor, made: Callable[..., list[Any]], meta: Any) -> None:
         super().__init__()
-        self._like, self._made = like, made
+        self._descriptor, self._made = descriptor.rest, made
         self._rest = (meta, None)[: len(inspect.signature(made).parameters) - 1]
 
     def encode(self, at: int) -> Any:
         """The descriptor of memory at an address, by Triton's own rules."""
-        encoded = self._made(_at(self._like, at), *self._rest)[0]
+        encoded = self._made(_at(self._descriptor, at), *self._rest)[0]
         if len(self) >= MOST_MAPS:
             self.clear()
         self[at] = encoded
@@ -206,7 +211,7 @@ def _lean_launcher(kernel: Any, given: Sequence[Any]) -> Any:
         if not isinstance(kind, str):
             return None
         if isinstance(argument, _Descriptor):
-            rank = len(argument.like.shape)
+            rank = len(argument.rest["shape"])
             types += ["nvTmaDesc", *["i32"] * rank, *["i64"] * rank]
         elif kind != "constexpr":
             types.append(kind)
@@ -232,8 +237,8 @@ def _flattened(
     for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
         if isinstance(argument, _Descriptor):
             place = argument.place
-            maps.append((len(template), place.slot, place.offset, _Maps(argument.like, made, next(metas))))
-            template += [None, *argument.like.shape, *argument.like.strides]
+            maps.append((len(template), place.slot, place.offset, _Maps(argument, made, next(metas))))
+            template += [None, *argument.rest["shape"], *argument.rest["strides"]]
         elif kind != "constexpr":
             if isinstance(argument, _Place):
                 places.append((len(template), argument))

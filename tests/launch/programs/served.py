@@ -175,6 +175,19 @@ def changing() -> None:
         call(a, b)
 
 
+def forgotten() -> None:
+    """What a call was given may be freed, though its plan stays."""
+
+    def holders(tensor: torch.Tensor) -> int:
+        return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+    for m, n, k in ((256, 256, 256), (64, 64, 1024), (127, 129, 131), (1, 512, 512)):
+        a, b = stub_matmul.half(m, k), stub_matmul.half(k, n)
+        before = [*map(holders, (a, b, torch.empty(4)))]
+        out = matmul(a, b)
+        told.append({"before": before, "after": [*map(holders, (a, b, out))]})
+
+
 def failing_default() -> None:
     os.environ["CUDA_STUB_SHARED"] = "1024"
     try:
