@@ -102,9 +102,9 @@ def compile_binary(
 
 def _run(request: Mapping[str, Any], log: Path, time_limit_s: float) -> int | None:
     """How the child ended; None when it was killed for its time."""
-    # The child finds kernels as this process does, and compiles whatever this one does.
+    # The child finds modules as this process does, and no others: `-m` would put the working folder before them all.
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     ready = Path(request["result"]).with_name("ready")
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -113,6 +113,7 @@ def _run(request: Mapping[str, Any], log: Path, time_limit_s: float) -> int | No
             stdout=output,
             stderr=output,
             env=environment,
+            cwd=log.parent,
         )
         try:
             assert child.stdin is not None
