@@ -30,6 +30,8 @@ from tuner.runtime.lookup import desk
 
 _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 _FLOAT32 = torch.float32
+_TORCHS = (None, "default")
+"""Precisions that mean torch's own setting."""
 _ready = planned.PLANS.by_key
 _problems: dict[tuple[Any, ...], Problem] = {}
 _MOST_PROBLEMS = 8192
@@ -125,7 +127,7 @@ def matmul(
             activation,
             out_dtype,
             fast_accum,
-            torch_precision() if dtype is _FLOAT32 and precision is None else precision,
+            torch_precision() if dtype is _FLOAT32 and precision in _TORCHS else precision,
         )
         if simple:
             ready = _ready.get(key)

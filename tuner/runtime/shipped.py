@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,19 +53,17 @@ class Shelf:
 
     def kernel(self, key: str, function: Any, index: int | None) -> Any:
         """The CompiledKernel under a key, for the current device, whose index this is; None where there is none."""
-        found = self.entries.get(key)
-        if found is None or key in self._bad:
+        made = self._made.get((key, index))
+        if made is not None or key not in self.entries or key in self._bad:
+            return made
+        folder, entry = self.entries[key]
+        try:
+            # Without a lock: of two threads that load it at once both use what came first.
+            return self._made.setdefault((key, index), _load(folder, entry, function))
+        except (TableError, OSError, *BAD_VALUE) as e:
+            self._bad.add(key)
+            _log.warning("%s: a kernel is not used, Triton compiles it instead: %s", folder, e)
             return None
-        with _lock:
-            if (key, index) not in self._made:
-                folder, entry = found
-                try:
-                    self._made[key, index] = _load(folder, entry, function)
-                except (TableError, OSError, *BAD_VALUE) as e:
-                    self._bad.add(key)
-                    _log.warning("%s: a kernel is not used, Triton compiles it instead: %s", folder, e)
-                    return None
-            return self._made[key, index]
 
 
 def key_of(specialization: Mapping[str, Any]) -> str:
@@ -168,6 +165,5 @@ def _load(folder: Path, entry: Entry, function: Any) -> Any:
     return CompiledKernel(source, paths, entry.key)
 
 
-_lock = threading.Lock()
 _shelves: dict[tuple[str, str], Shelf | None] = {}
 lookup.on_change(_shelves.clear)

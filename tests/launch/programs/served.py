@@ -173,6 +173,7 @@ def changing() -> None:
     for precision in ("ieee", "tf32", "ieee", "tf32"):
         torch.backends.cuda.matmul.fp32_precision = precision
         call(a, b)
+        call(a, b, precision="default")
 
 
 def forgotten() -> None:
