@@ -196,7 +196,9 @@ def child(source: str, *arguments: str, cache: Path, tables: Path | None = None)
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TUNER_DB": str(cache / "none.db")}
     environment |= {} if tables is None else {"TUNER_TABLES": str(tables)}
     command = [sys.executable, "-c", source, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # Not from a checkout: its folder `tuner` would hide the installed package from a process that runs `-c`.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"a child process failed:\n{done.stderr}")
     return done.stdout
