@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("triton")
 
+import tuner
 from tuner import registry
 from tuner.cli import cli
 from tuner.config import Config
@@ -52,6 +53,24 @@ def test_figures_of_the_config_that_a_lookup_gives(inspect):
     assert binary["spill_bytes"] == 0
     seen = binary["occupancy"]
     assert seen["blocks"] == min(seen["by_registers"], seen["by_shared"], seen["by_warps"]) > 0
+
+
+def test_a_tuned_config_is_shown_with_the_rule_that_found_it(inspect, make_row, make_table, tmp_path):
+    spec = registry.find("matmul", "pointer")
+    tile = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), 64)
+    config = Config("pointer", **tile, GROUP_SIZE_M=1, launch_pdl=True, num_stages=3, num_warps=4)
+    row = make_row(256, 256, 256, config=config, version=spec.version, dtype="bf16", layout="nt")
+    tuner.use(make_table(row).write(tmp_path))
+    near = inspect("pointer", "--problem", "M=200,N=256,K=256,dtype=bf16,layout=nt", "--target", "cuda:90", "--json")
+    assert near.exit_code == 0, near.output
+    (binary,) = json.loads(near.stdout)["binaries"]
+    assert (binary["rule"], binary["config"]["BLOCK_SIZE_M"], binary["shared_bytes"]) == (
+        "near_m",
+        64,
+        3 * 2 * 64 * 64 * 2,
+    )
+    other = inspect("split_k", *GEMM, "--target", "cuda:90")
+    assert "a lookup gives another kernel's config (exact): pointer(" in other.stderr
 
 
 def test_a_form_alone_is_on_stdout_and_the_figures_beside_it(inspect):
