@@ -146,10 +146,10 @@ def matmul(
         return gradients.matmul(given, activation, out_dtype, precision, fast_accum)
     if ready is not None and not hooked():
         if simple:
-            return ready([a_at, b_at, 0, 0, 0, 0])
+            return ready.fresh([a_at, b_at, 0, 0, 0, 0])
         addresses = [a_at, b_at, _address(out), _address(bias), _address(scale_a), _address(scale_b)]
         if out is None:
-            return ready(addresses)
+            return ready.fresh(addresses)
         if ready.into(addresses):
             return out
     return _served(key, _Tensors(a, b, out, bias, scale_a, scale_b), activation, out_dtype, precision, fast_accum)

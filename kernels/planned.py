@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,42 +51,47 @@ def mark(tensor: Tensor | None) -> Hashable:
     return tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, at, tensor.get_device(), tensor.is_neg()
 
 
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """A plan with all that a call of its key needs."""
+    """A plan with all that a call of its key needs.
 
-    __slots__ = ("_allocate", "_current", "_index", "_launch", "_spans", "_stream_of")
+    Attributes:
+        fresh: the result in new memory, from a call's addresses.
+        into: writes the output at its address; False, and nothing is done, where it may overlap an operand.
+    """
 
-    def __init__(self, plan: Plan, result: Tensor, operands: Sequence[tuple[int, Tensor]]) -> None:
-        self._index, self._stream_of = plan.index, plan.stream_of
-        # A launch of one kernel that needs nothing else is called without a detour.
-        self._launch = plan.steps[0] if len(plan.steps) == 1 and not plan.temporaries else plan.launch
-        self._allocate = _allocator(result)
-        self._current = _current_device()
-        self._spans = [(slot, _span(operand)) for slot, operand in [(OUT, result), *operands]]
+    fresh: Callable[[list[int]], Tensor]
+    into: Callable[[list[int]], bool]
 
-    def __call__(self, addresses: list[int]) -> Tensor:
-        """The result, in new memory."""
-        index = self._index
-        if self._current() != index:
+
+def _ready(plan: Plan, result: Tensor, operands: Sequence[tuple[int, Tensor]]) -> Ready:
+    """Functions rather than methods: what a call uses is looked up once, here."""
+    index, stream_of, current, allocate = plan.index, plan.stream_of, _current_device(), _allocator(result)
+    # A launch of one kernel that needs nothing else is called without a detour.
+    launch = plan.steps[0] if len(plan.steps) == 1 and not plan.temporaries else plan.launch
+    length, spans = _span(result), [(slot, _span(operand)) for slot, operand in operands]
+
+    def fresh(addresses: list[int]) -> Tensor:
+        if current() != index:
             with torch.cuda.device(index):
-                return self(addresses)
-        out = self._allocate()
+                return fresh(addresses)
+        out = allocate()
         addresses[OUT] = out.data_ptr()
-        self._launch(self._stream_of(index), addresses)
+        launch(stream_of(index), addresses)
         return out
 
-    def into(self, addresses: list[int]) -> bool:
-        """Write the output at its address; False, and nothing is done, where it may overlap an operand."""
-        (_, length), *operands = self._spans
+    def into(addresses: list[int]) -> bool:
         start = addresses[OUT]
-        for slot, span in operands:
+        for slot, span in spans:
             if start < addresses[slot] + span and addresses[slot] < start + length:
                 return False
-        if self._current() != self._index:
-            with torch.cuda.device(self._index):
-                return self.into(addresses)
-        self._launch(self._stream_of(self._index), addresses)
+        if current() != index:
+            with torch.cuda.device(index):
+                return into(addresses)
+        launch(stream_of(index), addresses)
         return True
+
+    return Ready(fresh, into)
 
 
 def remember(key: Hashable, seen: Recording, tensors: Sequence[Tensor | None], sources: object) -> None:
@@ -110,7 +116,7 @@ def remember(key: Hashable, seen: Recording, tensors: Sequence[Tensor | None], s
     plan = make_plan(seen, addresses, a.device.index or 0)
     if plan is not None:
         operands = [(slot, tensor) for slot, tensor in enumerate(tensors) if tensor is not None and slot != OUT]
-        PLANS.keep(key, Ready(plan, result, operands), sources)
+        PLANS.keep(key, _ready(plan, result, operands), sources)
 
 
 def _may_be_negated(tensor: Tensor) -> bool:

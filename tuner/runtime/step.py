@@ -149,12 +149,12 @@ def _bare(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | No
         arguments = template.copy()
         for at, slot in plain:
             arguments[at] = addresses[slot]
-        for at, slot, offset in shifted:
-            arguments[at] = addresses[slot] + offset
+        if shifted:
+            for at, slot, offset in shifted:
+                arguments[at] = addresses[slot] + offset
         for at, slot, offset, known in maps:
             address = addresses[slot] + offset
-            encoded = known.get(address)
-            arguments[at] = known.encode(address) if encoded is None else encoded
+            arguments[at] = known[address]
         launch(
             x,
             y,
@@ -185,8 +185,8 @@ class _Maps(dict[int, Any]):
         self._descriptor, self._made = descriptor.rest, made
         self._rest = (meta, None)[: len(inspect.signature(made).parameters) - 1]
 
-    def encode(self, at: int) -> Any:
-        """The descriptor of memory at an address, by Triton's own rules."""
+    def __missing__(self, at: int) -> Any:
+        """Encode the descriptor of memory at an address, by Triton's own rules."""
         encoded = self._made(_at(self._descriptor, at), *self._rest)[0]
         if len(self) >= MOST_MAPS:
             self.clear()
