@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "Write tuned tables that ship.",
     "import": "Read others' tuned files: problems and candidates, no figures.",
     "diff": "Compare two tables or databases.",
+    "verify": "Say what is wrong with tables, or with a database's winners.",
     "merge": "Unite databases: trials, runs and winners.",
     "db": "Upgrade, check or back up the database.",
     "doctor": "Say what is here and what is wrong with it.",

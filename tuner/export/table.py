@@ -103,10 +103,11 @@ def _newest_decisions(winners: list[Winner]) -> list[Winner]:
 
 def _table(device: Device, winners: list[Winner]) -> Table:
     date = max(winner.decided_at for winner in winners)
-    return Table(winners[0].problem.op, device, date, tuple(_row(winner) for winner in winners))
+    return Table(winners[0].problem.op, device, date, tuple(row_of(winner) for winner in winners))
 
 
-def _row(winner: Winner) -> Row:
+def row_of(winner: Winner) -> Row:
+    """A winner as it ships."""
     return Row(
         problem=winner.problem,
         config=winner.config,

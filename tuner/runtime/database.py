@@ -22,7 +22,7 @@ from urllib.parse import quote
 from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.errors import TableError
-from tuner.runtime.table import BAD_VALUE, Provenance, Row, positive, problem_of
+from tuner.runtime.table import BAD_VALUE, Provenance, Row, positive, problem_of, reason
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -89,7 +89,33 @@ def read_devices(path: Path) -> list[Device]:
     Raises:
         TableError: see `read_winners`.
     """
-    return _read(path, lambda connection: [Device(*row) for row in connection.execute(_DEVICES)])
+    devices, faults = describe_devices(path)
+    for fault in faults:
+        _log.warning("%s: %s", path, fault)
+    return devices
+
+
+def describe_devices(path: Path) -> tuple[list[Device], list[str]]:
+    """The same, and what was wrong with those that are left out.
+
+    Raises:
+        TableError: see `read_winners`.
+    """
+    return _read(path, _devices)
+
+
+def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[str]]:
+    """Devices that can be: SQLite keeps any value in any column."""
+    found: list[Device] = []
+    faults: list[str] = []
+    for number, row in enumerate(connection.execute(_DEVICES), start=1):
+        words, numbers = tuple(row[:4]), tuple(row[4:])
+        if all(isinstance(word, str) for word in words) and all(isinstance(number, int) for number in numbers):
+            found.append(Device(*words, *numbers))
+        else:
+            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(row)}")
+            faults.append(f"device {number} left out: {reason(wrong)}")
+    return found, faults
 
 
 def _winners(connection: sqlite3.Connection, slug: str) -> Winners:
@@ -100,15 +126,15 @@ def _winners(connection: sqlite3.Connection, slug: str) -> Winners:
         try:
             rows.append(_row(found, made))
         except BAD_VALUE as e:
-            faults.append(f"winner {found['winner_id']} left out: {e}")
+            faults.append(f"winner {found['winner_id']} left out: {reason(e)}")
     return Winners(tuple(rows), tuple(faults))
 
 
 def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
     fields = {name: found[name] for name in _PROBLEM}
     fields |= {"aligned": bool(found["aligned"]), "extras": json.loads(found["extras"])}
-    environment = Environment(*(found[name] for name in ("triton", "torch", "backend", "driver", "python")))
-    provenance = Provenance(environment, found["protocol"], found["tool_version"])
+    environment = Environment(*(str(found[name]) for name in ("triton", "torch", "backend", "driver", "python")))
+    provenance = Provenance(environment, int(found["protocol"]), str(found["tool_version"]))
     median_us = positive(found["median_us"], "median_us")
     default_us = positive(found["default_us"], "default_us", optional=True)
     vendor_us = positive(found["vendor_us"], "vendor_us", optional=True)
@@ -138,7 +164,7 @@ def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
             if before == _state(path):
                 return answer
         return _query(path, "mode=ro", query)  # it is being written all the time: its log is there to stay
-    except (OSError, sqlite3.Error) as e:
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as e:  # the last where SQLite's own message cites damaged bytes
         raise TableError(f"cannot read the database {path}: {e}") from e
 
 
@@ -159,7 +185,12 @@ def _query(path: Path, how: str, query: Callable[[sqlite3.Connection], T]) -> T:
 def _connect(path: Path, how: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True, timeout=BUSY_SECONDS)
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _text
     return connection
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode(errors="replace")  # sqlite3 would raise: one damaged word would cost every row
 
 
 def _how(path: Path) -> str:
@@ -191,8 +222,10 @@ def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "alembic_version" not in tables:
         raise TableError(f"{path} is not a database of triton-tuner: it has no schema revision")
-    (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
+    (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
+    revision = found if isinstance(found, str) else repr(found)
+    shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"
     if revision < REVISION:
-        raise TableError(f"{path} has schema {revision or 'none'}, older than {REVISION}: tuner db upgrade --db {path}")
+        raise TableError(f"{path} has schema {shown}, older than {REVISION}: tuner db upgrade --db {path}")
     if revision > REVISION:
-        raise TableError(f"{path} has schema {revision}, newer than {REVISION}, which this reads: upgrade triton-tuner")
+        raise TableError(f"{path} has schema {shown}, newer than {REVISION}, which this reads: upgrade triton-tuner")

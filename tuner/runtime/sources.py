@@ -207,12 +207,17 @@ def standing() -> list[Source]:
     """The sources nobody had to name in this process, in order: `$TUNER_TABLES`, the database, installed packages."""
     entries = [entry for entry in os.environ.get(VARIABLE, "").split(os.pathsep) if entry]
     location = database_location()
-    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     return [
         *(_at(f"${VARIABLE} {entry}", Path(entry).expanduser()) for entry in entries),
         Database(f"database {_without_password(location)}", location),
-        *(TablePackage(point) for point in points),
+        *packages(),
     ]
+
+
+def packages() -> list[TablePackage]:
+    """Installed packages that say that they ship tables, by the names of their entry points."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    return [TablePackage(point) for point in points]
 
 
 def _at(name: str, path: Path) -> Source:

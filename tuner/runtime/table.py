@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 FORMAT = "triton-tuner table"
 VERSION = 1
 """Of the format. A file of a newer one is refused: nobody can know what its rows mean."""
+TWICE = "is there already"
+"""How the fault of a second row of one problem ends."""
 BAD_VALUE = (TunerError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What a value of the wrong kind raises on its way into a problem, a config or a rule."""
+
+_LONGEST = 300  # characters of a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,7 @@ def loads(text: str, name: str) -> Table:
         kernels, op, date = dict(document["kernels"]), str(document["op"]), str(document["date"])
         raw_rows, digest = list(document["rows"]), _digest(document)
     except BAD_VALUE as e:
-        raise TableError(f"{name}: not a table of triton-tuner: {_reason(e)}: export it again") from e
+        raise TableError(f"{name}: not a table of triton-tuner: {reason(e)}: export it again") from e
     faults: list[str] = []
     if document.get("digest") != digest:
         faults.append("its digest is not that of its rows: it was edited after `tuner export` wrote it")
@@ -175,10 +179,10 @@ def loads(text: str, name: str) -> Table:
         try:
             row = _row(raw, op, kernels, made)
         except BAD_VALUE as e:
-            faults.append(f"row {number} left out: {_reason(e)}")
+            faults.append(f"row {number} left out: {reason(e)}")
             continue
         if row.problem in rows:
-            faults.append(f"row {number} left out: {row.problem} is there already")
+            faults.append(f"row {number} left out: {row.problem} {TWICE}")
         else:
             rows[row.problem] = row
     return Table(op, device, date, tuple(rows.values()), tuple(faults))
@@ -316,8 +320,10 @@ def _provenance(fields: Mapping[str, Any]) -> Provenance:
     return Provenance(Environment(**versions), int(fields["protocol"]), str(fields["tool_version"]))
 
 
-def _reason(e: Exception) -> str:
-    return f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else str(e)
+def reason(e: Exception) -> str:
+    """What an error of `BAD_VALUE` says, in one line that a log can bear: a mangled value may have any length."""
+    text = f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else str(e)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 def _digest(document: Mapping[str, Any]) -> str:

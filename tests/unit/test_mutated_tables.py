@@ -1,0 +1,264 @@
+"""Mangled tables and databases: `tuner verify` reports, a lookup goes on, and no config comes out that cannot run.
+
+1,200 tables and 200 databases by default, TUNER_MUTATIONS=10000 for more. Mutation `n` is the same each time.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="the installed kernels' rules need torch and Triton")
+
+from tuner import registry
+from tuner.config import Config
+from tuner.device import KNOWN, Environment
+from tuner.errors import TableError
+from tuner.export.finding import Level
+from tuner.export.inspection import Inspection, inspect
+from tuner.problem import Problem
+from tuner.runtime import database, lookup, sources, table
+from tuner.runtime.table import Provenance, Row, Table
+
+H200 = KNOWN["sm_90"]
+TABLES = int(os.environ.get("TUNER_MUTATIONS", "1200"))
+DATABASES = max(200, TABLES // 20)
+OLDER = Provenance(Environment("3.6.0", "2.12.0", "cuda 12.8", "570.1", "3.11.7"), 1, "0.1.0")
+NASTY: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 3, 7, 1.5, 64, 65536, 2**31, 2**63, 10**30, 1e308, -0.0),
+    *(float("nan"), float("inf"), "", "x", "128", "0", "nan", "pointer", "tma", "split_k", "float8_e4m3fn", "tt"),
+    *("\ud800", "\x00", "\x1b[31m", "\N{DUCK}", "a" * 10_000, [], {}, [[]], [1], {"a": 1}, {"m": 1}),
+)
+"""What takes the place of a value."""
+
+
+def winners() -> list[Row]:
+    """Rows as a sweep decides them: configs of several kernels of matmul, each out of its own search space."""
+    rows: list[Row] = []
+    wanted = {
+        "pointer": Problem(512, 768, 1024, dtype="bf16"),
+        "tma": Problem(1024, 1024, 1024, dtype="bf16", layout="nt"),
+        "persistent_tma": Problem(4096, 2048, 512, dtype="e4m3", layout="nt", scaling="row"),
+        "split_k": Problem(64, 1024, 8192, layout="nt", epilogue="bias+gelu"),
+    }
+    for number, (name, problem) in enumerate(wanted.items()):
+        spec = registry.find("matmul", name)
+        assert spec.supports(problem, H200) is None
+        config = spec.default_config(problem, H200)
+        made = (
+            OLDER if number % 2 else Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0")
+        )
+        rows.append(Row(problem, config, spec.version, made, 12.5 + number, 1.25, 1.05, 2))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return winners()
+
+
+@pytest.fixture(scope="module")
+def text(rows) -> str:
+    return Table("matmul", H200, "2026-01-31T12:00:00Z", tuple(rows)).dumps()
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) of a document, the deepest too."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+def mutated(original: str, number: int) -> bytes:
+    """Mutation `number` of a table's file."""
+    chance = random.Random(number)
+    content = bytearray(original.encode())
+    kind = chance.choice(["bytes", "bytes", "cut", *["document"] * 7])
+    if kind == "cut":
+        return bytes(content[: chance.randrange(len(content))])
+    if kind == "bytes":
+        for _ in range(chance.choice([1, 1, 2, 8])):
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        return bytes(content)
+    document = json.loads(original)
+    for _ in range(chance.choice([1, 1, 1, 2, 5])):
+        change(document, chance)
+    return json.dumps(document).encode()
+
+
+def change(document: Any, chance: random.Random) -> None:
+    everywhere = list(places(document))
+    rows = [place for place in places(document.get("rows")) if isinstance(place[1], str)]  # half of all: rows' parts
+    if not everywhere:
+        return
+    container, key = chance.choice(rows if rows and chance.random() < 0.5 else everywhere)
+    value = container[key]
+    match chance.choice(["replace", "replace", "drop", "type", "number", "twice", "swap", "add"]):
+        case "replace":
+            container[key] = copy.deepcopy(chance.choice(NASTY))
+        case "drop":
+            del container[key]
+        case "type":
+            container[key] = chance.choice([str(value), [value], {"value": value}, bool(value)])
+        case "number" if isinstance(value, (int, float)):
+            container[key] = value * chance.choice([-1, 2, 4, 0.5, 1024, 3])
+        case "twice" if isinstance(container, list):
+            container.insert(key, copy.deepcopy(value))
+        case "swap":
+            other, name = chance.choice(everywhere)
+            container[key], other[name] = copy.deepcopy(other[name]), copy.deepcopy(value)
+        case _ if isinstance(container, dict):
+            container[chance.choice(["", "x", "num_warps", "M", "op", "\ud800"])] = copy.deepcopy(chance.choice(NASTY))
+
+
+def meaning(content: bytes) -> str | None:
+    """All that a digest covers; None where there is none."""
+    try:
+        document = json.loads(content)
+        del document["date"], document["digest"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return json.dumps(document, sort_keys=True)
+
+
+def can_run(problem: Problem, config: Config) -> str | None:
+    """Why a config cannot run on the device, asked of its kernel directly."""
+    spec = registry.find(problem.op, config.kernel)
+    space = spec.space(problem, H200)
+    for name, values in space.axes.items():
+        if name in config and type(config[name]) is not type(values[0]):
+            return f"{name} is {config[name]!r}"
+    return spec.supports(problem, H200) or space.rejection(config, fatal_only=True)
+
+
+@pytest.fixture(autouse=True)
+def no_formula(monkeypatch):
+    """Formulas have tests of their own, and take longer than all the rest here."""
+    monkeypatch.setattr(registry, "default_config", lambda problem, device: Config("formula"))
+
+
+def check_answers(shelf: sources.Shelf, problems: list[Problem]) -> None:
+    """Whatever a source holds, each problem gets the formula or a config that can run."""
+    for problem in dict.fromkeys([*problems, *shelf.rows]):
+        match = lookup.decide(problem, H200, [shelf]).match
+        assert match.rule == "default" or can_run(problem, match.config) is None
+
+
+def numbers(count: int) -> list[range]:
+    """In portions, so that a failure names its portion at once."""
+    return [range(start, min(start + 250, count)) for start in range(0, count, 250)]
+
+
+@pytest.mark.parametrize("portion", numbers(TABLES), ids=str)
+def test_a_mangled_table_is_reported_and_costs_its_bad_rows_alone(portion, tmp_path, text, rows, caplog):
+    path = tmp_path / f"matmul--{H200.slug}.json"
+    problems = [row.problem for row in rows]
+    for number in portion:
+        content = mutated(text, number)
+        path.write_bytes(content)
+        report = report_of(path, number)
+        same = meaning(content) == meaning(text.encode())
+        assert same or any(finding.level is Level.ERROR for finding in report.findings), f"mutation {number}"
+        caplog.clear()
+        shelf = sources.TableFile("t", path).shelf(H200.slug)
+        warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        assert len(warnings) <= 1, f"mutation {number}: one warning a file"
+        assert same or warnings, f"mutation {number}: said nothing"
+        if "not used" not in shelf.note and warnings:
+            faults = table.load(path).faults
+            assert all(fault in warnings[0] for fault in faults[:3])
+        check_answers(shelf, problems)
+
+
+def report_of(path: Path, number: int) -> Inspection:
+    try:
+        return inspect(str(path))
+    except Exception as e:
+        raise AssertionError(f"mutation {number}: verify raised {e!r}") from e
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("good") / "tuner.db"
+
+
+STATEMENTS = [
+    *(
+        f"UPDATE problem SET {name} = ? WHERE problem_id = 2"
+        for name in ("m", "a_dtype", "layout", "extras", "aligned")
+    ),
+    *(f"UPDATE winner SET {name} = ? WHERE winner_id = 2" for name in ("median_us", "default_us", "vendor_us", "ties")),
+    *(f"UPDATE device SET {name} = ?" for name in ("slug", "name", "sm_count", "shared_bytes")),
+    *(f"UPDATE environment SET {name} = ? WHERE environment_id = 1" for name in ("triton", "driver")),
+    *(f"UPDATE run SET {name} = ? WHERE run_id = 1" for name in ("protocol", "tool_version")),
+    *(f"UPDATE kernel SET {name} = ? WHERE kernel_id = 1" for name in ("name", "version", "op")),
+    "UPDATE config SET parameters = ? WHERE config_id = 1",
+    "UPDATE alembic_version SET version_num = ?",
+]
+
+
+def mangle(path: Path, number: int) -> None:
+    """Mutation `number` of a database's file."""
+    chance = random.Random(number)
+    kind = chance.choice(["bytes", "bytes", "cut", "values", "values"])
+    if kind == "values":
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("PRAGMA ignore_check_constraints = ON")
+            values = [
+                value for value in NASTY if isinstance(value, (float, str)) or value is None or value in (0, -1, 3)
+            ]
+            values += [b"\xff\xfe", sqlite3.Binary(b"3"), '{"BLOCK_SIZE_M": 100}', "[" * 5000]
+            for statement in chance.sample(STATEMENTS, chance.choice([1, 2, 4])):
+                value = chance.choice([v for v in values if v != "\ud800"])
+                text = "CAST(? AS TEXT)" if isinstance(value, bytes) else "?"
+                try:
+                    connection.execute(statement.replace("?", text), (value,))
+                except sqlite3.IntegrityError:
+                    continue  # NOT NULL, or unique
+        return
+    content = bytearray(path.read_bytes())
+    if kind == "cut":
+        path.write_bytes(content[: chance.randrange(len(content))])
+        return
+    used = [index for index, byte in enumerate(content) if byte]
+    for _ in range(chance.choice([1, 2, 16, 200])):
+        content[chance.choice(used) if chance.random() < 0.8 else chance.randrange(len(content))] ^= (
+            1 << chance.randrange(8)
+        )
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("portion", numbers(DATABASES), ids=str)
+def test_a_mangled_database_never_raises_at_run_time(portion, tmp_path, good, rows, make_database, caplog):
+    if not good.exists():
+        make_database(good, *rows)
+    path = tmp_path / "tuner.db"
+    problems = [row.problem for row in rows]
+    for number in portion:
+        for entry in tmp_path.iterdir():
+            entry.unlink()
+        shutil.copyfile(good, path)
+        mangle(path, number)
+        caplog.clear()
+        shelf = sources.Database("d", str(path)).shelf(H200.slug)
+        warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        assert len(warnings) <= 1, f"mutation {number}"
+        check_answers(shelf, problems)
+        try:
+            devices = database.read_devices(path) if path.stat().st_size else []
+        except TableError:
+            devices = []
+        assert all(isinstance(device.slug, str) and isinstance(device.sm_count, int) for device in devices), number
+        if number % 10 == 0:
+            report_of(path, number)

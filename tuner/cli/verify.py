@@ -1,0 +1,94 @@
+"""`tuner verify`: what is wrong with tables that ship, or with a database's winners."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli import options, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tuner.export.finding import Finding
+    from tuner.export.inspection import Inspection
+
+_COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
+
+
+@click.command()
+@click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True)
+@click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
+@options.json_option
+@click.pass_context
+def verify(ctx: click.Context, places: tuple[str, ...], strict: bool, as_json: bool) -> None:
+    """Say what is wrong with tables, folders of tables, installed packages' tables or databases. Needs no GPU.
+
+    Exits 0 when there are only notes and warnings, 1 with an error, 2 when there is no such place.
+    """
+    from tuner.export.finding import Level
+    from tuner.export.inspection import inspect
+
+    inspections = [inspect(place) for place in places]
+    levels = {finding.level for found in inspections for finding in found.findings}
+    ok = not levels & ({Level.ERROR, Level.WARNING} if strict else {Level.ERROR})
+    if as_json:
+        options.print_json({"ok": ok, "places": [_document(found) for found in inspections]})
+    else:
+        for found in inspections:
+            _print(found)
+    ctx.exit(0 if ok else 1)
+
+
+def _print(found: Inspection) -> None:
+    click.echo(f"{found.place}: {_count(found.tables, 'table')}, {_count(found.rows, 'row')}: {_summary(found)}")
+    several = len({finding.place for finding in found.findings} - {found.place}) > 1
+    if found.findings:
+        columns = (*_COLUMNS[:2], "table", *_COLUMNS[2:]) if several else _COLUMNS
+        tables.print_table(columns, [_cells(finding, several=several) for finding in found.findings], empty="")
+
+
+def _cells(finding: Finding, *, several: bool) -> tuple[str, ...]:
+    name = _printable(finding.place.rpartition("/")[2])
+    head = (str(finding.level), finding.check, *((name,) if several else ()))
+    return (*head, *map(_printable, (finding.row, finding.found, finding.expected, finding.advice)))
+
+
+def _printable(text: str) -> str:
+    """A mangled table's words may hold what a terminal obeys, or what no encoding has."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _summary(found: Inspection) -> str:
+    counts = _counts(found.findings)
+    return ", ".join(_count(number, level) for level, number in counts.items() if number) or "clean"
+
+
+def _counts(findings: Iterable[Finding]) -> dict[str, int]:
+    from tuner.export.finding import LEVELS
+
+    counts = Counter(finding.level for finding in findings)
+    return {str(level): counts[level] for level in LEVELS}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _document(found: Inspection) -> dict[str, Any]:
+    return {
+        "place": found.place,
+        "kind": found.kind,
+        "tables": found.tables,
+        "rows": found.rows,
+        "counts": _counts(found.findings),
+        "findings": [_finding(finding) for finding in found.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    problem = None if finding.problem is None else finding.problem.fields()
+    return {**asdict(finding), "level": str(finding.level), "problem": problem}
