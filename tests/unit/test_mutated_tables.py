@@ -1,6 +1,6 @@
 """Mangled tables and databases: `tuner verify` reports, a lookup goes on, and no config comes out that cannot run.
 
-1,200 tables and 200 databases by default, TUNER_MUTATIONS=10000 for more. Mutation `n` is the same each time.
+1,000 tables and 200 databases by default, TUNER_MUTATIONS=10000 for more. Mutation `n` is the same each time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tuner.runtime import database, lookup, sources, table
 from tuner.runtime.table import Provenance, Row, Table
 
 H200 = KNOWN["sm_90"]
-TABLES = int(os.environ.get("TUNER_MUTATIONS", "1200"))
+TABLES = int(os.environ.get("TUNER_MUTATIONS", "1000"))
 DATABASES = max(200, TABLES // 20)
 OLDER = Provenance(Environment("3.6.0", "2.12.0", "cuda 12.8", "570.1", "3.11.7"), 1, "0.1.0")
 NASTY: tuple[Any, ...] = (

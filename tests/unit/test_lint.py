@@ -1,0 +1,56 @@
+"""The check of what a search would try, held against every installed kernel's own search space."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+pytest.importorskip("triton", reason="the installed kernels' rules need torch and Triton")
+
+from tuner import registry
+from tuner.device import KNOWN, Environment
+from tuner.export import lint
+from tuner.export.finding import Level
+from tuner.export.lint import Subject
+from tuner.problem import Problem
+from tuner.runtime.table import Provenance, Row, Table
+
+MADE = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
+PROBLEMS = (
+    Problem(1, 4096, 1024, dtype="bf16", layout="nt"),
+    Problem(1000, 1024, 2048, dtype="e4m3", layout="nt", scaling="block"),
+    Problem(255, 511, 1023, dtype="bf16", layout="nt", epilogue="bias+gelu"),
+    Problem(4096, 4096, 4096, dtype="fp16"),
+    Problem(512, 512, 512, op="bmm", extras={"batch": 8}),
+    Problem(4096, 1, 1, op="vector_add", dtype="fp32"),
+    Problem(512, 4096, 1, op="softmax", dtype="bf16"),
+)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_nothing_is_said_of_configs_out_of_a_kernels_own_space(problem, arch):
+    device = KNOWN[arch]
+    able = [
+        spec for (op, _), spec in registry.specs().items() if op == problem.op and not spec.supports(problem, device)
+    ]
+    assert able or arch != "sm_90"
+    for spec in able:
+        configs = spec.space(problem, device).configs()
+        sample = random.Random(0).sample(configs, min(8, len(configs)))
+        for config in [*sample, spec.default_config(problem, device)]:
+            row = Row(problem, config, spec.version, MADE, 10.0, 1.1, 1.1, 1)
+            found = lint.check(Subject("here", Table(problem.op, device, "2026-01-31T12:00:00Z", (row,))))
+            assert [finding for finding in found if finding.level is not Level.NOTE] == [], config
+
+
+@pytest.mark.parametrize("name", ["pointer", "tma", "persistent_tma", "split_k"])
+def test_a_tile_beyond_every_axis_is_reported(name):
+    device, problem = KNOWN["sm_90"], Problem(4096, 4096, 4096, dtype="fp16", layout="nt")
+    spec = registry.find("matmul", name)
+    for block in (96, 2048):
+        config = spec.default_config(problem, device).replace(BLOCK_SIZE_N=block)
+        row = Row(problem, config, spec.version, MADE, 10.0, 1.1, 1.1, 1)
+        found = lint.check(Subject("here", Table("matmul", device, "2026-01-31T12:00:00Z", (row,))))
+        assert {(finding.level, finding.check) for finding in found} == {(Level.ERROR, "invalid")}
