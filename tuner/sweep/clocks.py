@@ -73,6 +73,23 @@ def watch(uuid: str | None) -> Iterator[Clocks]:
         pynvml.nvmlShutdown()
 
 
+def first_arch() -> str | None:
+    """Architecture of the machine's first NVIDIA GPU ("sm_90"), asked without CUDA; None where NVML does not tell."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(pynvml.nvmlDeviceGetHandleByIndex(0))
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+    return f"sm_{major}{minor}"
+
+
 def driver_version() -> str:
     """The NVIDIA driver's version, "" where there is none."""
     import pynvml

@@ -26,11 +26,12 @@ import pebble
 
 from tuner import registry
 from tuner.config import Config
-from tuner.device import Device
+from tuner.device import KNOWN, Device
 from tuner.errors import SweepError
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.records import Resources, State
+from tuner.sweep.clocks import first_arch
 from tuner.sweep.process import (
     deaf_to_interrupts,
     death,
@@ -97,6 +98,12 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
 
 
+def pool_ahead() -> CompilePool | None:
+    """Compilers for the machine's first GPU, to start while its worker does; None where nobody knows which that is."""
+    device = KNOWN.get(first_arch() or "")
+    return None if device is None else CompilePool(device)
+
+
 class CompilePool:
     """Child processes that compile for one device; every binary is asked for once, however often it is requested."""
 
@@ -109,7 +116,7 @@ class CompilePool:
             time_limit_s: of one compile, seconds.
         """
         self.workers = workers or max(1, cpu_count() - 1)
-        self._arch = device.arch
+        self.arch = device.arch
         self._time_limit_s = time_limit_s
         self._scratch = scratch_folder()
         self._results: dict[str, CompileResult] = {}
@@ -192,7 +199,7 @@ class CompilePool:
         pool = pebble.ProcessPool(
             max_workers=self.workers,
             initializer=_start_child,
-            initargs=(self._arch, self._scratch.name, list(sys.path)),
+            initargs=(self.arch, self._scratch.name, list(sys.path)),
             context=multiprocessing.get_context("forkserver"),
         )
         pool.schedule(os.getpid)  # the children start with the first task
@@ -273,3 +280,4 @@ def _start_child(arch: str, log_folder: str, path: list[str]) -> None:
     from tuner.sweep import target
 
     target.activate(arch)
+    registry.specs()  # imports the kernels, before the first of them is asked for

@@ -19,7 +19,7 @@ from tuner.location import sqlite_path
 from tuner.problem import Problem
 from tuner.records import Outcome, Trial, Winner
 from tuner.store.store import Run, RunStatus, Store
-from tuner.sweep.compile import CompilePool, Urgency, start_fork_server
+from tuner.sweep.compile import CompilePool, Urgency, pool_ahead
 from tuner.sweep.job import Job
 from tuner.sweep.lane import Lane, Phase
 from tuner.sweep.neighbours import nearest
@@ -68,11 +68,12 @@ def sweep(
         lanes = [Lane(gpu) for gpu in gpus]
         for lane in lanes:
             stack.callback(lane.close)
-        if None not in gpus:
-            start_fork_server()
+        ahead = None if None in gpus else pool_ahead()
+        if ahead is not None:
+            stack.enter_context(ahead)
         device, environment = _meet(lanes)
-        pool = _pool_for(device)
-        if pool is not None:
+        pool = ahead if ahead is not None and ahead.arch == device.arch else _pool_for(device)
+        if pool is not None and pool is not ahead:
             stack.enter_context(pool)
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         report = Report(device, environment)
