@@ -155,6 +155,7 @@ def test_the_second_call_is_right_and_looks_nothing_up(shape, looked):
             looked["times"] = 1  # the first with `out` is another kind
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # TorchInductor's own
 def test_the_gradients_and_the_compiled_op_are_right():
     x, weight, bias = (half(*shape).requires_grad_() for shape in ((4, 64, 256), (512, 256), (512,)))
 
@@ -293,7 +294,10 @@ def test_a_process_that_serves_from_shipped_kernels_compiles_nothing(tmp_path):
     def run(source: str, cache: str, *arguments: str) -> str:
         environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / cache), "TUNER_TABLES": str(tmp_path)}
         command = [sys.executable, "-c", source, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
+        # Not from the checkout, whose folder `tuner` would hide an installed package from `-c`.
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
