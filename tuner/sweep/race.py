@@ -16,7 +16,7 @@ import numpy as np
 
 from tuner.config import Config
 from tuner.records import Outcome, State
-from tuner.sweep.search import Field, Search, Strategy
+from tuner.sweep.search import Field, Strategy
 
 TRIALS = 48
 """Configs tried of a problem, unless told otherwise."""
@@ -172,9 +172,4 @@ def _places(configs: Sequence[Config]) -> _Array:
     return places[:, np.ptp(places, axis=0) > 0]
 
 
-def start(field: Field) -> Search:
-    """Begin a race."""
-    return Race(field)
-
-
-RACE = Strategy("race", start, drop=(1.1, 1.05), finalists=3, margin=1.015, revisits=False)
+RACE = Strategy("race", Race, drop=(1.1, 1.05), finalists=3, margin=1.015, revisits=False)
