@@ -8,9 +8,9 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,44 @@ def toy_spec(name: str = "toy", version: int = 1) -> KernelSpec:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Installed:
+    """An entry point of a package that is not there."""
+
+    name: str
+    load: Callable[[], object]
+    value: str = "test"
+
+
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> KernelSpec:
+def installed() -> type[Installed]:
+    """What `install` takes of a package whose import is watched."""
+    return Installed
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Make kernels the only ones installed: specs, by their names, or entry points."""
+
+    def put(*kernels: KernelSpec | Installed) -> None:
+        points = [
+            Installed(f"{kernel.op}.{kernel.name}", lambda kernel=kernel: kernel)
+            if isinstance(kernel, KernelSpec)
+            else kernel
+            for kernel in kernels
+        ]
+        registry.forget()
+        monkeypatch.setattr(registry, "entry_points", lambda group: points)
+
+    yield put
+    registry.forget()
+
+
+@pytest.fixture
+def toy(install, monkeypatch: pytest.MonkeyPatch) -> KernelSpec:
     """The only kernel installed."""
     spec = toy_spec()
-    monkeypatch.setattr(registry, "specs", lambda: {(spec.op, spec.name): spec})
+    install(spec)
     monkeypatch.setattr("tuner.runtime.lookup._triton_version", lambda: TRITON)
     return spec
 

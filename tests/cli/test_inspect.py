@@ -161,7 +161,7 @@ def test_a_problem_that_the_kernel_does_not_serve_is_told_with_its_reason(inspec
 )
 def test_a_compiler_that_fails_aborts_or_hangs_is_one_clear_line(behaviour, message, monkeypatch, capfd):
     monkeypatch.syspath_prepend(FAULTY)
-    registry.specs.cache_clear()
+    registry.forget()
     try:
         spec, problem = registry.find("faulty", "faulty"), Problem(16, 16, 16, dtype="float32", op="faulty")
         with pytest.raises(KernelError) as raised:
@@ -169,7 +169,7 @@ def test_a_compiler_that_fails_aborts_or_hangs_is_one_clear_line(behaviour, mess
                 spec, problem, Config("faulty", behaviour=behaviour, index=0), KNOWN["sm_90"], time_limit_s=2
             )
     finally:
-        registry.specs.cache_clear()
+        registry.forget()
         sys.modules.pop("faulty_kernels", None)
     assert str(raised.value).endswith(f"for sm_90: {message}")
     assert capfd.readouterr().out == ""

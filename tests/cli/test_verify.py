@@ -108,9 +108,9 @@ def test_a_config_that_no_search_would_try_is_a_warning(found, won):
     assert "BLOCK_SIZE_M 48 is not in the search space" in one["found"]
 
 
-def test_the_default_config_is_always_tried(found, won, toy, monkeypatch):
+def test_the_default_config_is_always_tried(found, won, toy, install):
     spec = dataclasses.replace(toy, default_config=lambda problem, device: Config("toy", BLOCK_SIZE_M=48, num_warps=4))
-    monkeypatch.setattr("tuner.registry.specs", lambda: {("matmul", "toy"): spec})
+    install(spec)
     assert found(won(block=48)) == {}
 
 

@@ -34,9 +34,9 @@ def store(tmp_path):
 def faulty(monkeypatch):
     monkeypatch.syspath_prepend(FAULTY)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAULTY), os.environ.get("PYTHONPATH", "")]))
-    registry.specs.cache_clear()
+    registry.forget()
     yield Problem(1024, 1024, 1, dtype="float32", op="faulty_gpu")
-    registry.specs.cache_clear()
+    registry.forget()
     sys.modules.pop("faulty_gpu", None)
 
 

@@ -40,7 +40,7 @@ def test_a_kernel_is_right_wherever_it_serves_and_writes_nothing_else(op, name):
     assert [f"{case}: {result.message}" for case, result in results.items() if result.state is not State.COMPLETE] == []
 
 
-def faults_of(launch, monkeypatch: pytest.MonkeyPatch, *, view: str = "dense"):
+def faults_of(launch, install, *, view: str = "dense"):
     """What is found when the kernel's own launch is followed by another one's fault."""
 
     def launched(inputs, config):
@@ -48,29 +48,29 @@ def faults_of(launch, monkeypatch: pytest.MonkeyPatch, *, view: str = "dense"):
         launch(inputs)
 
     spec = dataclasses.replace(SPEC, launch=launched)
-    monkeypatch.setattr(registry, "specs", lambda: {("matmul", "pointer"): spec})
+    install(spec)
     aligned = None if view in ("dense", "strided") else False
     problem = Problem(17, 48, 64, dtype="fp16", layout="nt", epilogue="bias", aligned=aligned)
     return attempt(Case(problem, view, CONFIG, True, 0), "cpu")
 
 
 @pytest.mark.parametrize("view", VIEWS["matmul"])
-def test_a_right_launch_is_found_right_in_every_view(view, monkeypatch):
-    result = faults_of(lambda inputs: None, monkeypatch, view=view)
+def test_a_right_launch_is_found_right_in_every_view(view, install):
+    result = faults_of(lambda inputs: None, install, view=view)
     assert (result.state, result.message) == (State.COMPLETE, "")
     assert 0 < result.ratio <= 1
 
 
 @pytest.mark.parametrize("view", VIEWS["matmul"])
-def test_one_wrong_element_is_found(view, monkeypatch):
-    result = faults_of(lambda inputs: inputs.out[16, 47].add_(0.5), monkeypatch, view=view)
+def test_one_wrong_element_is_found(view, install):
+    result = faults_of(lambda inputs: inputs.out[16, 47].add_(0.5), install, view=view)
     assert result.state is State.WRONG_RESULT
     assert result.ratio > 1
 
 
 @pytest.mark.parametrize("view", VIEWS["matmul"])
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_byte_beside_the_output_is_found(view, behind, monkeypatch):
+def test_a_byte_beside_the_output_is_found(view, behind, install):
     def stray(inputs):
         flat = inputs.buffer.view(-1)
         first = (inputs.out.data_ptr() - flat.data_ptr()) // flat.element_size()
@@ -79,31 +79,31 @@ def test_a_byte_beside_the_output_is_found(view, behind, monkeypatch):
         )
         flat[last + 1 if behind else first - 1] = 0
 
-    result = faults_of(stray, monkeypatch, view=view)
+    result = faults_of(stray, install, view=view)
     assert result.stray
     assert result.message == "wrote outside its output"
 
 
-def test_a_byte_between_two_rows_of_the_output_is_found(monkeypatch):
+def test_a_byte_between_two_rows_of_the_output_is_found(install):
     def stray(inputs):
         inputs.out.as_strided((17, 49), inputs.out.stride())[3, 48] = 0
 
-    assert faults_of(stray, monkeypatch, view="odd").stray
+    assert faults_of(stray, install, view="odd").stray
 
 
-def test_a_second_launch_that_writes_other_bits_is_found(monkeypatch):
+def test_a_second_launch_that_writes_other_bits_is_found(install):
     launches = itertools.count()
-    result = faults_of(lambda inputs: inputs.out[0, :1].mul_(1 + 2**-9 * next(launches)), monkeypatch)
+    result = faults_of(lambda inputs: inputs.out[0, :1].mul_(1 + 2**-9 * next(launches)), install)
     assert not result.repeatable
     assert result.message == "a second launch wrote other bits"
 
 
-def test_a_read_between_two_rows_of_an_operand_is_found(monkeypatch):
+def test_a_read_between_two_rows_of_an_operand_is_found(install):
     def read(inputs):
         rows, columns = inputs.a.shape
         inputs.out[0, 0] += 0 * inputs.a.as_strided((rows, columns + 1), inputs.a.stride())[0, columns]
 
-    assert faults_of(read, monkeypatch, view="strided").message == "left elements unwritten, or wrote NaN or infinity"
+    assert faults_of(read, install, view="strided").message == "left elements unwritten, or wrote NaN or infinity"
 
 
 @pytest.mark.parametrize("layout", ["nn", "tt"])

@@ -15,7 +15,7 @@ def faulty(monkeypatch):
     """Installs the kernel of faulty_kernels.py, here and in child processes; gives a maker of its problems."""
     monkeypatch.syspath_prepend(FAULTY)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAULTY), os.environ.get("PYTHONPATH", "")]))
-    registry.specs.cache_clear()
+    registry.forget()
     yield lambda **extras: Problem(16, 16, 16, dtype="float32", op="faulty", extras=extras)
-    registry.specs.cache_clear()
+    registry.forget()
     sys.modules.pop("faulty_kernels", None)

@@ -11,7 +11,6 @@ import pytest
 
 import tuner
 from tuner import device as devices
-from tuner import registry
 from tuner.config import Config
 from tuner.device import INTERPRETER, KNOWN, Environment
 from tuner.errors import DeviceError, KernelError
@@ -293,14 +292,14 @@ def test_a_child_forked_in_the_middle_of_a_first_lookup_can_look_up(tuned, make_
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_a_formula_that_looks_something_up_itself_does_not_block(monkeypatch, toy):
+def test_a_formula_that_looks_something_up_itself_does_not_block(install, toy):
     import dataclasses
 
     def formula(problem, device):
         return tuner.lookup(at(128), device).config if problem.m != 128 else Config("toy", BLOCK_SIZE_M=64, num_warps=4)
 
     nested = dataclasses.replace(toy, default_config=formula)
-    monkeypatch.setattr(registry, "specs", lambda: {("matmul", "toy"): nested})
+    install(nested)
     assert tuner.lookup(PROBLEM, H200).config["BLOCK_SIZE_M"] == 64
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Any
 
 from tuner import registry
@@ -16,7 +15,8 @@ from tuner import registry
 
 def main() -> None:
     """Print what is here."""
-    found = {"torch": _try(_torch), "triton": _try(_triton), "kernels": [_kernel(point) for point in _points()]}
+    kernels = [_kernel(point) for point in registry.points()]
+    found = {"torch": _try(_torch), "triton": _try(_triton), "kernels": kernels}
     sys.stdout.write(f"\n{json.dumps(found)}\n")
 
 
@@ -43,10 +43,6 @@ def _triton() -> dict[str, Any]:
     from triton import knobs
 
     return {"version": triton.__version__, "cuobjdump": knobs.nvidia.cuobjdump.path}
-
-
-def _points() -> list[Any]:
-    return sorted(entry_points(group=registry.GROUP), key=lambda point: str(point.name))
 
 
 def _kernel(point: Any) -> dict[str, Any]:

@@ -219,8 +219,9 @@ def command(problem: Problem) -> str:
 class Desk:
     """The sources, what they hold for each device that was asked about, and the answers given.
 
-    A hit is one dict access, without a lock. Everything else happens under one lock, so that threads that ask first
-    at the same time read every source once and log every miss once.
+    A hit is one dict access, without a lock. Sources are read and answers given under one lock, so that threads that
+    ask first at the same time read every source once and log every miss once. Between the two no lock is held: there
+    kernels are imported, and an import may wait for another thread's, which may look something up.
     """
 
     def __init__(self, named: tuple[Source, ...]) -> None:
@@ -232,44 +233,48 @@ class Desk:
 
     def answer(self, problem: Problem, device: Device | None) -> Match:
         """Decide, keep and return; a miss and a refused row are logged."""
-        registry.specs()  # imports kernels: before the lock, for a kernel's import may wait for another thread's
-        with _lock:
-            key = problem if device is None else (device.slug, problem)
-            if key not in self.answers:
+        key = problem if device is None else (device.slug, problem)
+        device = device or self.here()
+        while True:
+            decision = decide(problem, device, _Shelves(self, device.slug))
+            with _lock:
+                if key in self.answers:  # another thread came first
+                    return self.answers[key]
+                if decision.row and (device.slug, problem, decision.row.config) in _failed:  # dropped meanwhile
+                    continue
                 if len(self.answers) >= MEMO_LIMIT:
                     self.answers.clear()
-                device = device or self.here()
-                decision = decide(problem, device, _Shelves(self, device.slug))
                 _report(problem, device, decision)
                 self.answers[key] = decision.match
-            return self.answers[key]
+                return decision.match
 
     def explanation(self, problem: Problem, device: Device | None) -> tuple[Device, list[Shelf], Decision]:
         """All that an answer rests on; reads every source."""
-        registry.specs()
-        with _lock:
-            device = device or self.here()
-            shelves = list(_Shelves(self, device.slug))
-            return device, shelves, decide(problem, device, shelves)
+        device = device or self.here()
+        shelves = list(_Shelves(self, device.slug))
+        return device, shelves, decide(problem, device, shelves)
 
     def here(self) -> Device:
         """This process's device."""
-        if self._here is None:
-            self._here = devices.current()
-        return self._here
+        with _lock:
+            if self._here is None:
+                self._here = devices.current()
+            return self._here
 
     def sources(self) -> list[Source]:
         """All sources in the order they are asked."""
-        if self._sources is None:
-            self._sources = [*self.named, *sources.standing()]
-        return self._sources
+        with _lock:
+            if self._sources is None:
+                self._sources = [*self.named, *sources.standing()]
+            return self._sources
 
     def shelf(self, index: int, slug: str) -> Shelf:
         """What a source holds for a device; read once."""
         key = (slug, index)
-        if key not in self._shelves:
-            self._shelves[key] = self.sources()[index].shelf(slug)
-        return self._shelves[key]
+        with _lock:
+            if key not in self._shelves:
+                self._shelves[key] = self.sources()[index].shelf(slug)
+            return self._shelves[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+
+import pytest
+
+import tuner
+from tuner import registry
+from tuner.device import KNOWN
+from tuner.errors import KernelError
+from tuner.problem import Problem
+
+H200 = KNOWN["sm_90"]
+
+
+@pytest.fixture
+def point(installed, toy):
+    """Entry points by name, each of kernels given by op and name; `loads` says which were loaded."""
+    loads: list[str] = []
+
+    def make(name: str, *kernels: str, only: bool = False):
+        specs = [
+            dataclasses.replace(toy, op=op, name=kernel) for op, kernel in (kernel.split("/") for kernel in kernels)
+        ]
+
+        def load():
+            loads.append(name)
+            return specs[0] if only else specs
+
+        return installed(name, load)
+
+    make.loads = loads
+    return make
+
+
+def test_a_kernel_is_found_without_loading_another(install, point):
+    install(
+        point("matmul.one", "matmul/one", only=True), point("matmul.two", "matmul/two"), point("rest", "matmul/three")
+    )
+    assert registry.find("matmul", "one").name == "one"
+    assert point.loads == ["matmul.one"]
+
+
+def test_of_an_op_nothing_is_loaded_that_is_another_ops(install, point):
+    install(point("matmul.one", "matmul/one"), point("softmax.one", "softmax/one"), point("rest", "bmm/a", "matmul/b"))
+    assert sorted(registry.of("matmul")) == ["b", "one"]
+    assert sorted(point.loads) == ["matmul.one", "rest"]
+    assert [spec.name for spec in registry.serving(Problem(64, 64, 64), H200)] == ["b", "one"]
+    assert sorted(registry.specs()) == [("bmm", "a"), ("matmul", "b"), ("matmul", "one"), ("softmax", "one")]
+    assert sorted(point.loads) == ["matmul.one", "rest", "softmax.one"]
+
+
+def test_a_kernel_whose_entry_point_does_not_tell_is_found(install, point):
+    install(point("matmul.one", "matmul/one"), point("mine", "matmul/two"))
+    assert registry.find("matmul", "two").name == "two"
+
+
+def test_of_two_kernels_of_one_name_the_one_whose_entry_point_says_so_is_taken_everywhere(install, point):
+    install(point("a", "matmul/one"), point("matmul.one", "matmul/one"))
+    (one,) = registry.of("matmul").values()
+    assert one is registry.find("matmul", "one") is registry.specs()["matmul", "one"]
+    assert point.loads == ["matmul.one", "a"]
+
+
+def test_an_entry_point_that_promises_another_kernel_is_one_warning(install, point, caplog):
+    install(point("matmul.one", "matmul/one"), point("matmul.two", "softmax/two"))
+    assert sorted(registry.specs()) == [("matmul", "one")]
+    with pytest.raises(KernelError, match="no kernel 'two' of op 'matmul' is installed: known are one"):
+        registry.find("matmul", "two")
+    (record,) = caplog.records
+    assert "kernel matmul.two (test) is not used: it is softmax.two" in record.getMessage()
+
+
+def test_an_entry_point_that_cannot_be_loaded_is_one_warning_and_the_others_serve(install, installed, point, caplog):
+    def broken():
+        raise RuntimeError("no such library")
+
+    install(installed("matmul.bad", broken), installed("worse", lambda: 3), point("matmul.one", "matmul/one"))
+    for _ in range(2):
+        assert list(registry.specs()) == [("matmul", "one")]
+        assert registry.default_config(Problem(64, 64, 64), H200).kernel == "toy"
+        with pytest.raises(KernelError):
+            registry.find("matmul", "bad")
+    caplog.set_level(logging.WARNING)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "kernel matmul.bad (test) did not load",
+        "kernel worse (test) did not load",
+    ]
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_kernel_whose_import_waits_for_a_thread_that_looks_something_up_is_imported(install, installed, toy):
+    """Two packages that import each other's kernels in two threads: neither may wait for ever."""
+    answers = []
+
+    def load():
+        thread = threading.Thread(target=lambda: answers.append(tuner.lookup(Problem(64, 64, 64, op="other"), H200)))
+        thread.start()
+        thread.join(20)
+        return toy
+
+    other = dataclasses.replace(toy, op="other")
+    install(installed("matmul.toy", load), installed("other.toy", lambda: other))
+    assert tuner.lookup(Problem(64, 64, 64), H200).kernel == "toy"
+    assert len(answers) == 1
+
+
+def test_our_own_entry_points_say_what_they_are(caplog):
+    pytest.importorskip("triton", reason="the kernels need torch and Triton")
+    names = [point.name for point in registry.points()]
+    assert "matmul.pointer" in names
+    assert {f"{op}.{name}" for op, name in registry.specs()} == set(names)
+    assert caplog.records == []
