@@ -22,7 +22,7 @@ from tuner.kernels.launching import Launch
 from tuner.problem import Problem
 from tuner.runtime import shipped
 from tuner.runtime.launch import Recording, recorded
-from tuner.runtime.lookup import drop, lookup
+from tuner.runtime.lookup import counter, drop, lookup
 
 FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
 """What Triton raises where a config cannot be compiled or launched: its own errors, those of MLIR and of the driver."""
@@ -57,6 +57,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
                 match = drop(problem, model, match, f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300])
             else:
                 break
+    seen.count = counter(problem, model)
     if match.rule != "default":
         if len(_launched) >= _MOST_LAUNCHED:
             _launched.clear()

@@ -15,8 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from tuner.device import KNOWN
+from tuner.problem import Problem
+from tuner.runtime import misses
+from tuner.runtime.misses import Miss, Record
+
 pytest.importorskip("triton")
 
+H200 = KNOWN["sm_90"]
 TUNER = [sys.executable, "-m", "tuner"]
 SMALL = "m,n,k,dtype,layout\n32,32,32,float16,nn\n32,32,16,float32,nt\n"
 
@@ -79,6 +85,28 @@ def test_a_dry_run_says_what_would_be_tried_and_leaves_nothing(tuner, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tmp_path):
+    calls = {
+        Problem(32, 32, 16, dtype="float32", layout="nt"): 3,
+        Problem(16, 16, 16, op="bmm", extras={"batch": 2}): 7,
+        Problem(4, 64, 1, dtype="float32", op="softmax"): 5,
+    }
+    here = {Miss(problem, "interpreter", "default", "3.7.1", "0.1.0"): count for problem, count in calls.items()}
+    elsewhere = {Miss(Problem(64, 64, 64), H200.slug, "default", "3.7.1", "0.1.0"): 99}
+    misses.add(tmp_path / "misses.json", Record(here | elsewhere))
+    record = (tmp_path / "misses.json").read_text()
+    done = tuner("run", "--from-misses", "misses.json", "--shape", "48x48x48", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [(found["problem"]["op"], found["problem"]["m"]) for found in json.loads(done.stdout)] == [
+        ("bmm", 16),
+        ("softmax", 4),
+        ("matmul", 32),
+        ("matmul", 48),
+    ]
+    assert f"missed on interpreter: 3 problems, 15 calls; others missed on {H200.slug}\n" in done.stderr
+    assert (tmp_path / "misses.json").read_text() == record
+
+
 def test_problems_that_the_interpreter_would_take_hours_for_are_told(tuner):
     done = tuner("run", "--shape", "64x64x64", "--shape", "4096x4096x4096", "--device", "interpreter", "--dry-run")
     assert "too large for the interpreter to end soon: 1 of 2 problems, matmul 4096x4096x4096" in done.stderr
@@ -99,6 +127,7 @@ def test_problems_that_the_interpreter_would_take_hours_for_are_told(tuner):
         (["--shape", "64x64x64", "--time-budget", "soon"], 2, "'soon' is no time span"),
         (["--shape", "64x64x64", "--trials", "0"], 2, "0 is not in the range x>=1"),
         (["--suite", "nowhere.csv"], 1, "nowhere.csv"),
+        (["--from-misses", "nowhere.json"], 1, "cannot read the record of misses nowhere.json: No such file"),
         (["--suite", "no_such_suite"], 2, "unknown suite 'no_such_suite': known are"),
         (["--suite", "broken.csv"], 1, "broken.csv line 3: M must be from 1 to 2147483647, got 0"),
         (["--shape", "64x64x64", "--db", "text.db", "--device", "interpreter"], 1, "text.db"),

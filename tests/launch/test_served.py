@@ -10,6 +10,7 @@ import pytest
 from tuner import registry
 from tuner.config import Config
 from tuner.problem import Problem
+from tuner.runtime import misses
 
 PROBLEM = Problem(256, 256, 256, layout="nn")
 TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}
@@ -159,6 +160,14 @@ def test_an_output_that_overlaps_an_operand_is_refused_though_there_is_a_plan(se
     assert [told["looked"] for told in calls] == [1, 0]
     assert "out shares memory with an operand" in refused["refused"]
     assert len(report.launches) == 2
+
+
+def test_calls_by_a_plan_are_counted_where_the_problem_was_missed(served, table, tmp_path):
+    record = tmp_path / "misses.json"
+    report = served("missed", table(PROBLEM, POINTER), str(record))
+    # Recording begins with plans forgotten; it costs no second lookup.
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 1, 0, 0, 0, 0, 1, 0]
+    assert misses.load(record).problems("nvidia-h200-sm90-132") == {Problem(128, 128, 128): 5}
 
 
 def test_torchs_float32_setting_is_asked_at_each_call(served):

@@ -6,8 +6,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +16,14 @@ import click
 from tuner import suite as suites
 from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
 from tuner.cli.target import gpus_of, warn_of_large
+from tuner.device import Device
 from tuner.errors import UsageError
 from tuner.problem import Problem, parse_shape
+from tuner.runtime import misses
 
 if TYPE_CHECKING:
     from tuner.sweep.report import Plan, Report
+    from tuner.sweep.run import Problems
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -46,6 +50,14 @@ class Duration(click.ParamType[float]):
 @layout_option
 @scaling_option
 @click.option(
+    "--from-misses",
+    "records",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Problems that were called untuned on this device, the most called first; may be repeated.",
+)
+@click.option(
     "--strategy",
     type=click.Choice(["race", "exhaustive", "random"]),
     default="race",
@@ -66,25 +78,54 @@ class Duration(click.ParamType[float]):
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")
 @json_option
-def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], **options: Any) -> int:
+def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], records: tuple[Path, ...], **options: Any) -> int:
     """Tune problems on this machine's GPUs and keep every measurement.
 
     Goes on where an earlier run of the same problems stopped. Ctrl-C finishes the trial under way first.
     """
-    problems = [problem for name in suite_names for problem in suites.load(name)]
+    named = [problem for name in suite_names for problem in suites.load(name)]
     kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
-    problems += [Problem(*parse_shape(shape), **kind) for shape in shapes]
-    if not problems:
-        raise UsageError("no problem given: name some with --suite demo, --suite FILE.csv or --shape 4096x4096x1024")
+    named += [Problem(*parse_shape(shape), **kind) for shape in shapes]
+    if not named and not records:
+        raise UsageError(
+            "no problem given: name some with --suite demo, --suite FILE.csv, --shape 4096x4096x1024 "
+            "or --from-misses FILE"
+        )
+    missed = _missed(records)
     gpus = gpus_of(options["device"])
-    if gpus == [None]:
-        warn_of_large(problems)
+
+    def problems(device: Device) -> list[Problem]:
+        found = [*missed(device), *named]
+        if device.is_interpreter:
+            warn_of_large(found)
+        return found
+
     if options["dry_run"]:
         return _dry_run(problems, gpus, _plan(options), options)
     return _run(problems, gpus, _plan(options), options)
 
 
-def _run(problems: Sequence[Problem], gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
+def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
+    """What records hold for a device, and a line on stderr that says how much of it that is."""
+    record = sum((misses.load(path) for path in records), misses.Record())
+
+    def of_device(device: Device) -> list[Problem]:
+        found = record.problems(device.slug)
+        if records:
+            _say_missed(record, device, found)
+        return list(found)
+
+    return of_device
+
+
+def _say_missed(record: misses.Record, device: Device, found: dict[Problem, int]) -> None:
+    calls = sum(found.values())
+    of_others = sorted({miss.device for miss in record.calls} - {device.slug})
+    others = f"; others missed on {', '.join(of_others)}" if of_others else ""
+    click.echo(f"missed on {device.slug}: {len(found)} problems, {calls} calls{others}", err=True)
+
+
+def _run(problems: Problems, gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
     from tuner.cli.progress import Progress, closing_table, report_json
     from tuner.store.store import Store
     from tuner.sweep.run import sweep
@@ -104,7 +145,7 @@ def _exit_code(report: Report) -> int:
     return 1 if report.untried or any(problem.winner is None for problem in report.problems) else 0
 
 
-def _dry_run(problems: Sequence[Problem], gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
+def _dry_run(problems: Problems, gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
     from tuner.cli.progress import forecast_json, forecast_table
     from tuner.location import database_location
     from tuner.sweep.run import forecast

@@ -72,11 +72,13 @@ class Recording:
         find: a compiled kernel that was shipped for a launch, or None.
         launches: each launch with its CompiledKernel; None under the interpreter.
         temporaries: what it asked for besides.
+        count: counts a call like it, where somebody counts them.
     """
 
     find: Callable[[Any], Any] | None = None
     launches: list[tuple[Launched, Any]] = field(default_factory=list)
     temporaries: list[Temporary] = field(default_factory=list)
+    count: Callable[[], Any] | None = None
 
     def forget(self) -> None:
         """Begin anew: what was launched failed."""
@@ -149,8 +151,17 @@ def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> P
     steps = [make_step(launch, kernel, known) for launch, kernel in seen.launches]
     if any(step is None for step in steps):
         return None
+    if seen.count is not None:
+        steps.insert(0, _counting(seen.count))
     made = [temporary.make for temporary in seen.temporaries]
     return Plan(index, [step for step in steps if step is not None], made)
+
+
+def _counting(count: Callable[[], Any]) -> Step:
+    def step(stream: int, addresses: list[int]) -> None:  # noqa: ARG001
+        count()
+
+    return step
 
 
 class Plans:

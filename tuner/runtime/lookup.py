@@ -22,9 +22,10 @@ from tuner.config import Config
 from tuner.device import Device
 from tuner.errors import KernelError
 from tuner.problem import Problem
-from tuner.runtime import sources
+from tuner.runtime import sources, tally
 from tuner.runtime.sources import Shelf, Source
 from tuner.runtime.table import BAD_VALUE, Row
+from tuner.runtime.tally import Tally
 from tuner.suite import OTHER_OPS
 
 NEAR_M = 2.0
@@ -107,8 +108,34 @@ def use(where: str | Path | None) -> None:
         forget()
 
 
+def record_misses(where: str | Path | None) -> None:
+    """Count from here on the calls of problems that nobody tuned, for a file that `tuner run --from-misses` reads.
+
+    The file is written at the end of the process and by `tuner.flush_misses()`; what it holds is added to. Calls of
+    tuned problems cost nothing more. `$TUNER_MISSES` does the same from a process's first miss on.
+
+    Args:
+        where: the file, made when missing. None ends it.
+
+    Raises:
+        TableError: the file cannot be a record of misses, or the one of before cannot be written.
+    """
+    global _desk  # noqa: PLW0603
+    tally.start(where)
+    with _lock:
+        _desk = Desk(_desk.named)  # answers and plans of before count nothing
+    for forget in _on_change:
+        forget()
+
+
+def counter(problem: Problem, device: Device) -> Callable[[], Any] | None:
+    """What counts a call that goes past `lookup`; None unless its problem is missed and misses are recorded."""
+    missed = _desk.missed.get((device.slug, problem))
+    return None if missed is None else missed.tally.count
+
+
 def on_change(forget: Callable[[], Any]) -> None:
-    """Have something called each time that `use` has put other sources in place."""
+    """Have something called each time that answers given before no longer hold."""
     _on_change.append(forget)
 
 
@@ -128,8 +155,9 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
     where = device or desk().here()
     with _lock:
         _failed[where.slug, problem, match.config] = reason
-        _desk.answers.pop(problem, None)
-        _desk.answers.pop((where.slug, problem), None)
+        for kept in (_desk.answers, _desk.missed):
+            kept.pop(problem, None)
+            kept.pop((where.slug, problem), None)
     return lookup(problem, device)
 
 
@@ -216,6 +244,19 @@ def command(problem: Problem) -> str:
     return f"printf '{header}\\n{p.a_dtype},{values}\\n' > missed.csv && tuner run --suite missed.csv"
 
 
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """The answer for a problem whose calls are counted."""
+
+    match: Match
+    tally: Tally
+
+    def called(self) -> Match:
+        """The answer to one more call."""
+        self.tally.count()
+        return self.match
+
+
 class Desk:
     """The sources, what they hold for each device that was asked about, and the answers given.
 
@@ -227,26 +268,39 @@ class Desk:
     def __init__(self, named: tuple[Source, ...]) -> None:
         self.named = named
         self.answers: dict[Problem | tuple[str, Problem], Match] = {}
+        self.missed: dict[Problem | tuple[str, Problem], Missed] = {}
         self._here: Device | None = None
         self._sources: list[Source] | None = None
         self._shelves: dict[tuple[str, int], Shelf] = {}
 
     def answer(self, problem: Problem, device: Device | None) -> Match:
-        """Decide, keep and return; a miss and a refused row are logged."""
+        """Decide, keep and return; a miss and a refused row are logged, and the calls of a miss counted."""
         key = problem if device is None else (device.slug, problem)
+        if (missed := self.missed.get(key)) is not None:
+            return missed.called()
         device = device or self.here()
         while True:
             decision = decide(problem, device, _Shelves(self, device.slug))
             with _lock:
                 if key in self.answers:  # another thread came first
                     return self.answers[key]
+                if key in self.missed:
+                    return self.missed[key].called()
                 if decision.row and (device.slug, problem, decision.row.config) in _failed:  # dropped meanwhile
                     continue
-                if len(self.answers) >= MEMO_LIMIT:
-                    self.answers.clear()
                 _report(problem, device, decision)
-                self.answers[key] = decision.match
-                return decision.match
+                return self._keep(key, problem, device, decision.match)
+
+    def _keep(self, key: Problem | tuple[str, Problem], problem: Problem, device: Device, match: Match) -> Match:
+        for kept in (self.answers, self.missed):
+            if len(kept) >= MEMO_LIMIT:
+                kept.clear()
+        counted = tally.tally_of(problem, device.slug, match.rule, _triton_version())
+        if counted is None:
+            self.answers[key] = match
+            return match
+        self.missed[key] = Missed(match, counted)
+        return self.missed[key].called()
 
     def explanation(self, problem: Problem, device: Device | None) -> tuple[Device, list[Shelf], Decision]:
         """All that an answer rests on; reads every source."""

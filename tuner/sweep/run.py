@@ -8,7 +8,7 @@ import platform
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import connection
 from typing import cast
 
@@ -26,6 +26,8 @@ from tuner.sweep.neighbours import nearest
 from tuner.sweep.report import Forecast, Observer, Plan, ProblemReport, Report
 from tuner.sweep.standing import decided, standing_winner
 
+Problems = Iterable[Problem] | Callable[[Device], Iterable[Problem]]
+"""What to tune; or a function that says it once the device is known."""
 COMMIT_S = 0.5
 """A trial is committed this long after it ended at the latest."""
 _POLL_S = 0.02
@@ -37,7 +39,7 @@ _ABSENCE_S = 2.0
 
 def sweep(
     store: Store,
-    problems: Iterable[Problem],
+    problems: Problems,
     gpus: Sequence[int | None],
     plan: Plan,
     *,
@@ -49,7 +51,7 @@ def sweep(
 
     Args:
         store: open for writing.
-        problems: each is tuned once.
+        problems: each is tuned once, in this order.
         gpus: CUDA indices, or [None] for the interpreter.
         plan: what to do for each problem.
         argv: kept with the run.
@@ -61,7 +63,6 @@ def sweep(
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
     """
-    todo = list(dict.fromkeys(problems))
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.enter_context(store.sole_writer())
@@ -72,6 +73,7 @@ def sweep(
         if ahead is not None:
             stack.enter_context(ahead)
         device, environment = _meet(lanes)
+        todo = _of(problems, device)
         pool = ahead if ahead is not None and ahead.arch == device.arch else _pool_for(device)
         if pool is not None and pool is not ahead:
             stack.enter_context(pool)
@@ -80,7 +82,7 @@ def sweep(
         loop = _Loop(store, run, plan, lanes=lanes, pool=pool, observer=observer or Observer(), report=report)
         status = RunStatus.FAILED
         try:
-            loop.work(deque(todo), stop or threading.Event())
+            loop.work(todo, stop or threading.Event())
             status = RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE
         except KeyboardInterrupt:
             status = RunStatus.INTERRUPTED
@@ -95,11 +97,15 @@ def sweep(
         return report
 
 
+def _of(problems: Problems, device: Device) -> deque[Problem]:
+    return deque(dict.fromkeys(problems(device) if callable(problems) else problems))
+
+
 def _pool_for(device: Device) -> CompilePool | None:
     return None if device.is_interpreter else CompilePool(device)
 
 
-def forecast(location: str, problems: Iterable[Problem], gpu: int | None, plan: Plan) -> list[Forecast]:
+def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> list[Forecast]:
     """What `sweep` would do; measures and writes nothing.
 
     Args:
@@ -119,7 +125,7 @@ def forecast(location: str, problems: Iterable[Problem], gpu: int | None, plan: 
         store = None
         if not plan.fresh and (path is None or path.exists()):
             store = stack.enter_context(Store.open(location, read_only=True))
-        return [_forecast(problem, device, environment, plan, store) for problem in dict.fromkeys(problems)]
+        return [_forecast(problem, device, environment, plan, store) for problem in _of(problems, device)]
 
 
 def _forecast(problem: Problem, device: Device, environment: Environment, plan: Plan, store: Store | None) -> Forecast:

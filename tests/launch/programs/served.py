@@ -150,6 +150,18 @@ def table() -> None:
         call(stub_matmul.half(m, k), stub_matmul.half(k, n))
 
 
+def missed() -> None:
+    """256x256x256 is in the table and 128x128x128 is not: three calls of the one, five of the other."""
+    tuner.use(sys.argv[2])
+    call(stub_matmul.half(128, 128), stub_matmul.half(128, 128))
+    tuner.record_misses(sys.argv[3])
+    for _ in range(3):
+        call(stub_matmul.half(256, 256), stub_matmul.half(256, 256))
+        call(stub_matmul.half(128, 128), stub_matmul.half(128, 128))
+    for _ in range(2):
+        call(stub_matmul.half(128, 128), stub_matmul.half(128, 128), out=stub_matmul.half(128, 128))
+
+
 def unaligned() -> None:
     tuner.use(sys.argv[2])
     for _ in range(2):

@@ -1,0 +1,169 @@
+"""A record of missed problems: a file that says what was called without being tuned, and how often.
+
+Any number of processes add to one file (the ranks of a server, each at its end); `tuner run --from-misses` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from tuner.errors import TableError, TunerError
+from tuner.problem import Problem
+
+FORMAT = "triton-tuner misses"
+VERSION = 1
+MOST = 4096
+"""Misses that a file holds, 0.4 KB each; of more the least called are left out, and counted together."""
+LOCK_SECONDS = 10.0
+"""How long an addition waits for another process's, which takes milliseconds."""
+
+_ADVICE = "move it away, and a new one is begun"
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A problem that was called without a row of its own or of a near M.
+
+    Attributes:
+        problem: what was called.
+        device: the slug of the GPU model.
+        rule: what was used instead, see `tuner.Match`.
+        triton, tool_version: of the process that called.
+    """
+
+    problem: Problem
+    device: str
+    rule: str
+    triton: str
+    tool_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Missed problems and their calls.
+
+    Attributes:
+        calls: of each miss.
+        left_out: calls of problems beyond the limit.
+    """
+
+    calls: Mapping[Miss, int] = field(default_factory=dict)
+    left_out: int = 0
+
+    def __add__(self, other: Record) -> Record:
+        """Calls add up; what is beyond the limit is left out."""
+        calls = Counter(self.calls)
+        calls.update(other.calls)
+        kept = dict(sorted(calls.items(), key=_most_called_first)[:MOST])
+        return Record(kept, self.left_out + other.left_out + sum(calls.values()) - sum(kept.values()))
+
+    def problems(self, slug: str) -> dict[Problem, int]:
+        """The problems missed on a device with their calls, the most called first."""
+        calls: Counter[Problem] = Counter()
+        for miss, count in sorted(self.calls.items(), key=_most_called_first):
+            if miss.device == slug:
+                calls[miss.problem] += count
+        return dict(calls.most_common())
+
+    def dumps(self) -> str:
+        """The file's text: one miss a line, the most called first."""
+        rows = [json.dumps(_fields(miss, calls)) for miss, calls in sorted(self.calls.items(), key=_most_called_first)]
+        head = [f'  "format": "{FORMAT}",', f'  "version": {VERSION},', f'  "left_out": {self.left_out},']
+        return "\n".join(["{", *head, '  "misses": [', ",\n".join(f"    {row}" for row in rows), "  ]", "}", ""])
+
+
+def load(path: Path) -> Record:
+    """Read a record.
+
+    Raises:
+        TableError: the file cannot be read, or is no record, or a damaged one, or one of another version.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise TableError(f"cannot read the record of misses {path}: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:
+        raise TableError(f"{path}: no record of misses: not JSON ({e}): {_ADVICE}") from e
+    found = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
+    if found != (FORMAT, VERSION):
+        raise TableError(f'{path}: no record of misses: expected "format": "{FORMAT}", "version": {VERSION}: {_ADVICE}')
+    try:
+        calls: Counter[Miss] = Counter()
+        for fields in document["misses"]:
+            calls[_miss(fields)] += _count(fields["calls"])
+        return Record(calls, _count(document["left_out"]))
+    except (TunerError, LookupError, TypeError, ValueError, AttributeError) as e:
+        raise TableError(f"{path}: a damaged record of misses ({type(e).__name__}: {e}): {_ADVICE}") from e
+
+
+def add(path: Path, record: Record) -> None:
+    """Add calls to the record in a file, which is made where it is missing: complete or not at all.
+
+    Raises:
+        TableError: the file cannot be read or written, is no record, or another process holds it; it is as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with _locked(path):
+            before = load(path) if path.exists() else Record()
+            try:
+                temporary.write_text((before + record).dumps(), encoding="utf-8")
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+    except OSError as e:
+        raise TableError(f"cannot write the record of misses {path}: {e.strerror or e}") from e
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file beside a record: what two processes add at once must both be in it."""
+    with path.with_name(f"{path.name}.lock").open("a") as file:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _lock(file):
+            if time.monotonic() > deadline:
+                raise TableError(f"cannot write the record of misses {path}: another process holds {file.name}")
+            time.sleep(0.01)
+        yield
+
+
+def _lock(file: TextIO) -> bool:
+    import fcntl
+
+    with suppress(OSError):  # a file system without locks: a rename keeps the file whole, a count may be lost
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _most_called_first(counted: tuple[Miss, int]) -> tuple[Any, ...]:
+    miss, calls = counted
+    return -calls, json.dumps(_fields(miss, calls))
+
+
+def _fields(miss: Miss, calls: int) -> dict[str, Any]:
+    where = {"device": miss.device, "rule": miss.rule, "triton": miss.triton, "tool_version": miss.tool_version}
+    return {"calls": calls, **where, "problem": miss.problem.fields()}
+
+
+def _miss(fields: Mapping[str, Any]) -> Miss:
+    words = {name: fields[name] for name in ("device", "rule", "triton", "tool_version")}
+    if odd := [name for name, word in words.items() if not isinstance(word, str)]:
+        raise ValueError(f"{odd[0]} must be a word, got {words[odd[0]]!r}")
+    return Miss(Problem.from_fields(fields["problem"]), **words)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"calls must be a whole number, got {value!r}")
+    return value
