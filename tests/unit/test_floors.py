@@ -123,6 +123,10 @@ before = dict(os.environ)
 import tuner
 loaded = set(sys.modules)
 assert not loaded & {"torch", "triton", "sqlalchemy", "alembic", "click", "rich", "numpy"}, loaded
+assert not [name for name in loaded if name.startswith("tuner.")], "modules are imported when they are asked for"
+assert set(tuner.__all__) <= set(dir(tuner))
+assert all(callable(getattr(tuner, name)) for name in tuner.__all__)
+assert tuner.problem.parse_shape("1x2x3") == (1, 2, 3)
 assert dict(os.environ) == before
 started = [event for event in events if event[0] in ("subprocess.Popen", "os.system", "os.posix_spawn", "os.fork")]
 assert not started, started
@@ -139,6 +143,8 @@ tuner.use(sys.argv[1])
 problem = tuner.Problem(64, 512, 256)
 assert tuner.lookup(problem, device).rule in ("exact", "default")
 assert problem and tuner.explain(problem, device)
+from tuner.kernels import matmul
+assert not [name for name in sys.modules if "softmax" in name], "an op imports no other op"
 heavy = set(sys.modules) & {"sqlalchemy", "alembic", "click", "rich"}
 assert not heavy, heavy
 """
