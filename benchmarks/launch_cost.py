@@ -180,7 +180,9 @@ def write_table(folder: Path) -> Path:
     import triton
 
     from tuner import Problem, device, registry
-    from tuner.runtime.table import Environment, Provenance, Row, Table
+    from tuner.device import Environment
+    from tuner.runtime.row import Provenance, Row
+    from tuner.runtime.table import Table
 
     problem, here = Problem(*FIRST, dtype="float16", layout="nt"), device.current()
     config = registry.default_config(problem, here)

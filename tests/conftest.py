@@ -23,7 +23,8 @@ from tuner.device import KNOWN, Device, Environment
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.runtime import sources
-from tuner.runtime.table import Provenance, Row, Table
+from tuner.runtime.row import Provenance, Row
+from tuner.runtime.table import Table
 from tuner.space import Rule, SearchSpace
 
 NEEDS_TORCH = re.compile(r"^(import|from) (torch|triton|tuner\.kernels)\b", re.MULTILINE)

@@ -12,7 +12,7 @@ import pytest
 from tuner import cli
 from tuner.config import Config
 from tuner.device import KNOWN, Environment
-from tuner.runtime.table import Row
+from tuner.runtime.row import Row
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 

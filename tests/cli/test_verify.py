@@ -17,7 +17,8 @@ from tuner.config import Config
 from tuner.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Environment, describe
 from tuner.export import lint
 from tuner.runtime import sources
-from tuner.runtime.table import Row, Table
+from tuner.runtime.row import Row
+from tuner.runtime.table import Table
 from tuner.sweep import finals
 
 H200 = KNOWN["sm_90"]

@@ -19,7 +19,8 @@ from tuner.config import Config
 from tuner.errors import KernelError
 from tuner.kernels import launching, matmul, planned
 from tuner.kernels.pointer import SPEC
-from tuner.runtime.table import Provenance, Row, Table
+from tuner.runtime.row import Provenance, Row
+from tuner.runtime.table import Table
 from tuner.sweep import verify
 
 pytestmark = [

@@ -137,7 +137,8 @@ def test_an_index_that_cannot_be_read_is_one_warning(make_stub, copy, index):
 @pytest.fixture(scope="module")
 def make_rows():
     from tuner.device import KNOWN, Environment
-    from tuner.runtime.table import Provenance, Row, Table
+    from tuner.runtime.row import Provenance, Row
+    from tuner.runtime.table import Table
 
     made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 

@@ -14,7 +14,8 @@ from tuner.export import lint
 from tuner.export.finding import Level
 from tuner.export.lint import Subject
 from tuner.problem import Problem
-from tuner.runtime.table import Provenance, Row, Table
+from tuner.runtime.row import Provenance, Row
+from tuner.runtime.table import Table
 
 MADE = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 PROBLEMS = (

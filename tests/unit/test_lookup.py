@@ -16,9 +16,9 @@ from tuner.device import INTERPRETER, KNOWN, Environment
 from tuner.errors import DeviceError, KernelError
 from tuner.problem import Problem
 from tuner.runtime import lookup as lookups
-from tuner.runtime import sources
+from tuner.runtime import table
 from tuner.runtime.lookup import command
-from tuner.runtime.table import Provenance
+from tuner.runtime.row import Provenance
 from tuner.suite import load as load_suite
 
 H200 = KNOWN["sm_90"]
@@ -240,11 +240,12 @@ def test_sixteen_threads_that_ask_first_read_every_source_once_and_log_once(
     def slow(path):
         reads.append(path)
         time.sleep(0.05)
-        return load(path)
+        return read(path)
 
-    load = sources.table.load
-    tuner.use(make_table(make_row(64)).write(tmp_path))
-    monkeypatch.setattr(sources.table, "load", slow)
+    read = table.read_bytes
+    monkeypatch.setenv("TUNER_TABLES", str(make_table(make_row(64)).write(tmp_path)))
+    tuner.use(None)
+    monkeypatch.setattr(table, "read_bytes", slow)
     start, answers = threading.Barrier(16), []
 
     def ask(number: int) -> None:

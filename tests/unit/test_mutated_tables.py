@@ -29,7 +29,8 @@ from tuner.export.finding import Level
 from tuner.export.inspection import Inspection, inspect
 from tuner.problem import Problem
 from tuner.runtime import database, lookup, sources, table
-from tuner.runtime.table import Provenance, Row, Table
+from tuner.runtime.row import Provenance, Row
+from tuner.runtime.table import Table
 
 H200 = KNOWN["sm_90"]
 TABLES = int(os.environ.get("TUNER_MUTATIONS", "1000"))

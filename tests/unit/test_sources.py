@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.resources
 import json
 import logging
 import os
@@ -144,9 +145,9 @@ def test_a_package_in_a_zip_file_is_read(tmp_path, make_row, make_table, ship, m
 def test_an_entry_point_to_nowhere_is_one_warning_and_the_next_package_serves(make_row, make_table, ship, caplog):
     ship("alib.tuned", make_table(make_row()))
     ship("blib.tuned", make_table(make_row()))
-    for path in sources.importlib.resources.files("alib").joinpath("tuned").iterdir():
+    for path in importlib.resources.files("alib").joinpath("tuned").iterdir():
         path.unlink()
-    sources.importlib.resources.files("alib").joinpath("tuned").rmdir()
+    importlib.resources.files("alib").joinpath("tuned").rmdir()
     tuner.use(None)
     assert source_of() == "package blib.tuned"
     assert [r.getMessage() for r in caplog.records if "no such package" in r.getMessage()]

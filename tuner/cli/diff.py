@@ -12,7 +12,8 @@ from tuner.errors import StoreError, TableError, UsageError
 
 if TYPE_CHECKING:
     from tuner.export.difference import Change, Difference
-    from tuner.runtime.table import Row, Table
+    from tuner.runtime.row import Row
+    from tuner.runtime.table import Table
 
 _COLUMNS = ("problem", "differs", "A", "B", "worth")
 

@@ -12,7 +12,7 @@ from tuner.errors import DeviceError, TableError, UsageError
 from tuner.problem import Problem, parse_shape
 from tuner.runtime.explain import evidence, explain
 from tuner.runtime.lookup import Decision, command, desk, use
-from tuner.runtime.sources import Shelf
+from tuner.runtime.shelf import Shelf
 
 
 @click.command()

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.runtime.table import Row, Table
+from tuner.runtime.row import Row
+from tuner.runtime.table import Table
 
 _DIGITS = 4  # of a table's figures: a database holds more
 

@@ -16,7 +16,8 @@ from tuner.export.finding import Finding, Level, worst_first
 from tuner.export.lint import Subject
 from tuner.location import sqlite_path
 from tuner.runtime import database, sources, table
-from tuner.runtime.table import Row, Table
+from tuner.runtime.row import Row
+from tuner.runtime.table import Table
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable

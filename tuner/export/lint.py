@@ -16,7 +16,8 @@ from tuner.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Device
 from tuner.export.finding import Finding, Level
 from tuner.records import PROTOCOL
 from tuner.runtime import lookup
-from tuner.runtime.table import BAD_VALUE, Provenance, Row, Table
+from tuner.runtime.row import BAD_VALUE, Provenance, Row
+from tuner.runtime.table import Table
 
 TIE = 0.005
 """Two configs within this share are as fast as each other: `tuner.sweep.finals.TIE`."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from tuner.device import Device
 from tuner.errors import TableError
 from tuner.records import Winner
-from tuner.runtime.table import Provenance, Row, Table
+from tuner.runtime.row import Provenance, Row
+from tuner.runtime.table import Table
 
 
 @dataclass(frozen=True, slots=True)

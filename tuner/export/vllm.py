@@ -19,7 +19,8 @@ from tuner.device import Device
 from tuner.export.table import write_text
 from tuner.problem import Problem
 from tuner.records import State
-from tuner.runtime.table import Row, Table
+from tuner.runtime.row import Row
+from tuner.runtime.table import Table
 
 if TYPE_CHECKING:
     from tuner.store.store import Store

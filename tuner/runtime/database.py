@@ -22,7 +22,7 @@ from urllib.parse import quote
 from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.errors import TableError
-from tuner.runtime.table import BAD_VALUE, Provenance, Row, positive, problem_of, reason
+from tuner.runtime.row import BAD_VALUE, Provenance, Row, positive, problem_of, reason
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from tuner.device import Device
 from tuner.problem import Problem
 from tuner.runtime.lookup import Decision, command, desk
-from tuner.runtime.sources import Shelf
-from tuner.runtime.table import Row
+from tuner.runtime.row import Row
+from tuner.runtime.shelf import Shelf
 
 NEAREST = 3
 """How many tuned neighbours are shown."""

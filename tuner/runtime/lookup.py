@@ -23,8 +23,9 @@ from tuner.device import Device
 from tuner.errors import KernelError
 from tuner.problem import Problem
 from tuner.runtime import sources, tally
-from tuner.runtime.sources import Shelf, Source
-from tuner.runtime.table import BAD_VALUE, Row
+from tuner.runtime.row import BAD_VALUE, Row
+from tuner.runtime.shelf import Shelf
+from tuner.runtime.sources import Source
 from tuner.runtime.tally import Tally
 from tuner.suite import OTHER_OPS
 

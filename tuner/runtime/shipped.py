@@ -16,7 +16,7 @@ from typing import Any
 
 from tuner.errors import TableError
 from tuner.runtime import lookup, sources
-from tuner.runtime.table import BAD_VALUE
+from tuner.runtime.row import BAD_VALUE
 
 FORMAT = "triton-tuner kernels"
 VERSION = 1

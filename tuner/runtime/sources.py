@@ -4,48 +4,31 @@ tables that installed packages ship.
 
 from __future__ import annotations
 
-import importlib.resources
-import importlib.util
+import functools
 import logging
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from tuner.device import Device
 from tuner.errors import TableError
 from tuner.location import database_location, sqlite_path
-from tuner.problem import Problem
-from tuner.runtime import database, table
-from tuner.runtime.table import Row, Table
+from tuner.runtime import index, package
+from tuner.runtime.index import Reading
+from tuner.runtime.row import Row
+from tuner.runtime.shelf import Shelf, by_problem, joined
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 GROUP = "tuner.tables"
 VARIABLE = "TUNER_TABLES"
+Read = Callable[["Traversable"], Reading]
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Shelf:
-    """What one source holds for one device.
-
-    Attributes:
-        source: the source's name.
-        rows: candidates by problem, the best first.
-        groups: rows by `Problem.group()`: neighbours in M.
-        note: what `tuner.explain` says of it: how much it holds, or why nothing.
-    """
-
-    source: str
-    rows: Mapping[Problem, Sequence[Row]]
-    groups: Mapping[Problem, Sequence[Row]]
-    note: str
 
 
 class Source(Protocol):
@@ -69,24 +52,28 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class TableFile:
-    """One table file, whatever it is called."""
+    """One table file, whatever it is called. It is read once."""
 
-    name: str
-    path: Path
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+
+    @functools.cached_property
+    def _reading(self) -> Reading:
+        return index.load(self.path)
 
     def check(self) -> None:
         """Read it."""
-        table.load(self.path)
+        self._reading  # noqa: B018
 
     def shelf(self, slug: str) -> Shelf:
         """Its rows, where it is for this device."""
-        return _shelf_of_tables(self.name, slug, [self.path])
+        return _shelf_of_tables(self.name, slug, [self.path], lambda _: self._reading)
 
     def devices(self) -> list[Device]:
         """The one it is for."""
-        return [found.device for found in _load_all(self.name, [self.path])[0]]
+        return _devices(self.name, [self.path])
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +93,7 @@ class TableFolder:
 
     def devices(self) -> list[Device]:
         """Those of all its tables."""
-        return [found.device for found in _load_all(self.name, _tables_in(self.path))[0]]
+        return _devices(self.name, _tables_in(self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +109,25 @@ class TablePackage:
 
     def check(self) -> None:
         """Find it."""
-        _package_folder(self.point.value)
+        package.folder(self.point.value, GROUP)
 
     def shelf(self, slug: str) -> Shelf:
         """The rows of this device's tables."""
         try:
-            return _shelf_of_folder(self.name, slug, _package_folder(self.point.value))
+            return _shelf_of_folder(self.name, slug, package.folder(self.point.value, GROUP))
         except TableError as e:
             return _unusable(self.name, e)
 
     def folder(self) -> Traversable | None:
         """Where its tables lie; None where it cannot be found."""
         try:
-            return _package_folder(self.point.value)
+            return package.folder(self.point.value, GROUP)
         except TableError:
             return None
 
     def devices(self) -> list[Device]:
         """Those of all its tables."""
-        paths = _tables_in(_package_folder(self.point.value))
-        return [found.device for found in _load_all(self.name, paths)[0]]
+        return _devices(self.name, _tables_in(package.folder(self.point.value, GROUP)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +139,7 @@ class Database:
 
     def check(self) -> None:
         """Read it."""
-        database.read_devices(self._path())
+        _reader().read_devices(self._path())
 
     def shelf(self, slug: str) -> Shelf:
         """The current winners of this device."""
@@ -163,7 +149,7 @@ class Database:
                 return _shelf(self.name, (), "not there")
             if path.stat().st_size == 0:
                 return _shelf(self.name, (), "an empty file")
-            winners = database.read_winners(path, slug)
+            winners = _reader().read_winners(path, slug)
         except OSError as e:
             return _unusable(self.name, TableError(f"cannot read the database {self.location}: {e.strerror}"))
         except TableError as e:
@@ -174,7 +160,7 @@ class Database:
     def devices(self) -> list[Device]:
         """Those it has seen."""
         path = self._path()
-        return database.read_devices(path) if path.exists() and path.stat().st_size else []
+        return _reader().read_devices(path) if path.exists() and path.stat().st_size else []
 
     def _path(self) -> Path:
         path = sqlite_path(self.location)
@@ -224,7 +210,7 @@ def _at(name: str, path: Path) -> Source:
     if path.is_dir():
         return TableFolder(name, path)
     try:
-        return Database(name, str(path)) if database.is_database(path) else TableFile(name, path)
+        return Database(name, str(path)) if _reader().is_database(path) else TableFile(name, path)
     except OSError:
         return TableFile(name, path)  # reading it will say what is wrong
 
@@ -241,28 +227,34 @@ def _shelf_of_folder(name: str, slug: str, folder: Traversable) -> Shelf:
     return _shelf(name, (), f"nothing for {slug}; it has tables for {', '.join(others)}")
 
 
-def _shelf_of_tables(name: str, slug: str, paths: Iterable[Traversable]) -> Shelf:
-    tables, trouble = _load_all(name, paths)
-    mine = [row for found in tables if found.device.slug == slug for row in found.rows]
-    others = sorted({found.device.slug for found in tables} - {slug})
-    note = f"nothing for {slug}: it is for {', '.join(others)}" if others and not mine else _count(len(mine), slug)
-    return _shelf(name, mine, "; ".join([note, *trouble]))
+def _shelf_of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = index.load) -> Shelf:
+    readings, trouble = _read_all(name, paths, read)
+    mine = [reading for reading in readings if reading.device.slug == slug]
+    others = sorted({reading.device.slug for reading in readings} - {slug})
+    count = sum(reading.count for reading in mine)
+    note = f"nothing for {slug}: it is for {', '.join(others)}" if others and not count else _count(count, slug)
+    rows, groups = joined([reading.rows for reading in mine]), joined([reading.groups for reading in mine])
+    return Shelf(name, rows, groups, "; ".join([note, *trouble]))
 
 
-def _load_all(name: str, paths: Iterable[Traversable]) -> tuple[list[Table], list[str]]:
+def _read_all(name: str, paths: Iterable[Traversable], read: Read = index.load) -> tuple[list[Reading], list[str]]:
     """The tables that can be read, and what is wrong with the others: one warning each."""
-    tables: list[Table] = []
+    readings: list[Reading] = []
     trouble: list[str] = []
     for path in paths:
         try:
-            tables.append(table.load(path))
+            readings.append(read(path))
         except TableError as e:
             _log.warning("%s is not used: %s", name, e)
             trouble.append(f"not used: {e}")
         else:
-            _warn_of_faults(str(path), tables[-1].faults)
-            trouble.extend(tables[-1].faults)
-    return tables, trouble
+            _warn_of_faults(str(path), readings[-1].faults)
+            trouble.extend(readings[-1].faults)
+    return readings, trouble
+
+
+def _devices(name: str, paths: Iterable[Traversable]) -> list[Device]:
+    return [reading.device for reading in _read_all(name, paths)[0]]
 
 
 def _warn_of_faults(name: str, faults: tuple[str, ...]) -> None:
@@ -273,12 +265,7 @@ def _warn_of_faults(name: str, faults: tuple[str, ...]) -> None:
 
 
 def _shelf(name: str, rows: Iterable[Row], note: str) -> Shelf:
-    exact: dict[Problem, list[Row]] = {}
-    groups: dict[Problem, list[Row]] = {}
-    for row in rows:
-        exact.setdefault(row.problem, []).append(row)
-        groups.setdefault(row.problem.group(), []).append(row)
-    return Shelf(name, exact, groups, note)
+    return Shelf(name, *by_problem(rows), note)
 
 
 def _unusable(name: str, error: TableError) -> Shelf:
@@ -290,6 +277,13 @@ def _count(rows: int, slug: str) -> str:
     return f"{rows} tuned {'problem' if rows == 1 else 'problems'} for {slug}" if rows else f"nothing for {slug}"
 
 
+def _reader() -> ModuleType:
+    """Of databases; imported where there is one, for SQLite comes with it."""
+    from tuner.runtime import database
+
+    return database
+
+
 def _list(folder: Traversable) -> list[Traversable]:
     try:
         return sorted(folder.iterdir(), key=lambda path: path.name)
@@ -299,36 +293,6 @@ def _list(folder: Traversable) -> list[Traversable]:
 
 def _tables_in(folder: Traversable) -> list[Traversable]:
     return [path for path in _list(folder) if path.name.endswith(".json") and "--" in path.name]
-
-
-def _package_folder(name: str) -> Traversable:
-    """A package's files, found without running any of its code: a lookup must not import whoever ships a table."""
-    try:
-        spec = _spec_of(name)
-        if spec is None:
-            raise TableError(f"entry point of {GROUP} names {name!r}: there is no such package")
-        return importlib.resources.files(importlib.util.module_from_spec(spec))
-    except (AttributeError, ImportError, OSError, TypeError, ValueError) as e:  # loaders differ in what they can do
-        raise TableError(f"entry point of {GROUP} names {name!r}, whose files cannot be read: {e}") from e
-
-
-def _spec_of(name: str) -> ModuleSpec | None:
-    spec: ModuleSpec | None = None
-    parts = name.split(".")
-    for depth in range(1, len(parts) + 1):
-        try:
-            spec = _find_spec(".".join(parts[:depth]), spec)
-        except KeyError:  # a namespace inside a package asks for that package in sys.modules: it must be imported
-            return importlib.util.find_spec(name)
-        if spec is None:
-            return None
-    return spec
-
-
-def _find_spec(name: str, parent: ModuleSpec | None) -> ModuleSpec | None:
-    path = None if parent is None else parent.submodule_search_locations
-    found = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-    return next((spec for spec in found if spec is not None), None)
 
 
 def _without_password(location: str) -> str:
