@@ -25,9 +25,9 @@ import record
 from tuner import registry, suite
 from tuner.config import Config
 from tuner.device import Device
+from tuner.nearness import distance
 from tuner.problem import Problem
 from tuner.records import Outcome, State
-from tuner.sweep.neighbours import distance
 from tuner.sweep.race import RACE
 from tuner.sweep.search import EXHAUSTIVE, RANDOM, Field
 

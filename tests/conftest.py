@@ -114,7 +114,7 @@ def toy(install, monkeypatch: pytest.MonkeyPatch) -> KernelSpec:
     """The only kernel installed."""
     spec = toy_spec()
     install(spec)
-    monkeypatch.setattr("tuner.runtime.lookup._triton_version", lambda: TRITON)
+    monkeypatch.setattr("tuner.runtime.rules.triton_version", lambda: TRITON)
     return spec
 
 

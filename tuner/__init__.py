@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from tuner.errors import TunerError
     from tuner.problem import Problem
     from tuner.runtime.explain import explain
-    from tuner.runtime.lookup import Match, lookup, record_misses, use
+    from tuner.runtime.lookup import lookup, record_misses, use
+    from tuner.runtime.rules import Match
     from tuner.runtime.tally import flush as flush_misses
 else:
     import importlib
 
     _HOMES = {
         "Config": "tuner.config.Config",
-        "Match": "tuner.runtime.lookup.Match",
+        "Match": "tuner.runtime.rules.Match",
         "Problem": "tuner.problem.Problem",
         "TunerError": "tuner.errors.TunerError",
         "explain": "tuner.runtime.explain.explain",

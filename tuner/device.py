@@ -7,6 +7,7 @@ one. Aliases of marketing names live here and nowhere else.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,13 @@ def slug_of(name: str, arch: str, sm_count: int) -> str:
     plain = NAME_ALIASES.get(" ".join(name.lower().replace("_", " ").split()), name.lower())
     words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
     return f"{words}-{arch.replace('_', '')}-{sm_count}"
+
+
+def of_one_arch(device: Device, slugs: Iterable[str]) -> list[tuple[str, int]]:
+    """Those slugs that are of other GPU models of a device's architecture, each with its compute units."""
+    arch = device.arch.replace("_", "")
+    parts = [(slug, *slug.rsplit("-", 2)[1:]) for slug in sorted(set(slugs) - {device.slug}) if slug.count("-") >= 2]
+    return [(slug, int(units)) for slug, its, units in parts if its == arch and units.isdigit() and int(units)]
 
 
 def describe(*, name: str, arch: str, sm_count: int, memory_bytes: int, l2_bytes: int, shared_bytes: int = 0) -> Device:

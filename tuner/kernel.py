@@ -58,7 +58,8 @@ class KernelSpec:
         shared_bytes: shared memory that one block of a config's binary takes, predicted, as its space's rules do; None
             where nothing is predicted.
         estimate_us: how long a config takes, by a model, microseconds; None where there is none. It ranks configs
-            before any is compiled; nothing is decided by it.
+            before any is compiled, and weighs a neighbour's winner against the formula where nobody tuned a problem;
+            no trial and no winner is decided by it.
         runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
             binary.
         precedence: how early its `default_config` is asked for where nobody tuned a problem: of all kernels that serve

@@ -28,7 +28,7 @@ from tuner.errors import TableError
 from tuner.export.finding import Level
 from tuner.export.inspection import Inspection, inspect
 from tuner.problem import Problem
-from tuner.runtime import database, lookup, sources, table
+from tuner.runtime import database, rules, sources, table
 from tuner.runtime.row import Provenance, Row
 from tuner.runtime.table import Table
 
@@ -146,13 +146,13 @@ def can_run(problem: Problem, config: Config) -> str | None:
 @pytest.fixture(autouse=True)
 def no_formula(monkeypatch):
     """Formulas have tests of their own, and take longer than all the rest here."""
-    monkeypatch.setattr(registry, "default_config", lambda problem, device: Config("formula"))
+    monkeypatch.setattr(registry, "default_config", lambda problem, device: Config("pointer"))
 
 
 def check_answers(shelf: sources.Shelf, problems: list[Problem]) -> None:
     """Whatever a source holds, each problem gets the formula or a config that can run."""
     for problem in dict.fromkeys([*problems, *shelf.rows]):
-        match = lookup.decide(problem, H200, [shelf]).match
+        match = rules.decide(problem, H200, [shelf]).match
         assert match.rule == "default" or can_run(problem, match.config) is None
 
 

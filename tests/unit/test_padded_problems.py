@@ -11,7 +11,7 @@ from tuner.kernels.operands import is_aligned, make_operands, row_alignment
 from tuner.kernels.padded import SPEC
 from tuner.problem import Problem
 from tuner.registry import default_config, serving
-from tuner.runtime.lookup import refusal
+from tuner.runtime.rules import refusal
 
 H200 = KNOWN["sm_90"]
 ODD = {"dtype": "bf16", "layout": "nt"}

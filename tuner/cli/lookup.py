@@ -11,7 +11,8 @@ from tuner.device import INTERPRETER, KNOWN, Device, current
 from tuner.errors import DeviceError, TableError, UsageError
 from tuner.problem import Problem, parse_shape
 from tuner.runtime.explain import evidence, explain
-from tuner.runtime.lookup import Decision, command, desk, use
+from tuner.runtime.lookup import command, desk, use
+from tuner.runtime.rules import Decision
 from tuner.runtime.shelf import Shelf
 
 
@@ -111,6 +112,17 @@ def _document(problem: Problem, device: Device, shelves: list[Shelf], decision: 
         "refused": [
             {"source": r.source, "rule": r.rule, "config": dict(r.row.config), "reason": r.reason}
             for r in decision.refused
+        ],
+        "neighbours": [
+            {
+                "rule": offer.rule,
+                "source": offer.source,
+                "problem": offer.row.problem.fields(),
+                "config": {"kernel": offer.row.config.kernel, **offer.row.config},
+                "distance": round(offer.distance, 4),
+                "promise": round(offer.promise, 4),
+            }
+            for offer in decision.offers
         ],
         "command": command(problem),
     }

@@ -15,7 +15,8 @@ from tuner import registry
 from tuner.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Device
 from tuner.export.finding import Finding, Level
 from tuner.records import PROTOCOL
-from tuner.runtime import lookup
+from tuner.runtime import rules
+from tuner.runtime.lookup import command
 from tuner.runtime.row import BAD_VALUE, Provenance, Row
 from tuner.runtime.table import Table
 
@@ -121,7 +122,7 @@ def _usable(subject: Subject) -> Iterator[Finding]:
         )
         return
     for row in table.rows:
-        reason = lookup.refusal(row, row.problem, table.device)
+        reason = rules.refusal(row, row.problem, table.device)
         if reason is not None:
             yield _refused(subject, row, reason)
 
@@ -129,7 +130,7 @@ def _usable(subject: Subject) -> Iterator[Finding]:
 def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     op, name = row.problem.op, row.config.kernel
     spec = registry.specs().get((op, name))
-    again = lookup.command(row.problem)
+    again = command(row.problem)
     if spec is None:
         names = ", ".join(sorted(kernel for known, kernel in registry.specs() if known == op))
         advice = f"install the package that has it, or tune again: {again}"
@@ -151,7 +152,7 @@ def _searched(subject: Subject) -> Iterator[Finding]:
     """Rows that a lookup uses and that no search would have tried."""
     device = subject.table.device
     for row in subject.table.rows:
-        if lookup.refusal(row, row.problem, device) is not None:
+        if rules.refusal(row, row.problem, device) is not None:
             continue
         try:
             reason = _outside(row, device)
@@ -160,9 +161,7 @@ def _searched(subject: Subject) -> Iterator[Finding]:
         if reason is not None:
             found = f"{row.config.label}: {reason}"
             expected = f"a config of {row.config.kernel}'s search space"
-            yield subject.row_finding(
-                row, Level.WARNING, "untried", found, expected, advice=lookup.command(row.problem)
-            )
+            yield subject.row_finding(row, Level.WARNING, "untried", found, expected, advice=command(row.problem))
 
 
 def _outside(row: Row, device: Device) -> str | None:
@@ -182,7 +181,7 @@ def _outside(row: Row, device: Device) -> str | None:
 
 def _evidence(subject: Subject) -> Iterator[Finding]:
     for row in subject.table.rows:
-        again = lookup.command(row.problem)
+        again = command(row.problem)
         for found, expected in _gaps(row):
             yield subject.row_finding(row, Level.WARNING, "evidence", found, expected, advice=again)
         if row.vs_vendor is None:
@@ -211,7 +210,7 @@ def _losing(subject: Subject) -> Iterator[Finding]:
     for row in subject.table.rows:
         if row.vs_default is not None and row.vs_default < 1 / (1 + TIE):
             found = f"{row.config.label} is {row.vs_default:.3f}x as fast as the default config"
-            advice = lookup.command(row.problem)
+            advice = command(row.problem)
             yield subject.row_finding(row, Level.WARNING, "losing", found, "1 at least, but for a tie", advice=advice)
         if row.vs_vendor is not None and row.vs_vendor < 1:
             found = f"{row.vs_vendor:.3f}x as fast as torch's library"

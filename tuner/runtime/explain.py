@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from tuner import nearness
 from tuner.device import Device
 from tuner.problem import Problem
-from tuner.runtime.lookup import Decision, command, desk
+from tuner.runtime.lookup import command, desk
 from tuner.runtime.row import Row
+from tuner.runtime.rules import Decision
 from tuner.runtime.shelf import Shelf
 
 NEAREST = 3
-"""How many tuned neighbours are shown."""
+"""How many tuned problems are shown where none was near enough to borrow from."""
 
 
 def explain(problem: Problem, device: Device | None = None) -> str:
     """How `lookup` comes to its answer for a problem, as text of several lines.
 
     Every source that was asked and what it holds, every row refused and why, the config, the rule and the grade, its
-    evidence, the nearest tuned problems, and for a miss the command that tunes the problem.
+    evidence, the neighbours that were weighed against the formula, and the command that tunes the problem.
 
     Args:
         problem: what is to be computed.
@@ -37,8 +39,8 @@ def explain(problem: Problem, device: Device | None = None) -> str:
         for refused in decision.refused
     ]
     lines += _answer(decision)
-    if decision.row is None or decision.match.rule != "exact":
-        lines += _nearest(problem, shelves)
+    if decision.match.rule != "exact":
+        lines += _weighed(decision) if decision.offers else _nearest(problem, shelves)
         lines.append(f"to tune it: {command(problem)}")
     return "\n".join(lines)
 
@@ -47,7 +49,8 @@ def _answer(decision: Decision) -> Iterator[str]:
     match, row = decision.match, decision.row
     yield f"config: {match.config}"
     if row is None:
-        yield "rule: default (nobody tuned this problem or one near it: the kernel's formula)"
+        why = "no neighbour promises more than the kernel's formula" if decision.offers else "the kernel's formula"
+        yield f"rule: default (nobody tuned this problem: {why})"
         return
     meaning = "tuned for this problem" if match.rule == "exact" else f"tuned for {row.problem}"
     yield f"rule: {match.rule} ({meaning}), from {match.source}"
@@ -68,17 +71,27 @@ def evidence(row: Row) -> str:
     return ", ".join(parts)
 
 
+def _weighed(decision: Decision) -> Iterator[str]:
+    """Neighbours that a rule held against the formula."""
+    yield "neighbours, how far each is, and how fast its config is expected to be here, the formula's being 1:"
+    for offer in decision.offers:
+        yield (
+            f"  {offer.rule} {offer.row.problem}: distance {offer.distance:.2f}, {offer.promise:.3f} times as fast, "
+            f"{offer.row.config.label}, from {offer.source}"
+        )
+
+
 def _nearest(problem: Problem, shelves: Iterable[Shelf]) -> Iterator[str]:
+    """Tuned problems of the op that are too far to borrow from, or too different."""
     tuned = {known for shelf in shelves for known in shelf.rows if known != problem and known.op == problem.op}
     if not tuned:
         yield "nearest tuned problems: none, nothing is tuned for this device"
         return
     yield "nearest tuned problems:"
-    yield from (f"  {known}" for known in sorted(tuned, key=lambda known: _far(known, problem))[:NEAREST])
+    here = nearness.place(problem)
 
+    def far(known: Problem) -> tuple[bool, bool, float, Problem]:
+        place = nearness.place(known)
+        return place.kind != here.kind, place.family != here.family, math.dist(place.sizes[:3], here.sizes[:3]), known
 
-def _far(known: Problem, problem: Problem) -> tuple[int, float, Problem]:
-    """Other classes (dtype, layout ...) after this one, then by the powers of two between the sizes."""
-    other = known.with_shape(*problem.shape) != problem
-    away = sum(abs(math.log2(a / b)) for a, b in zip(known.shape, problem.shape, strict=True))
-    return other, away, known
+    yield from (f"  {known}" for known in sorted(tuned, key=far)[:NEAREST])

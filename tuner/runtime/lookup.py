@@ -1,77 +1,32 @@
 """Look a problem's config up: in under a microsecond once it was asked for, and without measuring, compiling or
 writing anything ever.
 
-Rules are tried in order, each over all sources in their order, so that what was measured for this very problem beats
-a neighbour's config wherever it lies (docs/lookup.md).
+What a problem gets is decided by the rules (rules.py); here are the sources, the answers kept, and the lock.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner import device as devices
-from tuner import registry
-from tuner.config import Config
 from tuner.device import Device
-from tuner.errors import KernelError
 from tuner.problem import Problem
-from tuner.runtime import sources, tally
-from tuner.runtime.row import BAD_VALUE, Row
+from tuner.runtime import rules, sources, tally
+from tuner.runtime.rules import Decision, Match
 from tuner.runtime.shelf import Shelf
 from tuner.runtime.sources import Source
 from tuner.runtime.tally import Tally
 from tuner.suite import OTHER_OPS
 
-NEAR_M = 2.0
-"""How far the tuned M may be away, as a factor. Within it the best tile height differs by one step at most."""
 MEMO_LIMIT = 65_536
 """Answers kept, 0.75 KB each (benchmarks/results/lookup.json): M may take every value in a server."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A lookup's answer.
-
-    Attributes:
-        kernel: the kernel's name; `tuner.registry.find(problem.op, kernel)` is its spec.
-        config: its meta-parameters.
-        rule: "exact", "near_m" (tuned at an M within a factor of 2), or "default" (the kernel's formula).
-        source: where the row came from; "formula" for the default.
-        grade: "exact" (measured under this Triton), "compatible" (under another), "none" for the default.
-    """
-
-    kernel: str
-    config: Config
-    rule: str
-    source: str
-    grade: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A row that a rule offered and that may not be used."""
-
-    source: str
-    rule: str
-    row: Row
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A match, the row that it came from (None for the default), and what was refused on the way."""
-
-    match: Match
-    row: Row | None
-    refused: tuple[Refusal, ...]
 
 
 def lookup(problem: Problem, device: Device | None = None) -> Match:
@@ -155,78 +110,11 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
     """
     where = device or desk().here()
     with _lock:
-        _failed[where.slug, problem, match.config] = reason
+        rules.failed[where.slug, problem, match.config] = reason
         for kept in (_desk.answers, _desk.missed):
             kept.pop(problem, None)
             kept.pop((where.slug, problem), None)
     return lookup(problem, device)
-
-
-def decide(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Decision:
-    """Apply the rules, in order, each to all shelves in order.
-
-    Args:
-        shelves: may be lazy; gone through once a rule, so it must start anew each time.
-
-    Raises:
-        KernelError: no kernel serves the problem.
-    """
-    refused: list[Refusal] = []
-    for rule, candidates in RULES.items():
-        for shelf in shelves:
-            for row in candidates(shelf, problem):
-                reason = refusal(row, problem, device)
-                if reason is None:
-                    match = Match(row.config.kernel, row.config, rule, shelf.source, grade(row))
-                    return Decision(match, row, tuple(refused))
-                refused.append(Refusal(shelf.source, rule, row, reason))
-    config = registry.default_config(problem, device)
-    return Decision(Match(config.kernel, config, "default", "formula", "none"), None, tuple(refused))
-
-
-def refusal(row: Row, problem: Problem, device: Device) -> str | None:
-    """Why a row's config cannot be used for a problem on a device, or None when it can."""
-    try:
-        if (failed := _failed.get((device.slug, problem, row.config))) is not None:
-            raise KernelError(f"failed at its first launch in this process: {failed}")
-        spec = registry.find(problem.op, row.config.kernel)
-        if spec.version != row.kernel_version:
-            return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
-        if (reason := spec.supports(problem, device)) is not None:
-            return reason
-        space = spec.space(problem, device)
-        if odd := space.odd_parameters(row.config):
-            return f"{spec.name} takes other parameters: {', '.join(sorted(odd))} missing or unknown"
-        return space.rejection(row.config, fatal_only=True)
-    except KernelError as e:
-        return str(e)
-    except BAD_VALUE as e:
-        return f"not a config of {row.config.kernel}: {row.config} ({type(e).__name__}: {e})"
-
-
-def grade(row: Row) -> str:
-    """Whether a row was measured under this process's Triton."""
-    return "exact" if row.made.environment.triton == _triton_version() else "compatible"
-
-
-def distance(tuned: Problem, problem: Problem) -> float:
-    """How far apart two sizes of M are, in powers of two."""
-    return abs(math.log2(tuned.m / problem.m))
-
-
-def _exact(shelf: Shelf, problem: Problem) -> Iterator[Row]:
-    yield from sorted(shelf.rows.get(problem, ()), key=grade, reverse=True)  # "exact" before "compatible"
-
-
-def _near_m(shelf: Shelf, problem: Problem) -> Iterator[Row]:
-    near = [row for row in shelf.groups.get(problem.group(), ()) if row.problem.m != problem.m]
-    near = [row for row in near if distance(row.problem, problem) <= math.log2(NEAR_M)]
-    # Of two that are equally far the taller: its tile wastes masked rows, a shorter one reads all of B once more.
-    yield from sorted(near, key=lambda row: (distance(row.problem, problem), -row.problem.m, grade(row) != "exact"))
-
-
-RULES: dict[str, Callable[[Shelf, Problem], Iterator[Row]]] = {"exact": _exact, "near_m": _near_m}
-"""Rule to the rows it offers, the best first."""
 
 
 def command(problem: Problem) -> str:
@@ -273,6 +161,7 @@ class Desk:
         self._here: Device | None = None
         self._sources: list[Source] | None = None
         self._shelves: dict[tuple[str, int], Shelf] = {}
+        self._relatives: dict[tuple[str, int], list[tuple[int, Shelf]]] = {}
 
     def answer(self, problem: Problem, device: Device | None) -> Match:
         """Decide, keep and return; a miss and a refused row are logged, and the calls of a miss counted."""
@@ -281,13 +170,13 @@ class Desk:
             return missed.called()
         device = device or self.here()
         while True:
-            decision = decide(problem, device, _Shelves(self, device.slug))
+            decision = self._decide(problem, device)
             with _lock:
                 if key in self.answers:  # another thread came first
                     return self.answers[key]
                 if key in self.missed:
                     return self.missed[key].called()
-                if decision.row and (device.slug, problem, decision.row.config) in _failed:  # dropped meanwhile
+                if decision.row and (device.slug, problem, decision.row.config) in rules.failed:  # dropped meanwhile
                     continue
                 _report(problem, device, decision)
                 return self._keep(key, problem, device, decision.match)
@@ -296,7 +185,7 @@ class Desk:
         for kept in (self.answers, self.missed):
             if len(kept) >= MEMO_LIMIT:
                 kept.clear()
-        counted = tally.tally_of(problem, device.slug, match.rule, _triton_version())
+        counted = tally.tally_of(problem, device.slug, match.rule, rules.triton_version())
         if counted is None:
             self.answers[key] = match
             return match
@@ -306,8 +195,10 @@ class Desk:
     def explanation(self, problem: Problem, device: Device | None) -> tuple[Device, list[Shelf], Decision]:
         """All that an answer rests on; reads every source."""
         device = device or self.here()
-        shelves = list(_Shelves(self, device.slug))
-        return device, shelves, decide(problem, device, shelves)
+        return device, list(_Shelves(self, device.slug)), self._decide(problem, device)
+
+    def _decide(self, problem: Problem, device: Device) -> Decision:
+        return rules.decide(problem, device, _Shelves(self, device.slug), _Relatives(self, device))
 
     def here(self) -> Device:
         """This process's device."""
@@ -331,6 +222,15 @@ class Desk:
                 self._shelves[key] = self.sources()[index].shelf(slug)
             return self._shelves[key]
 
+    def relatives(self, index: int, device: Device) -> list[tuple[int, Shelf]]:
+        """What a source holds for other devices of the architecture, with their multiprocessors; found once."""
+        key = (device.slug, index)
+        with _lock:
+            if key not in self._relatives:
+                found = devices.of_one_arch(device, self.sources()[index].slugs())
+                self._relatives[key] = [(sm_count, self.shelf(index, slug)) for slug, sm_count in found]
+            return self._relatives[key]
+
 
 @dataclass(frozen=True, slots=True)
 class _Shelves:
@@ -343,6 +243,18 @@ class _Shelves:
         return (self.desk.shelf(index, self.slug) for index in range(len(self.desk.sources())))
 
 
+@dataclass(frozen=True, slots=True)
+class _Relatives:
+    """What a desk's sources hold for other GPU models of a device's architecture, read when it is come to."""
+
+    desk: Desk
+    device: Device
+
+    def __iter__(self) -> Iterator[tuple[int, Shelf]]:
+        for index in range(len(self.desk.sources())):
+            yield from self.desk.relatives(index, self.device)
+
+
 def desk() -> Desk:
     """The desk of this moment; `use` puts another in its place."""
     return _desk
@@ -350,7 +262,9 @@ def desk() -> Desk:
 
 def _report(problem: Problem, device: Device, decision: Decision) -> None:
     match = decision.match
-    refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in decision.refused[:3])
+    # That a neighbour's config does not fit another problem is no fault of its row: `tuner.explain` tells.
+    own = [r for r in decision.refused if r.rule == "exact"]
+    refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
     if match.rule == "default":
         _log.warning(
             "no tuned config for %s on %s%s: using the default formula's, %s. Performance may be below what tuning "
@@ -361,18 +275,9 @@ def _report(problem: Problem, device: Device, decision: Decision) -> None:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)
 
 
-def _triton_version() -> str:
-    try:
-        import triton
-    except ImportError:
-        return ""
-    return str(triton.__version__)
-
-
 _lock = threading.RLock()  # re-entrant: a kernel's formula may itself look something up
 _desk = Desk(())
 _on_change: list[Callable[[], Any]] = []
-_failed: dict[tuple[str, Problem, Config], str] = {}
 
 
 def _renew_lock() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.problem import Problem
+from tuner.runtime.neighbourhood import Neighbourhood
 from tuner.runtime.row import Row
 
 Rows = Mapping[Problem, Sequence[Row]]
@@ -21,12 +22,17 @@ class Shelf:
             them costs the making of all.
         groups: rows by `Problem.group()`: neighbours in M.
         note: what `tuner.explain` says of it: how much it holds, or why nothing.
+        near: the groups by where their problems lie.
     """
 
     source: str
     rows: Rows
     groups: Rows
     note: str
+    near: Neighbourhood = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "near", Neighbourhood(self.groups))
 
 
 def by_problem(rows: Iterable[Row]) -> tuple[Rows, Rows]:

@@ -51,6 +51,10 @@ class Source(Protocol):
         """The devices it holds something for."""
         ...
 
+    def slugs(self) -> list[str]:
+        """Their slugs, told without reading rows. Never raises, and never warns: `shelf` does."""
+        ...
+
 
 class TableFile:
     """One table file, whatever it is called. It is read once."""
@@ -75,6 +79,13 @@ class TableFile:
         """The one it is for."""
         return _devices(self.name, [self.path])
 
+    def slugs(self) -> list[str]:
+        """Of that one."""
+        try:
+            return [self._reading.device.slug]
+        except TableError:
+            return []
+
 
 @dataclass(frozen=True, slots=True)
 class TableFolder:
@@ -94,6 +105,10 @@ class TableFolder:
     def devices(self) -> list[Device]:
         """Those of all its tables."""
         return _devices(self.name, _tables_in(self.path))
+
+    def slugs(self) -> list[str]:
+        """By the names of its tables."""
+        return _slugs_in(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +144,11 @@ class TablePackage:
         """Those of all its tables."""
         return _devices(self.name, _tables_in(package.folder(self.point.value, GROUP)))
 
+    def slugs(self) -> list[str]:
+        """By the names of its tables."""
+        folder = self.folder()
+        return [] if folder is None else _slugs_in(folder)
+
 
 @dataclass(frozen=True, slots=True)
 class Database:
@@ -161,6 +181,15 @@ class Database:
         """Those it has seen."""
         path = self._path()
         return _reader().read_devices(path) if path.exists() and path.stat().st_size else []
+
+    def slugs(self) -> list[str]:
+        """Of those."""
+        try:
+            path = self._path()
+            known = _reader().describe_devices(path)[0] if path.exists() and path.stat().st_size else []
+        except (OSError, TableError):
+            return []
+        return [device.slug for device in known]
 
     def _path(self) -> Path:
         path = sqlite_path(self.location)
@@ -293,6 +322,13 @@ def _list(folder: Traversable) -> list[Traversable]:
 
 def _tables_in(folder: Traversable) -> list[Traversable]:
     return [path for path in _list(folder) if path.name.endswith(".json") and "--" in path.name]
+
+
+def _slugs_in(folder: Traversable) -> list[str]:
+    try:
+        return sorted({path.name[:-5].rpartition("--")[2] for path in _tables_in(folder)})
+    except TableError:
+        return []
 
 
 def _without_password(location: str) -> str:

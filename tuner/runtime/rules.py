@@ -1,0 +1,274 @@
+"""The rules of a lookup: which row serves a problem, or whether the default formula is the better guess.
+
+A row of the problem itself is taken as it is. A neighbour's is weighed against the formula: near by, by what was
+measured there; further off, by what the kernels' cost model says of both here (docs/lookup.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tuner import registry
+from tuner.config import Config
+from tuner.device import Device
+from tuner.errors import KernelError
+from tuner.problem import Problem
+from tuner.runtime.neighbourhood import MOST, REACH, Neighbour
+from tuner.runtime.row import BAD_VALUE, Row
+from tuner.runtime.shelf import Shelf
+
+NEAR_M = 2.0
+"""How far the tuned M may be away for `near_m`, as a factor. Within it the best tile height differs by one step."""
+NEAREST = 8
+"""Neighbours weighed by one rule, different configs each."""
+MARGIN = 0.05
+"""What the model must promise beyond the formula, in log time: its own error (benchmarks/unseen.py)."""
+BLIND = 1.0
+"""How far a row is borrowed whose kernel has no model: less than twice one size."""
+OTHER_DEVICE = 1.0
+"""What another GPU model of the architecture adds to the distance, besides log2 of the multiprocessors' ratio."""
+
+_Found = tuple[Neighbour, str]
+"""A neighbour, and the source that holds it."""
+
+failed: dict[tuple[str, Problem, Config], str] = {}
+"""Device, problem and config that could not be launched in this process, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A lookup's answer.
+
+    Attributes:
+        kernel: the kernel's name; `tuner.registry.find(problem.op, kernel)` is its spec.
+        config: its meta-parameters.
+        rule: "exact", "near_m" (tuned at an M within a factor of 2), "near_shape" (for another shape nearby),
+            "same_arch" (on another GPU of the architecture), or "default" (the kernel's formula).
+        source: where the row came from; "formula" for the default.
+        grade: "exact" (measured under this Triton), "compatible" (under another), "none" for the default.
+    """
+
+    kernel: str
+    config: Config
+    rule: str
+    source: str
+    grade: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row that a rule offered and that may not be used."""
+
+    source: str
+    rule: str
+    row: Row
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A neighbour's row, weighed against the formula.
+
+    Attributes:
+        rule, source: which rule offers it, from where.
+        row: of a problem nearby, or of another device.
+        distance: see `tuner.nearness.apart`; other families and devices add to it.
+        promise: how many times as fast as the formula's config it is expected to be, 1 for as fast. The best one of a
+            rule is taken from 1 on.
+    """
+
+    rule: str
+    source: str
+    row: Row
+    distance: float
+    promise: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A match and what it rests on.
+
+    Attributes:
+        match: the answer.
+        row: that it came from, None for the default.
+        refused: rows that may not be used.
+        offers: what was weighed against the formula, rule by rule, the most promising first.
+    """
+
+    match: Match
+    row: Row | None
+    refused: tuple[Refusal, ...]
+    offers: tuple[Offer, ...] = ()
+
+
+def decide(
+    problem: Problem, device: Device, shelves: Iterable[Shelf], relatives: Iterable[tuple[int, Shelf]] = ()
+) -> Decision:
+    """Apply the rules, in order, each to all shelves.
+
+    Args:
+        problem, device: what is looked up, and where.
+        shelves: of this device, in order; may be lazy: gone through once for the problem's own rows, and again for
+            neighbours, so it must start anew each time.
+        relatives: shelves of other devices of the architecture, after how many multiprocessors each has; gone through
+            when nothing else serves.
+
+    Raises:
+        KernelError: no kernel serves the problem.
+    """
+    weighing = _Weighing(problem, device)
+    for shelf in shelves:
+        for row in sorted(shelf.rows.get(problem, ()), key=grade, reverse=True):  # "exact" before "compatible"
+            if weighing.usable("exact", shelf.source, row):
+                return weighing.decision("exact", shelf.source, row)
+    borrowed: dict[str, Callable[[], Iterator[_Found]]] = {
+        "near_m": lambda: _by_m(problem, device, shelves),
+        "near_shape": lambda: _by_shape(problem, device, shelves),
+        "same_arch": lambda: _related(problem, device, relatives),
+    }
+    for rule, found in borrowed.items():
+        best = weighing.best(rule, found())
+        if best is not None:
+            return weighing.decision(rule, best.source, best.row)
+    return weighing.decision("default", "formula", None)
+
+
+def refusal(row: Row, problem: Problem, device: Device) -> str | None:
+    """Why a row's config cannot be used for a problem on a device, or None when it can."""
+    try:
+        if (why := failed.get((device.slug, problem, row.config))) is not None:
+            raise KernelError(f"failed at its first launch in this process: {why}")
+        spec = registry.find(problem.op, row.config.kernel)
+        if spec.version != row.kernel_version:
+            return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
+        if (reason := spec.supports(problem, device)) is not None:
+            return reason
+        space = spec.space(problem, device)
+        if odd := space.odd_parameters(row.config):
+            return f"{spec.name} takes other parameters: {', '.join(sorted(odd))} missing or unknown"
+        return space.rejection(row.config, fatal_only=True)
+    except KernelError as e:
+        return str(e)
+    except BAD_VALUE as e:
+        return f"not a config of {row.config.kernel}: {row.config} ({type(e).__name__}: {e})"
+
+
+def grade(row: Row) -> str:
+    """Whether a row was measured under this process's Triton."""
+    return "exact" if row.made.environment.triton == triton_version() else "compatible"
+
+
+def triton_version() -> str:
+    """Of this process, "" without Triton."""
+    try:
+        import triton
+    except ImportError:
+        return ""
+    return str(triton.__version__)
+
+
+class _Weighing:
+    """One problem's decision while it is made: what was refused, what was offered, the formula when it is needed."""
+
+    def __init__(self, problem: Problem, device: Device) -> None:
+        self._problem, self._device = problem, device
+        self._refused: list[Refusal] = []
+        self._offers: list[Offer] = []
+        self._formula: Config | None = None
+
+    def usable(self, rule: str, source: str, row: Row) -> bool:
+        """Whether a row's config can run here; if not, it is noted why."""
+        reason = refusal(row, self._problem, self._device)
+        if reason is not None:
+            self._refused.append(Refusal(source, rule, row, reason))
+        return reason is None
+
+    def best(self, rule: str, offered: Iterable[_Found]) -> Offer | None:
+        """The most promising of a rule's neighbours; None where the formula promises more."""
+        offers: dict[Config, Offer] = {}
+        for near, source in itertools.islice(sorted(offered, key=_distance), MOST):
+            if len(offers) == NEAREST:
+                break
+            if near.row.config in offers or not self.usable(rule, source, near.row):
+                continue
+            promise = self._promise(rule, near)
+            if promise is not None:
+                offers[near.row.config] = Offer(rule, source, near.row, near.distance, promise)
+        ranked = sorted(offers.values(), key=lambda offer: (-offer.promise, offer.distance))
+        self._offers += ranked
+        return ranked[0] if ranked and ranked[0].promise >= 1 else None
+
+    def decision(self, rule: str, source: str, row: Row | None) -> Decision:
+        """The decision for a row, or for the formula."""
+        config = self._default() if row is None else row.config
+        match = Match(config.kernel, config, rule, source, "none" if row is None else grade(row))
+        return Decision(match, row, tuple(self._refused), tuple(self._offers))
+
+    def _promise(self, rule: str, near: Neighbour) -> float | None:
+        """How many times as fast as the formula's config a neighbour's is expected to be here; None where nobody knows.
+
+        Between what was measured there, which counts e^-distance, and what the model says here.
+        """
+        trust, measured = math.exp(-near.distance), near.row.vs_default
+        here_us, formula_us = self._estimate(near.row.config), self._estimate(self._default())
+        if here_us is None or formula_us is None:
+            if rule != "near_m" and near.distance >= BLIND:
+                return None
+            return float((measured or 1.0) ** trust)
+        same = near.row.config == self._default()
+        claimed = 0.0 if same else math.log(formula_us / here_us) - MARGIN
+        if measured is None:
+            return math.exp(claimed)
+        return math.exp((1 - trust) * claimed + trust * math.log(measured))
+
+    def _default(self) -> Config:
+        if self._formula is None:
+            self._formula = registry.default_config(self._problem, self._device)
+        return self._formula
+
+    def _estimate(self, config: Config) -> float | None:
+        model = registry.find(self._problem.op, config.kernel).estimate_us
+        if model is None:
+            return None
+        try:
+            estimate = float(model(config, self._problem, self._device))
+        except BAD_VALUE:  # a row's value that no rule of its kernel asked for
+            return None
+        return estimate if 0 < estimate < math.inf else None
+
+
+def _by_m(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Iterator[_Found]:
+    for shelf in shelves:
+        for near in shelf.near.by_m(problem, device.sm_count):
+            if _is_near_m(near.row.problem, problem):
+                yield near, shelf.source
+
+
+def _by_shape(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Iterator[_Found]:
+    group = problem.group()
+    for shelf in shelves:
+        for near in shelf.near.around(problem, device.sm_count):
+            tuned = near.row.problem
+            if tuned != problem and not (_is_near_m(tuned, problem) and tuned.group() == group):
+                yield near, shelf.source
+
+
+def _related(problem: Problem, device: Device, relatives: Iterable[tuple[int, Shelf]]) -> Iterator[_Found]:
+    """Rows of other devices of the architecture, for the problem itself and near it."""
+    for sm_count, shelf in relatives:
+        unlike = OTHER_DEVICE + abs(math.log2(sm_count / device.sm_count))
+        for near in shelf.near.around(problem, device.sm_count):
+            if near.distance + unlike <= REACH:
+                yield replace(near, distance=near.distance + unlike), shelf.source
+
+
+def _is_near_m(tuned: Problem, problem: Problem) -> bool:
+    """Of two problems that differ in M alone."""
+    return tuned.m != problem.m and max(tuned.m, problem.m) <= NEAR_M * min(tuned.m, problem.m)
+
+
+def _distance(found: _Found) -> float:
+    return found[0].distance
