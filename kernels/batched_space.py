@@ -7,7 +7,7 @@ import dataclasses
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.errors import ProblemError
-from tuner.kernels import pointer_space, tile_rules, tma_space
+from tuner.kernels import pointer_space, refinements, tile_rules, tma_space
 from tuner.kernels.batched_operands import batch_of
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -46,7 +46,10 @@ def pointer(problem: Problem, device: Device) -> SearchSpace:
 
 def tma(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `bmm_tma`."""
-    return of_many(tma_space.space(problem, device), TMA, batch_of(problem))
+    # Descriptors of three dimensions are not split over blocks: PassManager::run failed (Triton 3.6 to 3.8).
+    refine = refinements.of_tiles((refinements.MAXNREG, refinements.WARP_SPECIALIZE), tma_space.shared_bytes)
+    single = dataclasses.replace(tma_space.space(problem, device), refine=refine)
+    return of_many(single, TMA, batch_of(problem))
 
 
 def of_many(

@@ -14,7 +14,7 @@ import torch
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import block_scaled_kernel, cost, pointer_space, rules, splitting, tile_rules, tma_tile
+from tuner.kernels import block_scaled_kernel, cost, pointer_space, refinements, rules, splitting, tile_rules, tma_tile
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, exchanged, placement
@@ -26,6 +26,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "block_scaled"
 VERSION = 1
+_OPTIONS = (refinements.MAXNREG,)
 _MOST_SWAPPED_ROWS = 256
 
 
@@ -94,7 +95,8 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, _canonical, _expand)
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, _canonical, _expand, _OPTIONS, refine)
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -183,7 +185,7 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None: 
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL),
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
     Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
     Rule("loads", "kernels/tma_space.py, supports", _loads, fatal=True, early=True),
     tile_rules.shared_memory(shared_bytes, "kernels/block_scaled.py"),

@@ -121,6 +121,7 @@ def tma_kernel(  # noqa: ANN201, PLR0917
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """The same by descriptors [batch, rows, columns]; A_BATCHED, B_BATCHED: 0 where one matrix serves all, else 1."""
@@ -142,6 +143,7 @@ def tma_kernel(  # noqa: ANN201, PLR0917
         B_TRANSPOSED,
         PRECISION,
         MAX_IMPRECISE,
+        WARP_SPECIALIZE,
         index * A_BATCHED,
         index * B_BATCHED,
     )

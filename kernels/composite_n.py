@@ -12,7 +12,7 @@ from typing import Any
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cost, rules, tile_rules, tma_kernel, tma_space, tma_tile
+from tuner.kernels import cost, refinements, rules, tile_rules, tma_kernel, tma_space, tma_tile
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -22,6 +22,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "composite_n"
 VERSION = 1
+_OPTIONS = (refinements.MAXNREG, refinements.WARP_SPECIALIZE)
 _WIDTHS = ((64, 32), (128, 32), (128, 64), (256, 32), (256, 64), (256, 128))
 _MOST_SUMS = 192
 _MOST_WAVES = 16
@@ -64,6 +65,7 @@ def _static(
         "PDL": bool(config.get("launch_pdl", False)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "BLOCK_SIZE_N_REST": rest,
+        "WARP_SPECIALIZE": "warp_specialize" in config,
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         **epilogue_constants(problem, block_k),
     }
@@ -85,7 +87,8 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, expand=_expand)
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, expand=_expand, options=_OPTIONS, refine=refine)
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -122,6 +125,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     As in `tma`, Hopper's sums that are stored as they are lie beside the pipeline.
     """
     pipeline = tma_space.pipeline_bytes(config, problem, device, parts_of_b=2)
+    pipeline += refinements.specialized_bytes(config, device)
     rows, size = config.integer("BLOCK_SIZE_M"), dtypes.ITEMSIZE[problem.out_dtype]
     if tma_space.beside_pipeline(config, problem, device):
         return pipeline + rows * _width(config) * size
@@ -184,7 +188,7 @@ def _group(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, tile_rules.OPTIONAL),
+    tile_rules.parameters(_axes, tile_rules.OPTIONAL, _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/composite_n.py"),
     tma_space.TENSOR_CORES,
     Rule(

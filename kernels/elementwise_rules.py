@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
+from tuner.kernels import refinements
 from tuner.problem import Problem
 from tuner.space import Rule
 
@@ -72,21 +73,26 @@ def warps(device: Device) -> tuple[Value, ...]:
     return tuple(count for count in (1, 2, 4, 8, 16, 32) if count * device.warp_size <= MOST_THREADS)
 
 
-def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]]) -> Rule:
+def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], options: tuple[str, ...] = ()) -> Rule:
     """The rule that a config has a kernel's parameters, each of a size the compiler and the device take.
 
     Args:
         axes: the kernel's, of a device.
+        options: that a config may have besides, see `refinements`.
     """
 
-    def malformed(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    def malformed(config: Config, problem: Problem, device: Device) -> str | None:
         known = axes(device)
         if missing := [name for name in known if name not in config]:
             return f"{missing[0]} is missing"
         for name, value in config.pairs:
-            if name not in known:
+            if name in options:
+                reason = refinements.misfit(name, config, problem, device)
+            elif name in known:
+                reason = _misfit(name, value)
+            else:
                 return f"{name} is no parameter on {device.arch}"
-            if reason := _misfit(name, value):
+            if reason:
                 return f"{name} is {reason}"
         if threads(config, device) > MOST_THREADS:
             return f"{config.integer('num_warps')} warps are {threads(config, device)} threads, a block has 1024"

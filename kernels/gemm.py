@@ -110,10 +110,17 @@ def interpreted() -> bool:
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """Sorts configs from simplest: the sum least split, least memory in flight, fewest threads, row-major order."""
+    """Sorts configs from simplest: the sum least split, least in flight, fewest threads, row-major, fewest options."""
     rows = config.integer("BLOCK_SIZE_M") + config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
     held = rows * config.integer("BLOCK_SIZE_K") * config.integer("num_stages", 1)
-    return (config.integer("SPLIT_K", 1), held, config.integer("num_warps"), config.integer("GROUP_SIZE_M"), config)
+    return (
+        config.integer("SPLIT_K", 1),
+        held,
+        config.integer("num_warps"),
+        config.integer("GROUP_SIZE_M"),
+        len(config),
+        config,
+    )
 
 
 def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.errors import ProblemError
-from tuner.kernels import cost, pointer_default, pointer_space, rules, tile_rules, tma_space
+from tuner.kernels import cost, pointer_default, pointer_space, refinements, rules, tile_rules, tma_space
 from tuner.kernels.batched_space import config_of, of_many, share
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.grouped_operands import groups_of, is_listed
@@ -22,6 +22,7 @@ TMA = "grouped_tma"
 MOST_GROUPS = 4096
 """Every program holds one number for each group: 32 registers a thread of four warps."""
 _PROGRAMS = "PROGRAMS_PER_SM"
+_OPTIONS = (refinements.MAXNREG,)
 _MANY = 64
 """So many programs a multiprocessor that hardly any takes a second tile."""
 
@@ -88,7 +89,9 @@ def _of_groups(
     kernel: str, single: SearchSpace, groups: int, axes: Callable[[Device], Mapping[str, tuple[Value, ...]]]
 ) -> SearchSpace:
     space = of_many(single, kernel, groups, _programs(single.device))
-    own = (tile_rules.parameters(axes, tile_rules.OPTIONAL), _RESIDENT)
+    own = (tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS), _RESIDENT)
+    refine = refinements.of_tiles(_OPTIONS, rules.shared_bytes if kernel == POINTER else tma_space.shared_bytes)
+    space = dataclasses.replace(space, options=_OPTIONS, refine=refine)
     return dataclasses.replace(space, rules=(*own, *(rule for rule in space.rules if rule.name != "parameters")))
 
 

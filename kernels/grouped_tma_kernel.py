@@ -66,6 +66,7 @@ def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
             B_TRANSPOSED,
             PRECISION,
             MAX_IMPRECISE,
+            False,
             None,
             group * B_BATCHED,
         )

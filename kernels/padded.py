@@ -94,7 +94,9 @@ def supports(problem: Problem, device: Device) -> str | None:
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space: those of the inner kernels, with each choice of operands to pad."""
     able = tuple(name for name, reason in _able(problem, device).items() if reason is None)
-    return SearchSpace(NAME, problem, device, {"INNER": able, "PAD": padding.CHOICES}, RULES, _canonical, _expand)
+    axes = {"INNER": able, "PAD": padding.CHOICES}
+    options = {option for name in able for option in _inner_space(name, problem, device).options}
+    return SearchSpace(NAME, problem, device, axes, RULES, _canonical, _expand, tuple(sorted(options)), _refine)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -127,6 +129,11 @@ def _inner_configs(name: str, problem: Problem, device: Device) -> list[Config]:
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     chosen = str(config["PAD"])
     return (_outer(inner, chosen) for inner in _inner_configs(str(config["INNER"]), problem, device))
+
+
+def _refine(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    inner = _inner(config)
+    return (_outer(one, str(config["PAD"])) for one in _inner_space(inner.kernel, problem, device).refinements(inner))
 
 
 def _canonical(config: Config, problem: Problem, device: Device) -> Config:

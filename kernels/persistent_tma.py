@@ -10,7 +10,7 @@ from tuner import device as devices
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cost, pointer_space, rules, tile_rules, tma_kernel, tma_space, tma_tile
+from tuner.kernels import cost, pointer_space, refinements, rules, tile_rules, tma_kernel, tma_space, tma_tile
 from tuner.kernels.estimate import Tile, cycles
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
@@ -21,6 +21,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "persistent_tma"
 VERSION = 1
+_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG, refinements.WARP_SPECIALIZE)
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -41,7 +42,9 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         *destination_strides(out),
         group,
     )
-    grid = (min(tiles, multiprocessors(a.device.index if a.device.type == "cuda" else None)),)
+    # Programs of several blocks need as many multiprocessors each, to run all at once.
+    programs = multiprocessors(a.device.index if a.device.type == "cuda" else None) // config.integer("num_ctas", 1)
+    grid = (min(tiles, max(1, programs)),)
     return (Launch(tma_kernel.persistent_kernel, grid, arguments, constants, options),)
 
 
@@ -64,6 +67,7 @@ def _static(
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
+        "WARP_SPECIALIZE": "warp_specialize" in config,
         **epilogue_constants(problem, block_k),
     }
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
@@ -82,7 +86,8 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, pointer_space.canonical, _expand)
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, pointer_space.canonical, _expand, _OPTIONS, refine)
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -117,7 +122,8 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block: the pipeline and, beside it, the part of the tile that is on its way out."""
     # Scales of rows change hands too, with 4 warps.
     scales = 4 * max(rules.tile(config)[:2]) if problem.scaling == "row" else 0
-    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + scales
+    beside = scales + refinements.specialized_bytes(config, device)
+    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + beside
 
 
 def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -153,7 +159,7 @@ def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | No
 
 
 RULES = (
-    tile_rules.parameters(_axes, tile_rules.OPTIONAL),
+    tile_rules.parameters(_axes, tile_rules.OPTIONAL, _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/persistent_tma.py"),
     tma_space.TENSOR_CORES,
     Rule("one tile each", "the shape itself", _one_tile_each, early=True),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import rules, tile_rules
+from tuner.kernels import refinements, rules, tile_rules
 from tuner.kernels.operands import cannot_align
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -19,6 +19,7 @@ DTYPES = (*FLOATS, "int8")
 """Of operands."""
 _STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
+_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -69,7 +70,8 @@ def _hardware_lacks(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space: axes per vendor, one list of rules for all."""
-    return SearchSpace(NAME, problem, device, axes(device), RULES, canonical, expand)
+    refine = refinements.of_tiles(_OPTIONS, rules.shared_bytes)
+    return SearchSpace(NAME, problem, device, axes(device), RULES, canonical, expand, _OPTIONS, refine)
 
 
 def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -145,7 +147,7 @@ def _stages(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(axes, tile_rules.OPTIONAL),
+    tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS),
     tile_rules.DOT_SIZE,
     tile_rules.shared_memory(rules.shared_bytes, "kernels/rules.py"),
     tile_rules.REGISTERS,

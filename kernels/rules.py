@@ -144,9 +144,14 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     tcgen05 adds two barriers. Source: exact on the pointer kernels that tests/compile compiles for NVIDIA; on AMD one
     stage may take less.
     """
+    block_m, block_n, _ = tile(config)
     held = buffers(config, problem, device)
     barriers = 16 if device.capability >= 100 and held == config.integer("num_stages") else 0
-    return held * tile_bytes(config, problem) + barriers
+    pipeline = held * tile_bytes(config, problem) + barriers
+    if "num_ctas" not in config:
+        return pipeline
+    # Blocks of a cluster each hold a part of the tile, and may rearrange it on its way out.
+    return max(pipeline, dtypes.ITEMSIZE[problem.out_dtype] * block_m * block_n)
 
 
 def accumulator_registers(config: Config, device: Device) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cost, pointer, pointer_space, rules, splitting, tile_rules, tma
+from tuner.kernels import cost, pointer, pointer_space, refinements, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import TILE, Launch
 from tuner.kernels.operands import Operands
@@ -19,6 +19,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "split_k"
 VERSION = 1
+_OPTIONS = (refinements.MAXNREG,)
 _SHORTEST_K = 256
 _LONG_K = 4096
 
@@ -43,7 +44,10 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, expand=splitting.expand)
+    refine = refinements.of_tiles(_OPTIONS, splitting.shared_bytes)
+    return SearchSpace(
+        NAME, problem, device, _axes(problem, device), RULES, options=_OPTIONS, refine=refine, expand=splitting.expand
+    )
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -98,7 +102,7 @@ def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  #
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL),
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
     Rule("loads", "kernels/tma_space.py, supports", _by_tma_without, fatal=True),
     Rule("unsplit", "the kernel's own", _unsplit),
     Rule("few warps", "the shape itself", _few_warps),

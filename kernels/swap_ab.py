@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cost, pointer, pointer_space, rules, splitting, tile_rules, tma
+from tuner.kernels import cost, pointer, pointer_space, refinements, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import Operands, exchanged
@@ -20,6 +20,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "swap_ab"
 VERSION = 1
+_OPTIONS = (refinements.MAXNREG,)
 _MOST_ROWS = 256
 
 
@@ -46,7 +47,10 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, expand=_expand)
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(
+        NAME, problem, device, _axes(problem, device), RULES, options=_OPTIONS, refine=refine, expand=_expand
+    )
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -103,7 +107,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL),
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
     Rule("loads", "kernels/tma_space.py, supports", _by_tma_without, fatal=True),
     *(
         splitting.in_terms_of(_view, rule)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import rules
+from tuner.kernels import refinements, rules
 from tuner.problem import Problem
 from tuner.space import Rule
 
@@ -28,27 +28,37 @@ def overlap(device: Device) -> dict[str, tuple[Value, ...]]:
     return {"launch_pdl": (True,)} if device.vendor == "nvidia" and device.capability >= 90 else {}
 
 
-def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], optional: tuple[str, ...] = ()) -> Rule:
+def parameters(
+    axes: Callable[[Device], Mapping[str, tuple[Value, ...]]],
+    optional: tuple[str, ...] = (),
+    options: tuple[str, ...] = (),
+) -> Rule:
     """The rule that a config has a kernel's parameters and no others, each of a size the compiler takes.
 
     Args:
         axes: the kernel's, of a device.
         optional: parameters that may be missing.
+        options: that a config may have besides, see `refinements`.
     """
 
-    def malformed(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    def malformed(config: Config, problem: Problem, device: Device) -> str | None:
         known = axes(device)
         for name in known:
             if name not in config and name not in optional:
                 return f"{name} is missing"
         for name, value in config.pairs:
-            if name not in known:
+            if name in options:
+                reason = refinements.misfit(name, config, problem, device)
+            elif name in known:
+                reason = _misfit(name, value, known[name])
+            else:
                 return f"{name} is no parameter on {device.arch}"
-            if reason := _misfit(name, value, known[name]):
+            if reason:
                 return f"{name} is {reason}"
         return None
 
-    return Rule("parameters", "the kernel's own: tl.arange takes powers of two", malformed, fatal=True)
+    source = f"the kernel's own: tl.arange takes powers of two; options: {refinements.SOURCE}"
+    return Rule("parameters", source, malformed, fatal=True)
 
 
 def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:

@@ -48,6 +48,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     TOGETHER: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
 ):
     """One tile of C a program; its sum is split over grid axis 1 where there are partial sums."""
     tile = tl.program_id(0)
@@ -74,6 +75,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         B_TRANSPOSED,
         PRECISION,
         MAX_IMPRECISE,
+        WARP_SPECIALIZE,
     )
 
     mine = True
@@ -130,16 +132,20 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     PDL: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
 ):
     """Tiles of C, one after the other; EPILOGUE_PARTS: 1 stores a tile whole, 2 half its columns at a time.
 
     The loops over tiles and over K are flattened into one pipeline: the next tile's loads fly during this one's store.
+    WARP_SPECIALIZE: it is one pipeline of several groups of warps.
     """
     tiles_m = count_blocks(M, BLOCK_SIZE_M)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     steps = count_blocks(K, BLOCK_SIZE_K)
     await_predecessor(PDL)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+    for tile in tl.range(
+        tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True, warp_specialize=WARP_SPECIALIZE
+    ):
         pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
         start_m = pid_m * BLOCK_SIZE_M
         start_n = pid_n * BLOCK_SIZE_N
@@ -157,6 +163,7 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
             B_TRANSPOSED,
             PRECISION,
             MAX_IMPRECISE,
+            False,
         )
         parts = (sums,)
         if EPILOGUE_PARTS == 2:
@@ -213,6 +220,7 @@ def composite_kernel(  # noqa: ANN201, PLR0917
     PDL: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
 ):
     """One tile of BLOCK_SIZE_N + BLOCK_SIZE_N_REST columns: a width between the powers of two that `tl.dot` takes."""
     tiles_n = count_blocks(N, BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
@@ -224,7 +232,7 @@ def composite_kernel(  # noqa: ANN201, PLR0917
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     rest = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N_REST), dtype=sum_dtype)
-    for step in range(count_blocks(K, BLOCK_SIZE_K)):
+    for step in tl.range(count_blocks(K, BLOCK_SIZE_K), warp_specialize=WARP_SPECIALIZE):
         a = load(a_desc, start_m, step * BLOCK_SIZE_K, A_TRANSPOSED)
         b = load(b_desc, step * BLOCK_SIZE_K, start_n, B_TRANSPOSED)
         b_rest = load(b_rest_desc, step * BLOCK_SIZE_K, start_rest, B_TRANSPOSED)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import pointer_space, rules, tile_rules
+from tuner.kernels import pointer_space, refinements, rules, tile_rules
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
 NAME = "tma"
 DEEPEST = 12
+_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG, refinements.WARP_SPECIALIZE)
 _BARRIER_BYTES = 8
 _ALIGNMENT = 16
 """Of an array of barriers in shared memory."""
@@ -48,7 +49,8 @@ def supports_tiles(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `tma`."""
-    return SearchSpace(NAME, problem, device, axes(device), RULES, pointer_space.canonical, expand)
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(NAME, problem, device, axes(device), RULES, pointer_space.canonical, expand, _OPTIONS, refine)
 
 
 def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -160,7 +162,8 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     block_m, block_n, _ = rules.tile(config)
     stored = block_m * block_n * dtypes.ITEMSIZE[problem.out_dtype]
     pipeline = pipeline_bytes(config, problem, device)
-    return pipeline + stored if beside_pipeline(config, problem, device) else max(pipeline, stored)
+    whole = pipeline + stored if beside_pipeline(config, problem, device) else max(pipeline, stored)
+    return whole + refinements.specialized_bytes(config, device)
 
 
 def beside_pipeline(config: Config, problem: Problem, device: Device) -> bool:
@@ -217,7 +220,7 @@ TILE_RULES = (
 """Rules that hold for a tile however it is loaded."""
 
 RULES = (
-    tile_rules.parameters(axes, tile_rules.OPTIONAL),
+    tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/tma_space.py"),
     TENSOR_CORES,
     *TILE_RULES,

@@ -48,16 +48,18 @@ def sum_products(  # noqa: ANN201, PLR0917
     B_TRANSPOSED: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
     a_index=None,
     b_index=None,
 ):
     """Sums of A @ B over steps `first` to `beyond` along K, for the tile that starts at (start_m, start_n).
 
+    WARP_SPECIALIZE: other warps load, and on Blackwell issue the products.
     `a_index`, `b_index`: which matrix of a batch; None where the descriptor is of one matrix.
     """
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-    for step in range(first, beyond):
+    for step in tl.range(first, beyond, warp_specialize=WARP_SPECIALIZE):
         start_k = step * BLOCK_SIZE_K
         a = load_of(a_desc, a_index, start_m, start_k, BLOCK_SIZE_M, BLOCK_SIZE_K, A_TRANSPOSED)
         b = load_of(b_desc, b_index, start_k, start_n, BLOCK_SIZE_K, BLOCK_SIZE_N, B_TRANSPOSED)

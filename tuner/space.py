@@ -38,6 +38,10 @@ def _as_it_is(config: Config, problem: Problem, device: Device) -> tuple[Config]
     return (config,)
 
 
+def _in_no_way(config: Config, problem: Problem, device: Device) -> tuple[()]:  # noqa: ARG001
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
     """Every config of one kernel for one problem on one device.
@@ -48,6 +52,9 @@ class SearchSpace:
         rules: what rejects a config.
         canonical: the representative of all configs that are the same program for this problem.
         expand: from a point of the axes to configs, where a parameter's values follow from the others'.
+        options: parameters that a config may have besides; one that lacks them does without.
+        refine: configs that differ from one in an option. They are not among `configs`: a search tries those of its
+            leaders, so that an option costs a few trials and not as many spaces as it has values.
     """
 
     kernel: str
@@ -57,10 +64,25 @@ class SearchSpace:
     rules: tuple[Rule, ...] = ()
     canonical: Callable[[Config, Problem, Device], Config] = lambda config, _problem, _device: config
     expand: Callable[[Config, Problem, Device], Iterable[Config]] = _as_it_is
+    options: tuple[str, ...] = ()
+    refine: Callable[[Config, Problem, Device], Iterable[Config]] = _in_no_way
 
     def configs(self) -> list[Config]:
         """Every config worth trying, each program once, in canonical order."""
         return sorted(config for config in self._programs() if self.rejection(config) is None)
+
+    def refinements(self, config: Config) -> list[Config]:
+        """What a search tries of a config that leads: the same with one option each, as far as no rule rejects it."""
+        return [one for one in self.refine(config, self.problem, self.device) if self.rejection(one) is None]
+
+    def tries(self, config: Config) -> bool:
+        """Whether a search may come to a config: one of `configs`, or a refinement of one."""
+        given = dict(config)
+        plain = Config(self.kernel, **{name: value for name, value in given.items() if name not in self.options})
+        # Of each axis only the config's own value: a handful of configs stands for the whole space.
+        if plain not in self.narrowed(**{name: (value,) for name, value in plain.pairs}).configs():
+            return False
+        return config == plain or config in self.refinements(plain)
 
     def best(self, cost: Callable[[Config], Any]) -> Config | None:
         """The config of least cost, of equals the first in canonical order; None where the space is empty.
@@ -105,9 +127,9 @@ class SearchSpace:
         return self.expand(point, self.problem, self.device)
 
     def odd_parameters(self, config: Config) -> set[str]:
-        """Parameters that a config lacks, or that no axis has; where `expand` adds some, the rules judge these."""
+        """Parameters that a config lacks, or that are neither axes nor options; what `expand` adds, the rules judge."""
         known = self.axes.keys()
-        return known ^ config.keys() if self.expand is _as_it_is else known - config.keys()
+        return (known ^ config.keys()) - set(self.options) if self.expand is _as_it_is else known - config.keys()
 
     def canonicalize(self, config: Config) -> Config:
         """The representative of `config`'s program for this problem."""

@@ -10,13 +10,25 @@ from tuner.device import KNOWN
 SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "gfx942": 2, "gfx950": 1}
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer"}
 BY_TMA = {"tma", "persistent_tma", "composite_n", "padded", "bmm_tma"}
+LIMITS = {(kernel, "maxnreg") for kernel in ("pointer", "bmm_pointer")}
+CLUSTERS = {(kernel, "num_ctas") for kernel in ("pointer", "bmm_pointer", "tma", "persistent_tma")}
+BY_TMA_LIMITS = {("tma", "maxnreg"), ("bmm_tma", "maxnreg")}
+PARTITIONS = {(kernel, "warp_specialize") for kernel in ("tma", "persistent_tma", "composite_n", "bmm_tma")}
+OPTIONS = {
+    "sm_80": LIMITS,
+    "sm_89": LIMITS,
+    "sm_90": LIMITS | CLUSTERS | BY_TMA_LIMITS | {("tma", "warp_specialize")},
+    "sm_100": LIMITS | CLUSTERS | BY_TMA_LIMITS | PARTITIONS,
+}
+"""Kernels and options that one problem has refinements with, by arch."""
 SLACK_BYTES = 1024
 """What operands may take besides that are converted, or transposed, on their way through registers."""
 
 
 @pytest.mark.parametrize("arch", list(SAMPLES))
 def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_predict(arch, run_program):
-    found = run_program("sample_space.py", arch, SAMPLES[arch])
+    compiled = run_program("sample_space.py", arch, SAMPLES[arch])
+    found = compiled["sample"]
     kernels = [one["kernel"] for one in found]
     expected = EVERYWHERE | (BY_TMA if arch in ("sm_90", "sm_100") else set())
     assert expected <= set(kernels)
@@ -30,6 +42,11 @@ def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_pred
             assert one["shared_bytes"] == one["predicted_bytes"], one["case"]
         else:
             assert one["shared_bytes"] <= one["predicted_bytes"] + SLACK_BYTES, one["case"]
+    options = {(one["kernel"], one["option"]) for one in compiled["options"]}
+    assert options == OPTIONS.get(arch, set())
+    for one in compiled["options"]:
+        assert one["seen"], f"{one['option']} changed nothing: {one['case']}"
+        assert one["shared_bytes"] <= one["predicted_bytes"], one["case"]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "gfx942", "gfx950"])

@@ -172,8 +172,7 @@ def _outside(row: Row, device: Device) -> str | None:
     if (reason := space.rejection(config)) is None:
         if (same := space.canonicalize(config)) != config:
             reason = f"the same program as {same.label}"
-        # Of each axis only the config's own value: a handful of configs stands for the whole space.
-        elif config not in space.narrowed(**{name: (value,) for name, value in config.pairs}).configs():
+        elif not space.tries(config):
             off = [name for name, values in space.axes.items() if name in config and config[name] not in values]
             reason = f"{', '.join(f'{name} {config[name]}' for name in off) or 'it'} is not in the search space"
     return None if reason is None or config == spec.default_config(problem, device) else reason

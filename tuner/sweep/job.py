@@ -15,6 +15,7 @@ from tuner.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals, portfolio
 from tuner.sweep.compile import CompilePool, CompileResult, Failed, Urgency
 from tuner.sweep.measure import VENDOR
+from tuner.sweep.refine import Refined
 from tuner.sweep.search import Field, Strategy
 
 _SPARE = 2
@@ -65,7 +66,9 @@ class Job:
             nearby=nearby,
             portfolio=portfolio.configs(device.arch),
         )
-        self._search = strategy.start(field)
+        self._spaces = spaces
+        able = not device.is_interpreter and any(space.options for space in spaces.values())
+        self._search = Refined(strategy.start(field), self._refinements, trials, able=able)
         self.candidates: list[Config] = []
         self.outcomes: dict[Config, Outcome] = {}
         self.rejected: dict[str, str] = {}
@@ -78,6 +81,10 @@ class Job:
         self._keys: dict[Config, str] = {}
         self._asked: dict[Config, int] = {}
         self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
+
+    def _refinements(self, config: Config) -> Sequence[Config]:
+        space = self._spaces[config.kernel]
+        return () if config.keys() & set(space.options) else space.refinements(config)
 
     @property
     def kernels(self) -> list[KernelVersion]:

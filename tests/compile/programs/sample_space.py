@@ -1,4 +1,4 @@
-"""Compile a sample of every kernel's search space for one architecture; print a JSON list of what came of each config.
+"""Compile a sample of every kernel's search space for one architecture; print as JSON what came of each config.
 
 Usage: sample_space.py ARCH COUNT, COUNT configs a kernel: drawn from spaces, the second a default.
 """
@@ -47,7 +47,29 @@ def main(arch: str, count: int) -> None:
                 draw.choice(spec.space(problem, device).configs()) if index else spec.default_config(problem, device)
             )
             found.append(_compiled(spec, problem, config, device))
-    sys.stdout.write(json.dumps(found))
+    sys.stdout.write(json.dumps({"sample": found, "options": [*_with_options(device)]}))
+
+
+def _with_options(device):
+    """What became of one config with each option, of the kernels that have it."""
+    for problem in (PROBLEMS[0], PROBLEMS[14]):
+        for spec in registry.serving(problem, device):
+            space = spec.space(problem, device)
+            refined = [one for config in space.configs()[::7] for one in space.refinements(config)]
+            for option in space.options:
+                config = next((one for one in reversed(refined) if option in one), None)
+                if config is not None:
+                    yield {**_compiled(spec, problem, config, device), **_seen_of(option, spec, problem, config)}
+
+
+def _seen_of(option, spec, problem, config):
+    asm = spec.compile(problem, config).asm
+    seen = {
+        "num_ctas": lambda: ".reqnctapercluster 2" in asm["ptx"],
+        "maxnreg": lambda: f".maxnreg {config['maxnreg']}" in asm["ptx"],
+        "warp_specialize": lambda: "partition1" in asm["ttgir"],
+    }
+    return {"option": option, "seen": seen[option]()}
 
 
 def _compiled(spec, problem, config, device):

@@ -1,0 +1,134 @@
+"""Options that few configs gain by, as no axis: which there are, where they can be, and what a search tries of leaders.
+
+`num_ctas`: so many blocks, a cluster, share one tile. `maxnreg`: registers of a thread at most, so that more programs
+reside. `warp_specialize`: warps of their own load, and on Blackwell issue the products, while others store. A config
+without one does as Triton does without being told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tuner.config import Config, Value
+from tuner.device import Device
+from tuner.kernels import rules
+from tuner.problem import Problem
+
+NUM_CTAS, MAXNREG, WARP_SPECIALIZE = "num_ctas", "maxnreg", "warp_specialize"
+STREAMED = "STREAMED"
+"""A kernel's own: what is read or written once is marked as the first to leave the caches."""
+SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
+_CLUSTERS = (90, 100, 103)
+_LARGEST_CLUSTER = 8
+_REGISTERS = 65_536
+_BESIDE = 32
+"""Registers for all but the values that a thread holds: wgmma of 128 sums a thread asks for 154 at least (ptxas)."""
+_MORE_PROGRAMS = (2, 3, 4)
+_MOST_LIMITS = 2
+_SHARED_TILE = 128 * 128
+_RESERVED_BYTES = 1024
+
+Held = Callable[[Config, Problem, Device], float]
+
+
+def misfit(name: str, config: Config, problem: Problem, device: Device) -> str | None:
+    """Why a config cannot have the value that it has of an option; None where it can."""
+    return _reasons[name](config[name], config, problem, device)
+
+
+def _no_cluster(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if device.capability not in _CLUSTERS:
+        return f"{value}: no clusters of blocks on {device.arch}"
+    if isinstance(value, (bool, str)) or value & (value - 1) or not 2 <= value <= _LARGEST_CLUSTER:
+        return f"{value!r}: expected 2, 4 or {_LARGEST_CLUSTER}, or none for single blocks"
+    return None
+
+
+def _no_limit(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if device.vendor != "nvidia":
+        return f"{value}: an option of NVIDIA's assembler, not for {device.arch}"
+    if isinstance(value, (bool, str)) or value % 8 or not 24 <= value <= 248:
+        return f"{value!r}: expected a multiple of 8 from 24 to 248"
+    threads = config.integer("num_warps") * device.warp_size
+    if value * threads > _REGISTERS:
+        return f"{value}: {threads} threads of so many, a multiprocessor has {_REGISTERS}"
+    return None
+
+
+def _no_partitions(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
+    if value is not True:
+        return f"{value!r}: expected true, or none"
+    if rules.uses_tcgen05(config, problem, device):
+        return None
+    if not rules.uses_wgmma(config, problem, device) or config.kernel != "tma":
+        return f"{value}: it takes tcgen05, or wgmma by the kernel tma"
+    block_m, block_n, _ = rules.tile(config)
+    if (block_m, config.integer("num_warps")) != (64, 4) or block_n > 128:
+        # Two consumers each have half of a larger tile, but descriptors that the host made are of whole ones.
+        return f"{value}: 64 rows, 128 columns and 4 warps are what Hopper's takes, this is {config.label}"
+    return None
+
+
+def _no_hint(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if device.vendor != "nvidia":
+        return f"{value}: Triton drops it on {device.arch}"
+    return None if value is True else f"{value!r}: expected true, or none"
+
+
+_reasons = {NUM_CTAS: _no_cluster, MAXNREG: _no_limit, WARP_SPECIALIZE: _no_partitions, STREAMED: _no_hint}
+
+
+def of_tiles(
+    options: tuple[str, ...], shared_bytes: Callable[[Config, Problem, Device], int]
+) -> Callable[[Config, Problem, Device], Iterable[Config]]:
+    """`SearchSpace.refine` of a kernel of `tl.dot`: its options, one at a time; rules reject those that cannot be.
+
+    Args:
+        options: of the kernel.
+        shared_bytes: of a block.
+    """
+
+    def refine(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+        block_m, block_n, _ = rules.tile(config)
+        # Columns are shared out; halves of them are not, nor is a tile of more rows than columns, by most releases.
+        shares = block_n >= block_m and config.integer("EPILOGUE_PARTS", 1) == 1
+        if NUM_CTAS in options and shares and block_m * block_n >= _SHARED_TILE:
+            yield config.replace(num_ctas=2)
+        if MAXNREG in options:
+            yield from fewer_registers(config, device, held_sums(config, device), shared_bytes(config, problem, device))
+        if WARP_SPECIALIZE in options:
+            yield config.replace(warp_specialize=True)
+
+    return refine
+
+
+def held_sums(config: Config, device: Device) -> float:
+    """32-bit sums that a thread holds, of both widths where a tile has two."""
+    columns = config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
+    return config.integer("BLOCK_SIZE_M") * columns / (device.warp_size * config.integer("num_warps"))
+
+
+def fewer_registers(config: Config, device: Device, held: float, shared_bytes: int) -> Iterator[Config]:
+    """A config with the values of maxnreg that let two, three or four programs reside, by registers and shared memory.
+
+    Args:
+        config, device: what runs where.
+        held: 32-bit values that a thread holds at a time.
+        shared_bytes: of a program.
+    """
+    threads = config.integer("num_warps") * device.warp_size
+    room = (device.shared_bytes + _RESERVED_BYTES) // (shared_bytes + _RESERVED_BYTES)
+    limits = [_REGISTERS // (threads * programs) // 8 * 8 for programs in _MORE_PROGRAMS if programs <= room]
+    fitting = [limit for limit in limits if held + _BESIDE <= limit <= 248]
+    yield from (config.replace(maxnreg=limit) for limit in fitting[:_MOST_LIMITS])
+
+
+def specialized_bytes(config: Config, device: Device) -> int:
+    """Shared memory that a specialized loop takes besides: barriers; on Hopper the sums, handed to those who store.
+
+    Source: an upper bound; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100 (tests/compile).
+    """
+    if WARP_SPECIALIZE not in config:
+        return 0
+    sums = 4 * config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") if device.capability == 90 else 0
+    return sums + 512

@@ -1,0 +1,73 @@
+"""The end of a search: options of the configs that lead."""
+
+import pytest
+
+from tuner.config import Config
+from tuner.records import Outcome, State
+from tuner.sweep.refine import LEADERS, MOST, Refined
+from tuner.sweep.search import Listed
+
+CONFIGS = [Config("toy", BLOCK=2**power) for power in range(5)]
+
+
+def refine(config):
+    """Two options of every config but refinements."""
+    if len(config) > 1:
+        return ()
+    return [config.replace(maxnreg=128), config.replace(num_ctas=2)]
+
+
+def complete(wave):
+    """The larger BLOCK, the faster."""
+    return {config: Outcome(State.COMPLETE, median_us=100.0 - config.integer("BLOCK")) for config in wave}
+
+
+def refined(trials=None):
+    return Refined(Listed(CONFIGS, "every config was tried"), refine, trials, able=True)
+
+
+def run(search):
+    outcomes, waves = {}, []
+    while wave := search.propose(outcomes):
+        waves.append(list(wave))
+        outcomes |= complete(wave)
+    return waves
+
+
+def test_leaders_alone_are_refined_once_after_the_search_has_ended():
+    search = refined()
+    everything, options = run(search)
+    assert everything == CONFIGS
+    assert options == [*refine(CONFIGS[-1]), *refine(CONFIGS[-2])]
+    assert len(options) == 2 * LEADERS
+    assert search.stopped == "every config was tried"
+    assert search.most == len(CONFIGS) + MOST
+
+
+@pytest.mark.parametrize(("trials", "tried"), [(len(CONFIGS), 0), (len(CONFIGS) + 1, 1)])
+def test_refinements_count_as_trials(trials, tried):
+    search = refined(trials)
+    waves = run(search)
+    assert sum(len(wave) for wave in waves) == len(CONFIGS) + tried
+    assert search.most == trials
+
+
+def test_what_was_tried_before_is_not_proposed_again():
+    search = refined()
+    search.propose({})
+    known = complete([*CONFIGS, CONFIGS[-1].replace(maxnreg=128)])
+    assert CONFIGS[-1].replace(maxnreg=128) not in search.propose(known)
+
+
+def test_a_search_of_failures_has_no_leaders():
+    search = refined()
+    outcomes = {config: Outcome(State.COMPILE_ERROR, message="no") for config in search.propose({})}
+    assert not search.propose(outcomes)
+    assert search.stopped
+
+
+def test_a_refinement_that_leads_is_not_refined_further():
+    search = refined()
+    outcomes = complete(search.propose({}))
+    outcomes[CONFIGS[0].replace(num_ctas=2)] = Outcome(State.COMPLETE, median_us=1.0)
+    assert all(set(config) - {"BLOCK"} in ({"maxnreg"}, {"num_ctas"}) for config in search.propose(outcomes))

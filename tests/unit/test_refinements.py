@@ -1,0 +1,91 @@
+"""Options that no axis has: where they can be, who has them, and that spaces do not grow by them."""
+
+import pytest
+
+from tuner import Problem, registry
+from tuner.config import Config
+from tuner.device import INTERPRETER, KNOWN
+from tuner.space import Rule, SearchSpace
+
+pytest.importorskip("triton")
+H200, B200, A100, MI300 = (KNOWN[arch] for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))
+SQUARE = Problem(4096, 4096, 4096, dtype="bf16", layout="nt")
+OPTIONS = {"num_ctas", "maxnreg", "warp_specialize"}
+
+
+def rejection(name, device, **changes):
+    space = registry.find("matmul", name).space(SQUARE, device)
+    config = registry.find("matmul", name).default_config(SQUARE, device).replace(**changes)
+    return space.rejection(config, fatal_only=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "found"),
+    [
+        (A100, {"num_ctas": 2}, "no clusters of blocks on sm_80"),
+        (KNOWN["sm_89"], {"num_ctas": 2}, "no clusters"),
+        (MI300, {"num_ctas": 2}, "no clusters"),
+        (H200, {"num_ctas": 3}, "expected 2, 4 or 8"),
+        (H200, {"num_ctas": 1}, "or none for single blocks"),
+        (H200, {"num_ctas": 2}, None),
+        (MI300, {"maxnreg": 128}, "an option of NVIDIA's assembler"),
+        (H200, {"maxnreg": 100}, "a multiple of 8 from 24 to 248"),
+        (H200, {"maxnreg": 256}, "a multiple of 8 from 24 to 248"),
+        (H200, {"maxnreg": 248, "num_warps": 16}, "a multiprocessor has 65536"),
+        (H200, {"maxnreg": 128, "num_warps": 16}, None),
+        (H200, {"warp_specialize": True}, "warp_specialize is no parameter"),
+    ],
+)
+def test_an_option_that_the_hardware_or_the_kernel_lacks_is_refused_with_the_reason(device, options, found):
+    reason = rejection("pointer", device, **options)
+    assert reason is None if found is None else found in reason, reason
+
+
+def test_warp_specialization_takes_tcgen05_or_what_hoppers_compiler_splits():
+    split = {"warp_specialize": True, "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "num_stages": 3, "num_warps": 4}
+    assert rejection("tma", B200, warp_specialize=True) is None
+    assert rejection("persistent_tma", B200, warp_specialize=True) is None
+    assert rejection("tma", H200, **split) is None
+    assert "64 rows, 128 columns and 4 warps" in rejection("tma", H200, **{**split, "BLOCK_SIZE_M": 128})
+    assert "wgmma by the kernel tma" in rejection("persistent_tma", H200, **split)
+    assert "expected true, or none" in rejection("tma", B200, warp_specialize=False)
+
+
+@pytest.mark.parametrize("device", [H200, B200, A100, MI300, INTERPRETER], ids=lambda device: device.arch)
+def test_refinements_are_outside_of_the_space_and_yet_configs_that_a_lookup_takes(device):
+    found = set()
+    for spec in registry.serving(SQUARE, device):
+        space = spec.space(SQUARE, device)
+        configs = space.configs()
+        assert not any(OPTIONS & config.keys() for config in configs)
+        assert len(spec.space(SQUARE, device).options) == len(set(space.options))
+        for config in configs[::40]:
+            for refined in space.refinements(config):
+                found |= OPTIONS & refined.keys()
+                assert space.tries(refined), refined
+                assert not space.odd_parameters(refined), refined
+                assert spec.simplicity(config) < spec.simplicity(refined)
+    expected = {"sm_80": {"maxnreg"}, "sm_90": OPTIONS, "sm_100": OPTIONS}
+    assert found == expected.get(device.arch, set())
+
+
+def test_a_space_tries_its_configs_and_their_refinements_and_nothing_else():
+    big = Rule("big", "here", lambda config, _problem, _device: "128" if config.get("maxnreg") == 128 else None)
+    refine = lambda config, _problem, _device: [config.replace(maxnreg=value) for value in (96, 128)]  # noqa: E731
+    axes = {"BLOCK": (1, 2, 4)}
+    space = SearchSpace("toy", SQUARE, H200, axes, (big,), options=("maxnreg",), refine=refine)
+    config = Config("toy", BLOCK=2)
+    assert space.refinements(config) == [config.replace(maxnreg=96)]
+    assert space.tries(config)
+    assert space.tries(config.replace(maxnreg=96))
+    assert not space.tries(config.replace(maxnreg=128))
+    assert not space.tries(config.replace(maxnreg=64))
+    assert not space.tries(config.replace(BLOCK=8))
+    assert space.odd_parameters(config.replace(other=1)) == {"other"}
+
+
+def test_an_option_is_part_of_what_a_binary_depends_on():
+    spec = registry.find("matmul", "persistent_tma")
+    config = spec.default_config(SQUARE, H200)
+    assert spec.compile_class(SQUARE, config) != spec.compile_class(SQUARE, config.replace(num_ctas=2))
+    assert spec.compile_class(SQUARE, config) != spec.compile_class(SQUARE, config.replace(maxnreg=168))
