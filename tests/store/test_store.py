@@ -287,3 +287,11 @@ def test_the_hot_queries_use_indices(store, database, run, make_trial, problem, 
 
 def test_times_are_utc_to_the_second():
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", runs.now())
+
+
+def test_the_newest_is_listed_first_also_where_a_merge_brought_it_in_before(store, database, run, make_trial):
+    store.record(run, [make_trial(16)])
+    store.record(run, [make_trial(32)])
+    with closing(sqlite3.connect(database)) as plain, plain:
+        plain.execute("UPDATE trial SET measured_at = '2030-01-01T00:00:00Z' WHERE trial_id = 1")
+    assert [row.trial_id for row in store.trials()] == [1, 2]

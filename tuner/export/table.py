@@ -92,7 +92,7 @@ def _newest_versions(winners: list[Winner]) -> list[Winner]:
     newest: dict[str, int] = {}
     for winner in winners:
         kernel = winner.config.kernel
-        newest[kernel] = max(newest.get(kernel, 0), winner.kernel_version)
+        newest[kernel] = max(newest.get(kernel, winner.kernel_version), winner.kernel_version)
     return [winner for winner in winners if winner.kernel_version == newest[winner.config.kernel]]
 
 

@@ -19,6 +19,7 @@ from sqlalchemy.pool import QueuePool
 from tuner.errors import StoreError
 from tuner.location import database_location, sqlite_path
 from tuner.store.filesystem import journal_mode
+from tuner.store.stored import StrayValue
 
 BUSY_TIMEOUT_S = 30.0
 """How long a statement waits for another process's lock."""
@@ -32,6 +33,7 @@ _MEANINGS = {
     "database is locked": "another process holds its lock: one writes at a time, try again when that one has ended",
     "file is not a database": "not a SQLite database: name another with --db or $TUNER_DB",
     "malformed": "damaged: restore a backup, or save what is readable with `sqlite3 FILE .recover`",
+    "Could not decode": "damaged: restore a backup, or save what is readable with `sqlite3 FILE .recover`",
     "database or disk is full": "the disk is full: nothing of this was written, make room and go on",
     "disk I/O error": "the disk could not be read or written: nothing of this was written",
     "readonly database": "not writable: check its permissions and its folder's, or name another with --db",
@@ -153,6 +155,10 @@ def faults(database: Database) -> Iterator[None]:
         raise StoreError(f"{database.label}: {_meaning(e.orig)}") from e
     except sqlite3.Error as e:
         raise StoreError(f"{database.label}: {_meaning(e)}") from e
+    except StrayValue as e:
+        raise StoreError(f"{database.label}: damaged: {e}: `tuner db check --db {database.label}` says more") from e
+    except UnicodeDecodeError as e:  # SQLite's own message cites damaged bytes
+        raise StoreError(f"{database.label}: {_meaning(sqlite3.DatabaseError(f'malformed schema: {e}'))}") from e
     except OSError as e:
         raise StoreError(f"{database.label}: {e.strerror or e}: name another with --db or $TUNER_DB") from e
 

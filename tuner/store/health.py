@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 
-from tuner.store import schema
+from tuner.store import models, schema
 from tuner.store.engine import Database, faults, locate, open_engine
+from tuner.store.stored import complaint
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def check(location: str | None = None) -> Health:
         pages = _damage(connection) if database.path is not None else []
         found = schema.revision(connection, database)
         if found == schema.HEAD:
-            return Health(database.label, found, schema.HEAD, (*pages, *schema.drift(connection)))
+            strays = _strays(connection) if database.path is not None else []
+            return Health(database.label, found, schema.HEAD, (*pages, *schema.drift(connection), *strays))
         return Health(database.label, found, schema.HEAD, (*pages, str(schema.refusal(found, database))))
 
 
@@ -75,3 +77,14 @@ def _damage(connection: Connection) -> list[str]:
         f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there"
         for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
     ]
+
+
+def _strays(connection: Connection) -> list[str]:
+    """Values of a kind that their columns cannot hold; a column that is not there is drift."""
+    inspector, found = inspect(connection), list[str]()
+    for table in models.metadata.sorted_tables:
+        if not inspector.has_table(table.name):
+            continue
+        there = {column["name"] for column in inspector.get_columns(table.name)}
+        found += filter(None, (complaint(connection, column) for column in table.columns if column.name in there))
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from tuner.problem import Problem
 from tuner.records import Outcome, State
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
 from tuner.store.rows import config_of, outcome_of, problem_of, problem_order, value_of
+from tuner.store.stored import read_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def trials(connection: Connection, asked: TrialFilter, limit: int | None) -> lis
     query = (
         _of_trials(select(trial, run.c.uuid, device.c.slug, problem, config, kernel))
         .where(*asked.conditions())
-        .order_by(trial.c.trial_id.desc())
+        .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())  # a merge brings old ones later
         .limit(limit)
     )
     return [
@@ -132,7 +132,7 @@ def runs(connection: Connection, *, device_slug: str | None, limit: int | None) 
         select(run, device.c.slug, environment, recorded.label("trials"))
         .join_from(run, device, run.c.device_id == device.c.device_id)
         .join(environment, run.c.environment_id == environment.c.environment_id)
-        .order_by(run.c.run_id.desc())
+        .order_by(run.c.started_at.desc(), run.c.run_id.desc())
         .limit(limit)
     )
     if device_slug is not None:
@@ -142,7 +142,7 @@ def runs(connection: Connection, *, device_slug: str | None, limit: int | None) 
         RunRow(
             device=row[device.c.slug],
             environment=value_of(Environment, environment, row),
-            argv=tuple(json.loads(row[run.c.argv])),
+            argv=tuple(read_list(row[run.c.argv], "run.argv")),
             trials=row["trials"],
             **{name: row[run.c[name]] for name in plain},
         )

@@ -22,6 +22,8 @@ from sqlalchemy import (
     text,
 )
 
+from tuner.store.stored import watch
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -211,3 +213,5 @@ winner = Table(
 
 A current winner is one that nothing superseded: at most one for a device, environment and problem.
 """
+
+watch(metadata)

@@ -10,12 +10,14 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, select
 
 from tuner.config import Config
 from tuner.device import Device, Environment
-from tuner.errors import StoreError, UsageError
+from tuner.errors import UsageError
 from tuner.problem import Problem
 from tuner.records import Outcome, Resources, State, Winner
 from tuner.store.models import config, device, environment, kernel, problem, run, trial, winner
+from tuner.store.stored import StrayValue, read_list, read_one_of
 
 V = TypeVar("V", Device, Environment)
+_STATES = tuple(state.value for state in State)
 
 
 def current_winners(connection: Connection, *conditions: ColumnElement[bool]) -> list[Winner]:
@@ -47,32 +49,32 @@ def problem_of(row: RowMapping) -> Problem:
     """The problem of a row that holds the table's columns.
 
     Raises:
-        StoreError: the row does not describe a problem.
+        StrayValue: the row does not describe a problem.
     """
     fields = {column.name: row[column] for column in problem.c if column is not problem.c.problem_id}
     try:
         return Problem.from_fields(fields | {"extras": json.loads(fields["extras"])})
     except (UsageError, ValueError) as e:
-        raise StoreError(f"row {row[problem.c.problem_id]} of the table problem cannot be read: {e}") from e
+        raise StrayValue(f"row {row[problem.c.problem_id]} of the table problem cannot be read: {e}") from e
 
 
 def config_of(row: RowMapping) -> Config:
     """The config of a row that holds the columns of config and kernel.
 
     Raises:
-        StoreError: the row does not describe a config.
+        StrayValue: the row does not describe a config.
     """
     try:
         return Config.from_json(row[kernel.c.name], row[config.c.parameters])
     except UsageError as e:
-        raise StoreError(f"row {row[config.c.config_id]} of the table config cannot be read: {e}") from e
+        raise StrayValue(f"row {row[config.c.config_id]} of the table config cannot be read: {e}") from e
 
 
 def outcome_of(row: RowMapping) -> Outcome:
     """The outcome of a row that holds trial's columns."""
     names = {field.name for field in dataclasses.fields(Outcome)} - {"state", "resources"}
     return Outcome(
-        state=State(row[trial.c.state]),
+        state=State(read_one_of(_STATES, row[trial.c.state], "trial.state")),
         resources=Resources(**{field.name: row[trial.c[field.name]] for field in dataclasses.fields(Resources)}),
         **{name: row[trial.c[name]] for name in names},
     )
@@ -105,5 +107,5 @@ def _winner(row: RowMapping) -> Winner:
         median_us=row[winner.c.median_us],
         default_us=row[winner.c.default_us],
         vendor_us=row[winner.c.vendor_us],
-        ties=len(json.loads(row[winner.c.ties])),
+        ties=len(read_list(row[winner.c.ties], "winner.ties")),
     )

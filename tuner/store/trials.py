@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, func, insert, select, tuple_
+from sqlalchemy import Connection, Text, func, insert, select, tuple_
 
 from tuner.config import Config
 from tuner.device import Device, Environment
@@ -79,7 +79,7 @@ def newest_at(connection: Connection, keys: Keys, place: tuple[Device, Environme
     """When the newest trial was recorded; see `Store.newest_trial_at`."""
     device_id, environment_id, problem_id = (keys.find(connection, noun) for noun in place)
     query = (
-        select(func.max(trial.c.measured_at))
+        select(func.max(trial.c.measured_at, type_=Text))
         .join_from(trial, run, trial.c.run_id == run.c.run_id)
         .where(
             trial.c.problem_id == problem_id,

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Integer, Table, delete, func, insert, select, update
 
 from tuner.errors import StoreError
 from tuner.store import models
 from tuner.store.engine import Database, faults
 from tuner.store.keys import insert_row
+from tuner.store.stored import read_one_of
 from tuner.store.succession import Claim, claims
 
 Row = dict[str, Any]
@@ -110,7 +111,8 @@ class Union:
         self._connection = connection
         self._known = {table.name: _by_key(connection, table, key) for table, key in _NOUNS}
         self._decisions = _by_key(connection, models.winner, _DECISION)
-        self._newest_trial: int = connection.execute(select(func.max(models.trial.c.trial_id))).scalar() or 0
+        newest = select(func.max(models.trial.c.trial_id, type_=Integer))
+        self._newest_trial: int = connection.execute(newest).scalar() or 0
 
     def take(self, source: Source) -> tuple[dict[str, int], list[Claim]]:
         """Take every row of a source that is not here.
@@ -258,8 +260,9 @@ def _agreed_run(source: Source, mine: Row, theirs: Row) -> Row:
             f"{source.database.label}: its run {mine['uuid']} is another than the one of that uuid in the destination"
             f" ({', '.join(differ)} differ): one of the two was edited, leave this source out"
         )
+    statuses = [read_one_of(_STATUSES, each["status"], "run.status") for each in (mine, theirs)]
     return {
-        "status": max(mine["status"], theirs["status"], key=_STATUSES.index),
+        "status": max(statuses, key=_STATUSES.index),
         "ended_at": max(mine["ended_at"] or "", theirs["ended_at"] or "") or None,
         "argv": max(mine["argv"], theirs["argv"], key=lambda argv: (len(argv), argv)),
         "host": max(mine["host"], theirs["host"]),

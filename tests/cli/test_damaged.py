@@ -1,0 +1,89 @@
+"""A damaged database is one clear line of every command that opens one."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tuner.cli import main
+
+pytest.importorskip("triton", reason="Triton is not installed: no kernel answers")
+
+COMMANDS = (
+    "db check --db {bad}",
+    "db current --db {bad}",
+    "db backup {out}.copy --db {bad}",
+    "db upgrade --db {bad}",
+    "show winners --db {bad}",
+    "show trials --db {bad} --json",
+    "show runs --db {bad}",
+    "show devices --db {bad}",
+    "show problems --db {bad}",
+    "export {out} --db {bad}",
+    "verify {bad}",
+    "merge {out}.db {bad}",
+    "diff {bad} {good}",
+    "lookup 64x512x256 --device sm_90 --db {bad}",
+)
+IN_THE_SCHEMA = "PRAGMA writable_schema = ON; UPDATE sqlite_master SET {} WHERE name = 'winner'"
+DAMAGE = {
+    "a table's name that is no text": IN_THE_SCHEMA.format("name = CAST(x'ff' AS TEXT)"),
+    "a table's SQL that is none": IN_THE_SCHEMA.format("sql = 'CREATE TABLE winner (!!'"),
+    "a table on a page that is not there": IN_THE_SCHEMA.format("rootpage = 9999"),
+    "a table that is not there": "DROP VIEW tuned_gemm; PRAGMA foreign_keys = OFF; DROP TABLE winner",
+    "a column that is not there": "DROP VIEW tuned_gemm; ALTER TABLE run RENAME COLUMN tool_version TO version",
+    "a version that is no number": "UPDATE kernel SET version = 'one'",
+    "a version below all": "UPDATE kernel SET version = -1",
+    "bytes for a word": "UPDATE run SET tool_version = x'fffe'",
+    "a word that is no UTF-8": "UPDATE device SET slug = CAST(x'ff' AS TEXT)",
+    "ties that are no list": "UPDATE winner SET ties = '-1'",
+    "a command line that is no list": "UPDATE run SET argv = 'tuner run'",
+    "a size that is none": "UPDATE problem SET n = 'many'",
+    "a problem that cannot be": "UPDATE problem SET extras = '[1'",
+}
+
+
+@pytest.fixture
+def rows(make_row):
+    return [make_row(m, 512, 256) for m in (64, 128)]
+
+
+@pytest.mark.parametrize("script", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_database_never_shows_a_traceback(script, tmp_path, make_database, rows, toy, no_tables, capsys):
+    places = {"bad": tmp_path / "bad.db", "good": make_database(tmp_path / "good.db", *rows), "out": tmp_path / "out"}
+    shutil.copy(places["good"], places["bad"])
+    with closing(sqlite3.connect(places["bad"])) as connection, connection:
+        connection.executescript(script)
+    refused = 0
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            main(command.format(**places).split())
+        assert ended.value.code in (0, 1, 2), command
+        error = capsys.readouterr().err
+        assert "Traceback" not in error
+        if error.startswith("tuner: "):
+            refused += 1
+            assert ended.value.code in (1, 2)
+            assert error.count("\n") == 1, error
+            assert str(places["bad"]) in error
+    assert refused or script.endswith("version = -1")  # which is a number: the row is stale
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ("UPDATE kernel SET version = 'one'", "damaged: kernel.version holds not a whole number in 1 row"),
+        ("UPDATE trial SET message = x'00'", "damaged: trial.message holds not a word in 2 rows"),
+    ],
+)
+def test_db_check_names_columns_that_hold_what_they_cannot(script, complaint, tmp_path, make_database, rows, capsys):
+    path = make_database(tmp_path / "bad.db", *rows)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(script)
+    with pytest.raises(SystemExit) as ended:
+        main(["db", "check", "--db", str(path)])
+    assert ended.value.code == 1
+    assert capsys.readouterr().out == f"{path}: {complaint}\n"
