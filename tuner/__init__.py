@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Config", "Match", "Problem", "TunerError", "explain", "flush_misses", "lookup", "record_misses", "use"]
+__all__ = [
+    "Config",
+    "Match",
+    "Problem",
+    "TunerError",
+    "digest",
+    "explain",
+    "flush_misses",
+    "lookup",
+    "record_misses",
+    "use",
+]
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tuner.config import Config
     from tuner.errors import TunerError
     from tuner.problem import Problem
+    from tuner.runtime.digest import digest
     from tuner.runtime.explain import explain
     from tuner.runtime.lookup import lookup, record_misses, use
     from tuner.runtime.rules import Match
@@ -23,6 +35,7 @@ else:
         "Match": "tuner.runtime.rules.Match",
         "Problem": "tuner.problem.Problem",
         "TunerError": "tuner.errors.TunerError",
+        "digest": "tuner.runtime.digest.digest",
         "explain": "tuner.runtime.explain.explain",
         "flush_misses": "tuner.runtime.tally.flush",
         "lookup": "tuner.runtime.lookup.lookup",

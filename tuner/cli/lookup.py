@@ -10,6 +10,7 @@ from tuner.cli import options
 from tuner.device import INTERPRETER, KNOWN, Device, current
 from tuner.errors import DeviceError, TableError, UsageError
 from tuner.problem import Problem, parse_shape
+from tuner.runtime.digest import digest
 from tuner.runtime.explain import evidence, explain
 from tuner.runtime.lookup import command, desk, use
 from tuner.runtime.rules import Decision
@@ -125,4 +126,5 @@ def _document(problem: Problem, device: Device, shelves: list[Shelf], decision: 
             for offer in decision.offers
         ],
         "command": command(problem),
+        "digest": digest(device),
     }

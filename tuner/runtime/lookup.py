@@ -197,6 +197,11 @@ class Desk:
         device = device or self.here()
         return device, list(_Shelves(self, device.slug)), self._decide(problem, device)
 
+    def shelves(self, device: Device) -> Iterator[tuple[int, Shelf]]:
+        """All that is held for a device, then for others of its architecture; each after its multiprocessors."""
+        yield from ((device.sm_count, shelf) for shelf in _Shelves(self, device.slug))
+        yield from _Relatives(self, device)
+
     def _decide(self, problem: Problem, device: Device) -> Decision:
         return rules.decide(problem, device, _Shelves(self, device.slug), _Relatives(self, device))
 
