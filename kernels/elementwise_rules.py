@@ -8,11 +8,10 @@ from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import refinements
+from tuner.kernels.rules import MOST_THREADS
 from tuner.problem import Problem
 from tuner.space import Rule
 
-MOST_THREADS = 1024
-"""Of a block (CUDA C++ Programming Guide and HIP's, technical specifications)."""
 MOST_ELEMENTS = 1 << 20
 """Of a tile: Triton's TRITON_MAX_TENSOR_NUMEL."""
 BYTES_IN_FLIGHT = 36 << 10

@@ -10,6 +10,9 @@ from tuner.config import Config
 from tuner.device import Device
 from tuner.problem import Problem
 
+MOST_THREADS = 1024
+"""Of a block, NVIDIA's and AMD's. Source: CUDA C++ Programming Guide, technical specifications; HIP's likewise."""
+
 
 def next_power_of_two(size: int) -> int:
     """The smallest power of two not below `size` (at least 1)."""

@@ -55,6 +55,9 @@ def parameters(
                 return f"{name} is no parameter on {device.arch}"
             if reason:
                 return f"{name} is {reason}"
+        warps = config.integer("num_warps")
+        if warps * device.warp_size > rules.MOST_THREADS and not device.is_interpreter:
+            return f"num_warps is {warps}: {warps * device.warp_size} threads, a block has {rules.MOST_THREADS}"
         return None
 
     source = f"the kernel's own: tl.arange takes powers of two; options: {refinements.SOURCE}"

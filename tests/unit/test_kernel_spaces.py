@@ -204,3 +204,27 @@ def test_the_best_config_is_the_cheapest_that_no_rule_rejects():
     assert toy_space(dear).best(lambda config: -int(config["b"])) == Config("toy", a=2, b=4)
     assert toy_space(dear).narrowed(a=(1, 3)).best(lambda config: -int(config["b"])) == Config("toy", a=1, b=2)
     assert toy_space(Rule("none", "here", lambda *_: "no")).best(lambda config: 0) is None
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942"])
+def test_no_kernel_takes_more_threads_than_a_block_has(arch):
+    device = KNOWN[arch]
+    problems = {
+        "matmul": Problem(512, 512, 512),
+        "bmm": Problem(512, 512, 512, op="bmm", extras={"batch": 4}),
+        "grouped_mm": Problem(512, 512, 512, op="grouped_mm", extras={"groups": 4}),
+        "softmax": Problem(512, 4096, 1, op="softmax"),
+        "vector_add": Problem(4096, 1, 1, op="vector_add"),
+    }
+    asked = 0
+    for (op, _), spec in registry.specs().items():
+        if op not in problems or spec.supports(problems[op], device) is not None:
+            continue
+        space = spec.space(problems[op], device)
+        default = spec.default_config(problems[op], device)
+        assert space.rejection(default, fatal_only=True) is None
+        found = space.rejection(default.replace(num_warps=2048 // device.warp_size), fatal_only=True)
+        assert found is not None, spec.name
+        assert "2048 threads" in found, spec.name
+        asked += 1
+    assert asked >= 7
