@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Arguments",
     "Config",
     "Match",
     "Problem",
@@ -14,12 +15,15 @@ __all__ = [
     "flush_misses",
     "lookup",
     "record_misses",
+    "tuned",
     "use",
 ]
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tuner.config import Config
+    from tuner.decorator.arguments import Arguments
+    from tuner.decorator.tuned import tuned
     from tuner.errors import TunerError
     from tuner.problem import Problem
     from tuner.runtime.digest import digest
@@ -31,6 +35,7 @@ else:
     import importlib
 
     _HOMES = {
+        "Arguments": "tuner.decorator.arguments.Arguments",
         "Config": "tuner.config.Config",
         "Match": "tuner.runtime.rules.Match",
         "Problem": "tuner.problem.Problem",
@@ -40,6 +45,7 @@ else:
         "flush_misses": "tuner.runtime.tally.flush",
         "lookup": "tuner.runtime.lookup.lookup",
         "record_misses": "tuner.runtime.lookup.record_misses",
+        "tuned": "tuner.decorator.tuned.tuned",
         "use": "tuner.runtime.lookup.use",
     }
     _MODULES = ("config", "device", "dtype", "errors", "kernel", "problem", "registry", "runtime", "space", "suite")

@@ -54,6 +54,21 @@ def canonical(name: str) -> str:
     return plain
 
 
+def spelled(name: str) -> str:
+    """Torch's name of any dtype, also of those that no GEMM has ("int64"); short names are understood.
+
+    Raises:
+        ProblemError: the text is no name.
+    """
+    plain = name.strip().removeprefix("torch.")
+    plain = SHORT.get(plain.lower(), plain)
+    if not plain.isidentifier():
+        raise ProblemError(
+            f"unknown dtype {name!r}: expected torch's name or a short one, float16 or fp16 for instance"
+        )
+    return plain
+
+
 def is_fp8(name: str) -> bool:
     """Whether a canonical dtype name is one of the 8-bit floats."""
     return name.startswith("float8")

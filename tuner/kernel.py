@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,6 +64,11 @@ class KernelSpec:
             binary.
         precedence: how early its `default_config` is asked for where nobody tuned a problem: of all kernels that serve
             it the highest comes first, of equals the first by name.
+        unmeasurable: why a problem that it supports cannot be measured (a sentence), or None.
+        read: the problem that cells describe, by the names of its key, of an op whose problems have no M, N and K
+            (`tuner.keyed`); None of all others.
+        borrows: whether a lookup may take the config of another key of such an op.
+        origin: how another process imports the kernel, see `tuner.reference`; "" where its entry point says so.
         flops, bytes_moved: floating-point operations, and the fewest bytes of device memory.
     """
 
@@ -86,5 +91,9 @@ class KernelSpec:
     estimate_us: Callable[[Config, Problem, Device], float] | None = None
     runtime_parameters: tuple[str, ...] = ()
     precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0
+    unmeasurable: Callable[[Problem], str | None] = lambda _problem: None
+    read: Callable[[Mapping[str, str]], Problem] | None = None
+    borrows: bool = True
+    origin: str = ""
     flops: Callable[[Problem], int] = lambda problem: problem.flops
     bytes_moved: Callable[[Problem], int] = lambda problem: problem.bytes_moved

@@ -7,10 +7,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner import dtype as dtypes
+from tuner import keyed
 from tuner.errors import ProblemError
+from tuner.keyed import Extra
+
+if TYPE_CHECKING:
+    import torch
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 """Row-major storage of A, then B: `t` means stored transposed (`nt`: B is stored [N, K], as nn.Linear weights are)."""
@@ -26,7 +31,6 @@ MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
 
 _SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
-Extra = int | float | str | bool
 
 
 @dataclass(frozen=True, slots=True, init=False, order=True)
@@ -44,6 +48,8 @@ class Problem:
         precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
         extras: further keys, as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
             is not the default, "b_padded" where only B's rows are aligned, keys of ops that are no GEMM.
+
+    A problem whose layout is `tuner.keyed.LAYOUT` has all of its key in `extras`: see `Problem.keyed`.
     """
 
     op: str
@@ -102,6 +108,9 @@ class Problem:
         Raises:
             ProblemError: a part that cannot be, saying what was found and what was expected.
         """
+        if layout == keyed.LAYOUT:
+            self._set(keyed.fields(op, a_dtype or dtype, extras or {}, (m, n, k)))
+            return
         a_dtype = dtypes.canonical(a_dtype or dtype)
         b_dtype = dtypes.canonical(b_dtype or dtype)
         extras = dict(extras or {})
@@ -135,6 +144,23 @@ class Problem:
             "precision": _check_precision(precision, a_dtype),
             "extras": tuple(sorted(extras.items())),
         }
+        self._set(values)
+
+    @staticmethod
+    def keyed(op: str, key: Mapping[str, Extra], *, dtype: str = "float16") -> Problem:
+        """A problem of an op that has no M, N and K: `Problem.keyed("layer_norm", {"M": 4096, "N": 1024})`.
+
+        Args:
+            op: the operation, the `name` of `tuner.tuned`.
+            key: what makes it one problem, by names; further facts by argument and fact (`tuner.keyed`).
+            dtype: of most operands.
+
+        Raises:
+            ProblemError: a name or a value that cannot be.
+        """
+        return Problem(1, 1, 1, op=op, layout=keyed.LAYOUT, dtype=dtype, extras=key)
+
+    def _set(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_hash", hash(tuple(values.values())))
@@ -146,7 +172,18 @@ class Problem:
         # The cached hash holds strings' hashes, which differ between processes: rebuild it there.
         return (_from_fields, (self.fields(),))
 
+    def __getitem__(self, name: str) -> Extra:
+        """What `extras` holds under a name: `problem["N"]` of a problem that has an N of its own."""
+        for known, value in self.extras:
+            if known == name:
+                return value
+        raise KeyError(
+            f"{self.op} has no key {name!r}: it has {', '.join(known for known, _ in self.extras) or 'none'}"
+        )
+
     def __str__(self) -> str:
+        if self.is_keyed:
+            return " ".join((self.op, *keyed.words(self.extras, self.a_dtype)))
         parts = [f"{self.op} {self.m}x{self.n}x{self.k}", self.dtype_label, self.layout]
         if self.epilogue != "none":
             parts.append(self.epilogue)
@@ -158,8 +195,20 @@ class Problem:
         return " ".join(parts)
 
     @property
+    def is_keyed(self) -> bool:
+        """Whether all of its key is in `extras`; `m`, `n` and `k` are 1 then and say nothing."""
+        return self.layout == keyed.LAYOUT
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """`a_dtype` as torch has it."""
+        return dtypes.to_torch(self.a_dtype)
+
+    @property
     def dtype_label(self) -> str:
         """Dtypes for people: "float16", or "float8_e5m2*float8_e4m3fn->float16" where they differ from the usual."""
+        if self.is_keyed:
+            return self.a_dtype
         label = self.a_dtype if self.a_dtype == self.b_dtype else f"{self.a_dtype}*{self.b_dtype}"
         return label if self.out_dtype == dtypes.default_out(self.a_dtype) else f"{label}->{self.out_dtype}"
 
@@ -181,12 +230,14 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: 2·M·N·K, of every product of a batch."""
-        return 2 * self.m * self.n * self.k * self._extra_count("batch")
+        """Floating-point operations: 2·M·N·K, of every product of a batch; 0 where nobody knows."""
+        return 0 if self.is_keyed else 2 * self.m * self.n * self.k * self._extra_count("batch")
 
     @property
     def bytes_moved(self) -> int:
-        """Fewest bytes of device memory: A and B read once, the output written once."""
+        """Fewest bytes of device memory: A and B read once, the output written once; 0 where nobody knows."""
+        if self.is_keyed:
+            return 0
         batch, groups = self._extra_count("batch"), self._extra_count("groups")
         return (
             self.m * self.k * dtypes.ITEMSIZE[self.a_dtype] * batch

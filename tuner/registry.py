@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from tuner.config import Config
 from tuner.device import Device
@@ -18,6 +20,8 @@ from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 
 GROUP = "tuner.kernels"
+_added: dict[tuple[str, str], KernelSpec] = {}
+_lost: list[str] = []
 _log = logging.getLogger(__name__)
 
 
@@ -28,15 +32,59 @@ def points() -> tuple[EntryPoint, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def add(spec: KernelSpec) -> None:
+    """Register a kernel of this process, as `tuner.tuned` does; other processes import it by its origin.
+
+    Raises:
+        KernelError: another kernel has its name.
+    """
+    before = _added.get((spec.op, spec.name))
+    if before is not None and before.origin != spec.origin:
+        raise KernelError(f"{spec.origin} and {before.origin} are both called {spec.op!r}: give one another name=")
+    _added[spec.op, spec.name] = spec
+    for known in (specs, of, find):
+        known.cache_clear()
+
+
+def references() -> tuple[str, ...]:
+    """How another process imports the kernels that were added here: see `load`."""
+    return tuple(spec.origin for spec in _added.values())
+
+
+def load(references: Iterable[str]) -> None:
+    """Import kernels that another process added; one that cannot be is a warning, and missed when it is asked for."""
+    from tuner import reference
+
+    for each in references:
+        try:
+            spec_in(reference.load(each))
+        except Exception as e:  # noqa: BLE001  a user's module may raise anything; others' kernels must go on
+            _lost.append(f"{each} did not load: {type(e).__name__}: {e}")
+            _log.warning("kernel %s", _lost[-1])
+
+
+def spec_in(found: Any) -> KernelSpec | None:
+    """The spec that an object is or holds: a KernelSpec, or a kernel under `tuner.tuned`, whatever decorates it."""
+    above: list[Any] = []
+    while not isinstance(found, KernelSpec) and not hasattr(found, "kernel_spec") and hasattr(found, "fn"):
+        above.append(found)
+        found = found.fn
+    if hasattr(found, "kernel_spec"):
+        found = found.kernel_spec(above)
+    return found if isinstance(found, KernelSpec) else None
+
+
 @functools.cache
 def specs() -> dict[tuple[str, str], KernelSpec]:
-    """Every installed kernel by (op, name), loaded. An entry point that fails to load is one warning, not an error."""
-    return _first(points())
+    """Every kernel by (op, name), loaded. An entry point that fails to load is one warning, not an error."""
+    return _first(points()) | _added
 
 
 @functools.cache
 def of(op: str) -> dict[str, KernelSpec]:
     """The kernels of one op by name, loaded; those of other ops are not, unless their entry points do not tell."""
+    if added := {name: spec for (its, name), spec in _added.items() if its == op}:
+        return added
     told = (point for point in points() if "." not in point.name or point.name.partition(".")[0] == op)
     return {name: spec for (its, name), spec in _first(tuple(told)).items() if its == op}
 
@@ -48,6 +96,8 @@ def find(op: str, name: str) -> KernelSpec:
     Raises:
         KernelError: nobody registered it.
     """
+    if (op, name) in _added:
+        return _added[op, name]
     named = _first(tuple(point for point in points() if point.name == f"{op}.{name}"))
     spec = named.get((op, name)) or of(op).get(name)
     if spec is None:
@@ -71,7 +121,8 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
         else:
             reasons.append(f"{name}: {reason}")
     if not able:
-        raise KernelError(f"no kernel serves {problem} on {device.name}: {'; '.join(reasons) or 'none is installed'}")
+        why = "; ".join(reasons or _lost) or "none is installed"
+        raise KernelError(f"no kernel serves {problem} on {device.name}: {why}")
     return sorted(able, key=lambda spec: -spec.precedence(problem, device))
 
 
@@ -103,7 +154,8 @@ def _first(among: tuple[EntryPoint, ...]) -> dict[tuple[str, str], KernelSpec]:
 def _loaded(point: EntryPoint) -> tuple[KernelSpec, ...]:
     try:
         loaded = point.load()
-        listed = (loaded,) if isinstance(loaded, KernelSpec) else tuple(loaded)
+        one = spec_in(loaded)
+        listed = (one,) if one is not None else tuple(loaded)
         names = [f"{spec.op}.{spec.name}" for spec in listed]
     except Exception as e:  # noqa: BLE001  a third party's import may raise anything; ours must go on
         _log.warning("kernel %s (%s) did not load: %s: %s", point.name, point.value, type(e).__name__, e)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.resources
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ REMARKS = ("group", "note")
 lost silently."""
 
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+Read = Callable[[Mapping[str, str]], Problem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def load(name_or_path: str) -> list[Problem]:
     return [entry.problem for entry in entries(name_or_path)]
 
 
-def entries(name_or_path: str) -> list[Entry]:
+def entries(name_or_path: str, *, read: Read | None = None) -> list[Entry]:
     """Read a suite: each problem once, in the file's order, with every group that a line puts it in.
 
     Args:
@@ -50,18 +52,20 @@ def entries(name_or_path: str) -> list[Entry]:
             Columns: m, n, k, dtype, layout, and where wanted a_dtype, b_dtype, out_dtype, epilogue, precision,
             aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group, note. Lines that begin with # are
             comments.
+        read: turns a line's cells into its problem, of a kernel with columns of its own (`KernelSpec.read`); group and
+            note are none of them.
 
     Raises:
         UsageError: no suite of the package has that name.
         SuiteError: the file cannot be read, or a line of it is no problem; the message tells the line.
     """
     if name_or_path.endswith(".csv") or "/" in name_or_path:
-        return _parse(name_or_path, _read(Path(name_or_path)))
+        return _parse(name_or_path, _read(Path(name_or_path)), read)
     if name_or_path not in names():
         raise UsageError(
             f"unknown suite {name_or_path!r}: known are {', '.join(names())}; the name of a file must end in .csv"
         )
-    return _parse(name_or_path, (_folder() / f"{name_or_path}.csv").read_text(encoding="utf-8"))
+    return _parse(name_or_path, (_folder() / f"{name_or_path}.csv").read_text(encoding="utf-8"), read)
 
 
 def _folder() -> Any:
@@ -77,19 +81,19 @@ def _read(path: Path) -> str:
         raise SuiteError(f"cannot read the suite {path}: {e.strerror}") from e
 
 
-def _parse(name: str, text: str) -> list[Entry]:
+def _parse(name: str, text: str, read: Read | None) -> list[Entry]:
     rows = _rows(name, text)
     line, header = next(rows, (0, []))
     if not header:
         raise SuiteError(f"{name} is empty: expected a line of column names, {','.join(REQUIRED)}")
-    columns = _columns(f"{name} line {line}", header)
+    columns = header if read is not None else _columns(f"{name} line {line}", header)
     groups: dict[Problem, dict[str, None]] = {}
     for line, cells in rows:
         where = f"{name} line {line}"
         if len(cells) != len(columns):
             raise SuiteError(f"{where}: expected {len(columns)} values ({','.join(columns)}), found {len(cells)}")
         row = dict(zip(columns, cells, strict=True))
-        found = groups.setdefault(_problem(where, row), {})
+        found = groups.setdefault(_problem(where, row, read or problem_of), {})
         if group := row.get("group"):
             found[group] = None
     if not groups:
@@ -137,9 +141,10 @@ def problem_of(row: Mapping[str, str]) -> Problem:
     return Problem(*(_size(name, row.get(name, "")) for name in ("m", "n", "k")), **given, extras=extras)
 
 
-def _problem(where: str, row: Mapping[str, str]) -> Problem:
+def _problem(where: str, row: Mapping[str, str], read: Read) -> Problem:
+    cells = row if read is problem_of else {name: cell for name, cell in row.items() if name not in REMARKS}
     try:
-        return problem_of(row)
+        return read(cells)
     except ProblemError as e:
         raise SuiteError(f"{where}: {e}") from e
 

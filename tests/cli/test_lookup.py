@@ -101,7 +101,7 @@ def test_a_device_that_only_a_database_knows_can_be_named(run, tmp_path, make_da
         (["64x512x256", "--dtype", "fp12"], "unknown dtype"),
         (["64x512x256", "--layout", "zz"], "unknown layout"),
         (["64x512x256", "--device", "tpu"], "unknown device"),
-        ([], "Missing argument"),
+        ([], "expected a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem"),
     ],
 )
 def test_wrong_usage_exits_2_and_says_what_is_wrong(run, arguments, words):

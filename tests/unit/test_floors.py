@@ -21,13 +21,14 @@ HOMES = {
 BELOW = {
     "ground": set(),
     "runtime": {"ground"},
+    "decorator": {"runtime", "ground"},
     "store": {"ground"},
     "kernels": {"runtime", "ground"},
-    "sweep": {"store", "runtime", "ground"},
+    "sweep": {"decorator", "store", "runtime", "ground"},
     "export": {"store", "runtime", "ground"},
     "contest": {"sweep", "runtime", "ground"},
     "inspection": {"sweep", "runtime", "ground"},
-    "cli": {"inspection", "contest", "sweep", "export", "store", "runtime", "ground"},
+    "cli": {"decorator", "inspection", "contest", "sweep", "export", "store", "runtime", "ground"},
     "_migrations": {"store"},  # env.py alone, for autogenerate: see the test of the versions below
 }
 """Floor to the floors it may import, besides itself. tuner/__init__.py is the face: it shows ground and runtime."""
@@ -85,7 +86,7 @@ def test_arrows_point_down_only(floor):
     assert upward == []
 
 
-@pytest.mark.parametrize("floor", ["ground", "runtime", "kernels"])
+@pytest.mark.parametrize("floor", ["ground", "runtime", "decorator", "kernels"])
 def test_the_floors_of_a_serving_process_import_no_database_and_no_command_line(floor):
     assert [
         f"{path.name} imports {name}"
@@ -95,7 +96,7 @@ def test_the_floors_of_a_serving_process_import_no_database_and_no_command_line(
     ] == []
 
 
-@pytest.mark.parametrize("floor", ["ground", "runtime"])
+@pytest.mark.parametrize("floor", ["ground", "runtime", "decorator"])
 def test_torch_and_triton_are_imported_inside_functions_only(floor):
     assert [
         f"{path.name} imports {name}"

@@ -170,6 +170,9 @@ def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
     for table in selection.tables:
         if table.device.is_interpreter:
             continue  # nothing is compiled there
+        if any(row.problem.is_keyed for row in table.rows):
+            click.echo(f"{table.op} ships without kernels: those under tuner.tuned compile where they launch", err=True)
+            continue
         target.activate(table.device.arch)
         written.append(kernels.write(table, folder))
     return written

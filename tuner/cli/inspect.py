@@ -63,7 +63,7 @@ def inspect(
         click.echo(f"compiling for {target_of(device)} (--target for another)", err=True)
     if stage is not None and stage not in STAGES[device.vendor]:
         raise UsageError(f"no stage {stage} for {target_of(device)}: expected {', '.join(STAGES[device.vendor])}")
-    problem = read_problem(written, spec.op)
+    problem = read_problem(written, spec)
     if diff:
         chosen = [read_config(text, spec, problem, device) for text in diff]
     else:

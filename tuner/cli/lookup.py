@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from tuner.cli import kernel as kernels
 from tuner.cli import options
 from tuner.device import INTERPRETER, KNOWN, Device, current
 from tuner.errors import DeviceError, TableError, UsageError
@@ -18,7 +19,9 @@ from tuner.runtime.shelf import Shelf
 
 
 @click.command()
-@click.argument("shape", metavar="MxNxK")
+@click.argument("shape", metavar="[MxNxK]", required=False)
+@kernels.kernel_option
+@click.option("--problem", "written", metavar="M=4096,N=1024", help="A problem by the names of --kernel's key.")
 @options.dtype_option
 @options.layout_option
 @options.scaling_option
@@ -35,7 +38,9 @@ from tuner.runtime.shelf import Shelf
 def lookup(
     ctx: click.Context,
     *,
-    shape: str,
+    shape: str | None,
+    kernel: str | None,
+    written: str | None,
     dtype: str,
     layout: str,
     scaling: str,
@@ -49,7 +54,13 @@ def lookup(
     A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or one near
     it, so that only the default formula is left.
     """
-    problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling)
+    if kernel is None and shape is not None and written is None:
+        problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling)
+    elif kernel is not None and written is not None and shape is None:
+        spec = kernels.find(kernel)
+        (problem,) = kernels.problems_of(spec, [written], [], dtype=kernels.typed_dtype(ctx))
+    else:
+        raise UsageError("expected a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem M=4096,N=1024")
     if db is not None:
         use(db)
     device = _this_device() if slug is None else _device(slug)

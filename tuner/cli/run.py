@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import suite as suites
+from tuner.cli import kernel as kernels
+from tuner.cli.kernel import kernel_option, problem_option
 from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
 from tuner.cli.target import gpus_of, warn_of_large
 from tuner.device import Device
@@ -46,6 +48,8 @@ class Duration(click.ParamType[float]):
     "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
 )
 @click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated.")
+@kernel_option
+@problem_option
 @dtype_option
 @layout_option
 @scaling_option
@@ -78,18 +82,24 @@ class Duration(click.ParamType[float]):
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")
 @json_option
-def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], records: tuple[Path, ...], **options: Any) -> int:
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    suite_names: tuple[str, ...],
+    shapes: tuple[str, ...],
+    records: tuple[Path, ...],
+    **options: Any,
+) -> int:
     """Tune problems on this machine's GPUs and keep every measurement.
 
     Goes on where an earlier run of the same problems stopped. Ctrl-C finishes the trial under way first.
     """
-    named = [problem for name in suite_names for problem in suites.load(name)]
-    kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
-    named += [Problem(*parse_shape(shape), **kind) for shape in shapes]
+    named = _named(ctx, suite_names, shapes, options)
     if not named and not records:
         raise UsageError(
-            "no problem given: name some with --suite demo, --suite FILE.csv, --shape 4096x4096x1024 "
-            "or --from-misses FILE"
+            "no problem given: name some with --suite demo, --suite FILE.csv, --shape 4096x4096x1024, "
+            "--kernel MODULE:NAME --problem M=4096,N=1024 or --from-misses FILE"
         )
     missed = _missed(records)
     gpus = gpus_of(options["device"])
@@ -103,6 +113,22 @@ def run(suite_names: tuple[str, ...], shapes: tuple[str, ...], records: tuple[Pa
     if options["dry_run"]:
         return _dry_run(problems, gpus, _plan(options), options)
     return _run(problems, gpus, _plan(options), options)
+
+
+def _named(
+    ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], options: dict[str, Any]
+) -> list[Problem]:
+    """The problems that were named: of a kernel where one was, else of those with M, N and K."""
+    if options["kernel"] is None:
+        if options["written"]:
+            raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
+        kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
+        listed = [problem for name in suite_names for problem in suites.load(name)]
+        return [*listed, *(Problem(*parse_shape(shape), **kind) for shape in shapes)]
+    if shapes:
+        raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
+    spec = kernels.find(options["kernel"])
+    return kernels.problems_of(spec, options["written"], suite_names, dtype=kernels.typed_dtype(ctx))
 
 
 def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:

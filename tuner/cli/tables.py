@@ -64,7 +64,7 @@ def figures(winner: Winner) -> tuple[str, ...]:
     """Cells for `FIGURES`: microseconds, 10^12 operations a second, times as fast as default and vendor, ties."""
     return (
         f"{winner.median_us:.2f}",
-        f"{winner.tflops:.4g}",
+        f"{winner.tflops:.4g}" if winner.tflops else "",
         ratio(winner.vs_default),
         ratio(winner.vs_vendor),
         str(winner.ties),

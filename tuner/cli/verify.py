@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli import kernel as kernels
 from tuner.cli import options, tables
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ _COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
 
 @click.command()
 @click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True)
+@click.option("--kernel", "names", multiple=True, metavar="MODULE:NAME", help="Know this kernel under tuner.tuned.")
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @options.json_option
 @click.pass_context
-def verify(ctx: click.Context, places: tuple[str, ...], strict: bool, as_json: bool) -> None:
+def verify(ctx: click.Context, places: tuple[str, ...], names: tuple[str, ...], strict: bool, as_json: bool) -> None:
     """Say what is wrong with tables, folders of tables, installed packages' tables or databases. Needs no GPU.
 
     Exits 0 when there are only notes and warnings, 1 with an error, 2 when there is no such place.
@@ -32,6 +34,8 @@ def verify(ctx: click.Context, places: tuple[str, ...], strict: bool, as_json: b
     from tuner.export.finding import Level
     from tuner.export.inspection import inspect
 
+    for name in names:
+        kernels.find(name)
     inspections = [inspect(place) for place in places]
     levels = {finding.level for found in inspections for finding in found.findings}
     ok = not levels & ({Level.ERROR, Level.WARNING} if strict else {Level.ERROR})

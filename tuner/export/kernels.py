@@ -60,6 +60,8 @@ def write(table: Table, directory: Path) -> Written:
     Raises:
         TableError: the folder cannot be written, or nothing compiled.
     """
+    if any(row.problem.is_keyed for row in table.rows):
+        raise TableError(f"{table.op} has no kernels that ship: kernels under tuner.tuned compile where they launch")
     failed: list[str] = []
     made: dict[str, _Kernel] = {}
     for problem, config in _served(table):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner import registry
 from tuner.config import Config
 from tuner.device import Device
 from tuner.errors import KernelError
@@ -85,6 +86,7 @@ def compile_binary(
             "arch": device.arch,
             "op": spec.op,
             "kernel": spec.name,
+            "references": registry.references(),
             "problem": problem.fields(),
             "config": dict(config),
             "result": str(result),

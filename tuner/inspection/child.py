@@ -30,6 +30,7 @@ def main(ready: str) -> None:
     request = json.loads(sys.stdin.read())
     try:
         target.activate(request["arch"])
+        registry.load(request["references"])
         spec = registry.find(request["op"], request["kernel"])
         Path(ready).touch()
         found = _compiled(spec, request)

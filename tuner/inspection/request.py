@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tuner import device as devices
-from tuner import registry, suite
+from tuner import reference, registry, suite
 from tuner.config import Config, Value
 from tuner.device import KNOWN, Device
 from tuner.errors import ConfigError, DeviceError, KernelError, UsageError
@@ -33,11 +33,16 @@ class Chosen:
 
 
 def find_kernel(name: str) -> KernelSpec:
-    """The registered kernel of a name, or of "op/name".
+    """The registered kernel of a name or of "op/name", or the one under `tuner.tuned` of a reference "module:name".
 
     Raises:
         UsageError: none has it, or several ops have one of it.
     """
+    if ":" in name:
+        spec = registry.spec_in(reference.load(name))
+        if spec is None:
+            raise UsageError(f"{name} is no kernel under tuner.tuned: put @tuner.tuned(...) above its @triton.jit")
+        return spec
     specs = registry.specs()
     found = [spec for (op, kernel), spec in sorted(specs.items()) if name in (kernel, f"{op}/{kernel}")]
     if len(found) == 1:
@@ -48,12 +53,16 @@ def find_kernel(name: str) -> KernelSpec:
     raise UsageError(f"unknown kernel {name!r}: known are {known or 'none'}")
 
 
-def read_problem(text: str, op: str) -> Problem:
-    """A problem of an op, from "M=4096,N=4096,K=1024,dtype=bf16,layout=nt" and whatever else a suite's columns name.
+def read_problem(text: str, spec: KernelSpec) -> Problem:
+    """A problem of a kernel, from "M=4096,N=4096,K=1024,dtype=bf16,layout=nt" and whatever else a suite's columns name.
+
+    A kernel under `tuner.tuned` has names of its own: those of its key.
 
     Raises:
         UsageError: a name that no column has, one that is there twice, a value that cannot be, a size that is missing.
     """
+    if spec.read is not None:
+        return spec.read(dict(_pairs(text, "--problem", "M=4096,N=1024")))
     known = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS[1:])
     cells: dict[str, str] = {}
     for name, value in _pairs(text, "--problem", "M=4096,N=4096,K=1024,dtype=bf16"):
@@ -65,7 +74,7 @@ def read_problem(text: str, op: str) -> Problem:
         cells[column] = value
     if missing := [name.upper() for name in ("m", "n", "k") if name not in cells]:
         raise UsageError(f"--problem: missing {', '.join(missing)}: expected for instance M=4096,N=4096,K=1024")
-    return suite.problem_of({**cells, "op": op})
+    return suite.problem_of({**cells, "op": spec.op})
 
 
 def find_target(text: str | None) -> Device:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import device as devices
+from tuner import keyed, registry
 from tuner.device import Device
 from tuner.problem import Problem
 from tuner.runtime import rules, sources, tally
@@ -120,6 +121,9 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
 def command(problem: Problem) -> str:
     """What to type to have a problem tuned."""
     p = problem
+    if p.is_keyed:
+        origin = next((spec.origin for spec in registry.of(p.op).values() if spec.origin), p.op)
+        return f"tuner run --kernel {origin} --problem {keyed.typed(p)}"
     if p.op != "matmul" and not dict(p.extras).keys() <= set(OTHER_OPS):
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
@@ -275,6 +279,13 @@ def _report(problem: Problem, device: Device, decision: Decision) -> None:
             "no tuned config for %s on %s%s: using the default formula's, %s. Performance may be below what tuning "
             "finds; to tune it: %s",
             *(problem, device.slug, refused, match.config, command(problem)),
+        )
+    elif match.rule == "near_key":
+        assert decision.row is not None
+        _log.warning(
+            "no tuned config for %s on %s%s: using that of %s, %s. Performance may be below what tuning finds; to tune "
+            "it: %s",
+            *(problem, device.slug, refused, decision.row.problem, match.config, command(problem)),
         )
     elif refused:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)

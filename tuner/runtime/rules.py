@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tuner import registry
+from tuner import keyed, registry
 from tuner.config import Config
 from tuner.device import Device
 from tuner.errors import KernelError
@@ -46,7 +46,8 @@ class Match:
         kernel: the kernel's name; `tuner.registry.find(problem.op, kernel)` is its spec.
         config: its meta-parameters.
         rule: "exact", "near_m" (tuned at an M within a factor of 2), "near_shape" (for another shape nearby),
-            "same_arch" (on another GPU of the architecture), or "default" (the kernel's formula).
+            "same_arch" (on another GPU of the architecture), "near_key" (of an op with a key of its own, for the
+            nearest), or "default" (the kernel's formula).
         source: where the row came from; "formula" for the default.
         grade: "exact" (measured under this Triton), "compatible" (under another), "none" for the default.
     """
@@ -124,6 +125,11 @@ def decide(
         for row in sorted(shelf.rows.get(problem, ()), key=grade, reverse=True):  # "exact" before "compatible"
             if weighing.usable("exact", shelf.source, row):
                 return weighing.decision("exact", shelf.source, row)
+    if problem.is_keyed:
+        for source, row in _by_key(problem, shelves):
+            if weighing.usable("near_key", source, row):
+                return weighing.decision("near_key", source, row)
+        return weighing.decision("default", "formula", None)
     borrowed: dict[str, Callable[[], Iterator[_Found]]] = {
         "near_m": lambda: _by_m(problem, device, shelves),
         "near_shape": lambda: _by_shape(problem, device, shelves),
@@ -238,6 +244,20 @@ class _Weighing:
         except BAD_VALUE:  # a row's value that no rule of its kernel asked for
             return None
         return estimate if 0 < estimate < math.inf else None
+
+
+def _by_key(problem: Problem, shelves: Iterable[Shelf]) -> Iterator[tuple[str, Row]]:
+    """Rows of the other keys of an op, from the nearest on, whatever the distance.
+
+    The formula, a list's first config, promises nothing that they could be weighed against.
+    """
+    if not all(spec.borrows for spec in registry.of(problem.op).values()):
+        return
+    known = ((keyed.distance(tuned, problem), tuned, shelf) for shelf in shelves for tuned in shelf.rows)
+    near = ((away, tuned, shelf) for away, tuned, shelf in known if away is not None and tuned != problem)
+    for _, tuned, shelf in sorted(near, key=lambda found: found[:2]):
+        for row in shelf.rows[tuned]:
+            yield shelf.source, row
 
 
 def _by_m(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Iterator[_Found]:

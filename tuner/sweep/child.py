@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tuner import registry
 from tuner.config import Config
 from tuner.errors import DeviceError, SweepError
 from tuner.records import State
@@ -47,6 +48,7 @@ class Child:
         self.beat_limit_s = beat_limit_s
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
+        self.connection.send(registry.references())  # before it starts: nobody else holds this end
         self._scratch = scratch_folder()
         self._log = Path(self._scratch.name) / "output"
         arguments = (theirs, gpu, str(self._log))

@@ -199,7 +199,7 @@ class CompilePool:
         pool = pebble.ProcessPool(
             max_workers=self.workers,
             initializer=_start_child,
-            initargs=(self.arch, self._scratch.name, list(sys.path)),
+            initargs=(self.arch, self._scratch.name, list(sys.path), registry.references()),
             context=multiprocessing.get_context("forkserver"),
         )
         pool.schedule(os.getpid)  # the children start with the first task
@@ -273,11 +273,12 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
         return Failed(State.COMPILE_ERROR, f"{type(e).__name__}: {first_line}"[:500])
 
 
-def _start_child(arch: str, log_folder: str, path: list[str]) -> None:
+def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:
     die_with_parent()
     sys.path[:] = path
     redirect_output(Path(log_folder) / f"{os.getpid()}.log")
     from tuner.sweep import target
 
     target.activate(arch)
+    registry.load(kernels)
     registry.specs()  # imports the kernels, before the first of them is asked for

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tuner import registry
 from tuner.config import Config
 from tuner.device import Device
+from tuner.errors import KernelError
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.records import KernelVersion, Outcome, State, Verdict
@@ -43,13 +44,16 @@ class Job:
             trials, seed, nearby: see `tuner.sweep.search.Field`.
 
         Raises:
-            KernelError: no kernel serves the problem on this device.
+            KernelError: no kernel serves the problem on this device, or it cannot be measured.
         """
         self.problem, self.device, self.strategy = problem, device, strategy
         self.specs: dict[str, KernelSpec] = {spec.name: spec for spec in registry.serving(problem, device)}
         self._versions = {
             name: KernelVersion(spec.op, name, spec.version, spec.source_hash()) for name, spec in self.specs.items()
         }
+        for spec in self.specs.values():
+            if (reason := spec.unmeasurable(problem)) is not None:
+                raise KernelError(reason)
         spaces = {name: spec.space(problem, device) for name, spec in self.specs.items()}
         default = registry.default_config(problem, device)
         self.default = spaces[default.kernel].canonicalize(default)

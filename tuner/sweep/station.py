@@ -12,8 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from tuner import registry
 from tuner.device import INTERPRETER, Device, Environment
-from tuner.errors import DeviceError
+from tuner.errors import TunerError
 from tuner.sweep.bench import GraphTimer, HostTimer, Timer
 from tuner.sweep.clocks import Clocks, driver_version, watch
 from tuner.sweep.messages import Hello, Refused
@@ -58,8 +59,9 @@ def attend(connection: Connection, gpu: int | None, log: str, clerk: Callable[[S
         os.environ["TRITON_INTERPRET"] = "1"
     with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:
         try:
-            station = _open(gpu, stack)
-        except DeviceError as e:
+            registry.load(connection.recv())
+            station = open_station(gpu, stack)
+        except TunerError as e:
             connection.send(Refused(str(e)))
             return
         working = clerk(station)
@@ -68,7 +70,8 @@ def attend(connection: Connection, gpu: int | None, log: str, clerk: Callable[[S
             pass
 
 
-def _open(gpu: int | None, stack: contextlib.ExitStack) -> Station:
+def open_station(gpu: int | None, stack: contextlib.ExitStack) -> Station:
+    """Open a GPU by its CUDA index, or the interpreter, while the stack holds; its stream is the current one."""
     if gpu is None:
         return Station(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(), Clocks())
     import torch

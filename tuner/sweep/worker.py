@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner import registry
 from tuner.config import Config
+from tuner.errors import TunerError
 from tuner.sweep.child import Child
 from tuner.sweep.messages import (
     Beat,
@@ -109,6 +110,8 @@ class _Bench:
             self.measurement = Measurement(spec, request.problem, at.timer, at.clocks, at.torch_device)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
             return _too_large(e)
+        except TunerError as e:
+            return Refused(str(e))
         return Ready()
 
     def _play(self, request: PlayFinals, beat: Callable[[Config | None], None]) -> Reply:

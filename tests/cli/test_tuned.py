@@ -1,0 +1,182 @@
+"""A user's own kernel from the command line: tuned by `tuner run --kernel`, and what other commands make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+import tuner
+from tuner import cli, registry
+
+MODULE = """
+import sys
+import torch, triton, triton.language as tl
+import tuner
+
+@tuner.tuned(
+    name="scale_rows", version=3, key=["N"],
+    configs=[triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 256) for warps in (4, 8)],
+)
+@triton.jit
+def scale_rows(x_ptr, y_ptr, stride, N, factor, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    for start in range(0, N, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * stride + at, mask=at < N)
+        tl.store(y_ptr + row * stride + at, x * factor, mask=at < N)
+
+@scale_rows.make_inputs
+def inputs(problem):
+    x = torch.randn(4, problem["N"], dtype=problem.torch_dtype, device="cuda")
+    y = torch.empty_like(x)
+    return tuner.Arguments(grid=(4,), args=(x, y, x.stride(0), problem["N"], 2.0), outputs=["y_ptr"])
+
+@scale_rows.reference
+def expected(args):
+    return args["x_ptr"].double() * args["factor"]
+
+plain = triton.jit(scale_rows.base_fn)
+
+if __name__ == "__main__":
+    found = []
+    for size in (256, 200):
+        x = torch.randn(4, size)
+        y = torch.empty_like(x)
+        scale_rows[(4,)](x, y, size, size, 2.0)
+        assert torch.equal(y, 2 * x)
+        found.append(scale_rows.best_config.kwargs["BLOCK"])
+    print(found)
+"""
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A folder with the module, and a database in which two of its keys were tuned: one typed, one from a CSV file."""
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "mine.py").write_text(MODULE)
+    (folder / "sizes.csv").write_text("# ours\nN,dtype,note\n200,fp32,odd\n")
+    command = [sys.executable, "-m", "tuner", "run", "--kernel", "mine:scale_rows", "--device", "interpreter"]
+    problems = ["--problem", "N=256,dtype=fp32", "--suite", "sizes.csv", "--db", "tuner.db", "--json"]
+    done = subprocess.run([*command, *problems], cwd=folder, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    return folder, report
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tuned, no_tables):
+    """Run a command in that folder, in this process: exit code, stdout, stderr."""
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+    monkeypatch.setattr(registry, "_added", {})
+    registry.forget()
+    monkeypatch.chdir(tuned[0])
+    monkeypatch.syspath_prepend(tuned[0])
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exited:
+            cli.main(list(arguments))
+        return exited.value.code, *capsys.readouterr()
+
+    yield run
+    registry.forget()
+    sys.modules.pop("mine", None)
+
+
+def test_a_kernel_is_tuned_and_its_results_were_compared_with_its_reference(tuned):
+    problems = tuned[1]["problems"]
+    names = [(p["problem"]["op"], p["problem"]["extras"], p["problem"]["a_dtype"]) for p in problems]
+    assert names == [
+        ("scale_rows", {"N": 256}, "float32"),
+        ("scale_rows", {"N": 200, "stride.aligned": False}, "float32"),
+    ]
+    for problem in problems:
+        assert problem["states"] == {"COMPLETE": 4}
+        assert problem["winner"]["kernel"] == "scale_rows"
+        assert problem["winner"]["vs_default"] > 1
+        assert problem["winner"]["config"]["BLOCK"] == 256
+
+
+def test_another_process_launches_the_winners(tuned):
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "TUNER_DB": "tuner.db"}
+    command = [sys.executable, "-W", "error", "mine.py"]
+    done = subprocess.run(
+        command, cwd=tuned[0], env=environment, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[256, 256]\n", "")
+
+
+def test_winners_and_trials_are_shown_under_the_names_of_the_key(run):
+    code, out, _ = run("show", "winners", "--db", "tuner.db")
+    assert code == 0
+    assert "scale_rows N=256 float32 " in out
+    assert "scale_rows N=200 float32 unaligned(stride)" in out
+    assert len(run("show", "trials", "--db", "tuner.db", "--kernel", "scale_rows")[1].splitlines()) == 9
+
+
+def test_a_lookup_tells_by_which_key_and_a_nearest_key_is_told_too(run):
+    here = ("--kernel", "mine:scale_rows", "--device", "interpreter", "--db", "tuner.db")
+    code, out, _ = run("lookup", *here, "--problem", "N=256", "--dtype", "fp32")
+    assert (code, out.splitlines()[1]) == (0, "rule exact, grade exact, from tuner.db")
+    code, out, _ = run("lookup", *here, "--problem", "N=1024,dtype=fp32", "--explain")
+    assert code == 0
+    assert "rule: near_key (tuned for scale_rows N=256 float32), from tuner.db" in out
+    assert out.endswith("to tune it: tuner run --kernel mine:scale_rows --problem N=1024,dtype=float32\n")
+
+
+def test_a_table_of_it_is_exported_verified_compared_and_served(run, tuned):
+    assert run("export", "tables", "--db", "tuner.db", "--device", "interpreter")[0] == 0
+    table = "tables/scale_rows--interpreter.json"
+    code, out, _ = run("verify", table, "--kernel", "mine:scale_rows", "--strict")
+    assert code == 0, out
+    assert run("diff", table, "tuner.db")[0] == 0
+    assert run("merge", "copy.db", "tuner.db")[0] == 0
+    assert run("diff", table, "copy.db")[0] == 0
+    tuner.use(table)
+    problem = tuner.Problem.keyed("scale_rows", {"N": 256}, dtype="float32")
+    assert tuner.lookup(problem, tuner.device.INTERPRETER).rule == "exact"
+
+
+def test_a_table_of_a_kernel_that_is_not_there_is_told(run):
+    run("export", "alone", "--db", "tuner.db", "--device", "interpreter")
+    code, out, _ = run("verify", "alone/scale_rows--interpreter.json")
+    assert code == 1
+    assert "op 'scale_rows', 2 rows: no installed kernel serves it" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kernel", "mine:scale_rows"], "no problem given: name some with --suite demo, --suite FILE.csv"),
+        (["--problem", "N=8"], "--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel"),
+        (["--kernel", "mine:scale_rows", "--shape", "8x8x8"], "--shape is for GEMMs: name a problem of --kernel by"),
+        (["--kernel", "mine:plain", "--problem", "N=8"], "mine:plain is no kernel under tuner.tuned: put @tuner.tu"),
+        (["--kernel", "mine:absent", "--problem", "N=8"], "mine has no 'absent': expected the name of a kernel in it"),
+        (["--kernel", "absent", "--problem", "N=8"], "no installed kernel is called 'absent': expected my_pkg.my_mo"),
+        (["--kernel", "matmul", "--problem", "N=8"], "matmul has sizes M, N and K: name its problems by --shape or"),
+        (["--kernel", "mine:scale_rows", "--problem", "M=8"], "scale_rows has no key 'M': expected N, dtype"),
+        (["--kernel", "mine:scale_rows", "--suite", "demo"], "the suite 'demo' is of GEMMs: --kernel takes FILE.csv"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_and_exit_code_2(run, arguments, message):
+    code, out, err = run("run", "--device", "interpreter", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"tuner: {message}")
+    assert err.count("\n") == 1
+
+
+def test_a_suite_with_a_column_that_is_no_key_names_the_line(run, tuned):
+    (tuned[0] / "odd.csv").write_text("N,batch\n8,2\n")
+    code, _, err = run("run", "--kernel", "mine:scale_rows", "--suite", "odd.csv", "--device", "interpreter")
+    assert (code, err) == (1, "tuner: odd.csv line 2: scale_rows has no key 'batch': expected N, dtype\n")
+
+
+def test_what_a_compiler_makes_of_it_is_shown(run):
+    code, out, err = run("inspect", "mine:scale_rows", "--problem", "N=256", "--target", "cuda:90")
+    assert code == 0, err
+    assert "scale_rows N=256 float16" in out

@@ -1,0 +1,46 @@
+"""A kernel under `tuner.tuned` reaches the driver as the plain kernel with that config does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.config import Config
+from tuner.device import KNOWN, Environment
+from tuner.problem import Problem
+from tuner.runtime.table import Provenance, Row, Table
+
+
+@pytest.fixture(scope="module")
+def report(stub, tmp_path_factory):
+    made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
+    problem = Problem.keyed("scale", {"N": 1000, "stride.one": True}, dtype="float32")
+    row = Row(problem, Config("scale", BLOCK=128, num_stages=3, num_warps=4), 1, made, 10.0, 1.5, None, 1)
+    table = Table("scale", KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,))
+    return stub.run("tuned.py", str(table.write(tmp_path_factory.mktemp("tables"))))
+
+
+def test_grid_block_and_arguments_are_those_of_the_plain_kernel(report):
+    tuned, plain = report.launches[:6], report.launches[6:12]
+    assert [launch.grid for launch in tuned] == [(8, 1, 1)] * 4 + [(4, 1, 1), (8, 1, 1)]
+    assert tuned == plain
+
+
+def test_a_key_is_looked_up_once(report):
+    assert report.printed["looked"] == [
+        "scale N=1000 float32 one(stride)",
+        "scale N=1000 float32 unaligned(x) one(stride)",
+        "scale N=1000 float32 unaligned(stride)",
+        "scale N=500 float32 one(stride)",
+        "summed float32",
+    ]
+
+
+def test_the_plain_kernel_finds_every_binary_compiled(report):
+    assert report.printed["compiled"] == 3  # a stride of 1 or not, an address of 16 bytes or not
+
+
+def test_an_untuned_kernel_launches_by_the_first_config_that_the_device_takes(report):
+    assert report.printed["warps"] == 1
+    assert [launch.block for launch in report.launches[12:]] == [(32, 1, 1)]
+    assert "summed cannot be launched by BLOCK: 256, num_warps: 8" in report.stderr
+    assert "out of resource: shared memory" in report.stderr

@@ -1,0 +1,359 @@
+"""What `tuner.tuned` is given: keys as problems, configs that can be kept, inputs held to what was asked, errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import tuner
+from tuner import keyed, reference, registry
+from tuner.config import Config
+from tuner.decorator import judging
+from tuner.decorator.choices import Choices
+from tuner.device import KNOWN
+from tuner.errors import ConfigError, KernelError, TunerError, UsageError
+from tuner.problem import Problem
+
+H200 = KNOWN["sm_90"]
+CONFIGS = [triton.Config({"BLOCK": block}) for block in (64, 128)]
+
+
+@triton.jit
+def add(x_ptr, y_ptr, out_ptr, x_stride, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at * x_stride, mask=at < N) + tl.load(y_ptr + at, mask=at < N), mask=at < N)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.setattr(registry, "_added", {})
+    registry.forget()
+    yield
+    registry.forget()
+
+
+def inputs(problem):
+    x, y = (torch.randn(problem["N"], dtype=problem.torch_dtype, device="cuda") for _ in range(2))
+    out = torch.empty_like(x).cuda()
+    return tuner.Arguments(grid=(1,), args=(x, y, out, x.stride(0), problem["N"]), outputs=["out_ptr"])
+
+
+def decorated(**options):
+    return tuner.tuned(**{"configs": CONFIGS, "key": ["N"], "name": "add", "make_inputs": inputs, **options})(add)
+
+
+def test_a_key_of_any_names_is_a_problem_that_prints_pickles_and_comes_back_from_json():
+    extras = {"M": 4096, "N": 1024, "Mean.dtype": "float32", "Rstd.dtype": "float32", "X.aligned": False}
+    problem = Problem.keyed("layer_norm", extras, dtype="fp16")
+    assert str(problem) == "layer_norm M=4096 N=1024 float16 float32(Mean,Rstd) unaligned(X)"
+    assert (problem["N"], problem.torch_dtype, problem.aligned, problem.flops) == (1024, torch.float16, False, 0)
+    assert Problem.from_fields(problem.fields()) == pickle.loads(pickle.dumps(problem)) == problem
+    assert str(Problem.keyed("layer_norm", {"M": 4096, "N": 1024})) == "layer_norm M=4096 N=1024 float16"
+
+
+def test_what_is_printed_to_type_is_read_back():
+    problem = Problem.keyed(
+        "add", {"N": 8, "CAUSAL": True, "KIND": "silu", "eps": 1e-5, "X.aligned": False}, dtype="bf16"
+    )
+    cells = keyed.cells(keyed.typed(problem))
+    dtype = cells.pop("dtype")
+    assert Problem.keyed("add", {name: keyed.value(cell) for name, cell in cells.items()}, dtype=dtype) == problem
+
+
+@pytest.mark.parametrize(
+    ("op", "extras", "message"),
+    [
+        ("matmul", {}, "'matmul' is an op of tuner.kernels: choose another name, my_matmul for instance"),
+        ("a.b", {}, "'a.b' is no name of an op: expected letters, digits, '_', and single '-' between"),
+        ("add", {"N": None}, "add: N must be a number, a truth value or a word, got None"),
+        ("add", {"N.size": 3}, "add: 'N.size' is no name of a key: expected N, or an argument's fact such as X.dtype"),
+    ],
+)
+def test_a_key_that_cannot_be_is_one_clear_line(op, extras, message):
+    with pytest.raises(TunerError, match=f"^{re.escape(message)}$"):
+        Problem.keyed(op, extras)
+
+
+def test_sizes_and_layouts_of_gemms_are_as_before():
+    with pytest.raises(KeyError):
+        tuner.Problem(16, 16, 16)["N"]
+    with pytest.raises(TunerError, match="has keys of its own: expected M, N and K of 1"):
+        tuner.Problem(16, 16, 16, op="add", layout=keyed.LAYOUT)
+    assert not tuner.Problem(16, 16, 16).is_keyed
+
+
+def test_neighbours_differ_in_numbers_not_in_words_dtypes_or_truth_values():
+    def at(**extras):
+        return Problem.keyed("add", {"N": 1023, "CAUSAL": True, **extras})
+
+    assert keyed.distance(at(), at(N=2047)) == pytest.approx(1.0)
+    assert keyed.distance(at(), at(**{"X.aligned": False})) == 1.0
+    assert keyed.distance(at(), at(CAUSAL=False)) is None
+    assert keyed.distance(at(), at(KIND="silu")) is None
+    assert keyed.distance(at(), Problem.keyed("add", {"N": 1023, "CAUSAL": True}, dtype="bf16")) is None
+
+
+def test_a_calls_problem_has_dtypes_alignments_and_strides_and_no_size_that_the_key_does_not_name():
+    signature = decorated(key=[]).signature
+    x = torch.zeros(100, dtype=torch.float16)
+    call = {"x_ptr": x[1:], "y_ptr": x, "out_ptr": torch.zeros(4), "N": 17, "x_stride": 3}
+    assert str(signature.problem(call)) == "add float16 float32(out_ptr) unaligned(x_ptr,x_stride)"
+    assert (
+        str(signature.problem({**call, "x_stride": 1})) == "add float16 float32(out_ptr) unaligned(x_ptr) one(x_stride)"
+    )
+
+
+def test_configs_are_kept_as_they_are_and_found_again():
+    listed = [
+        triton.Config({"BLOCK": 64}, num_warps=8, num_stages=2),
+        triton.Config(
+            {"BLOCK": 64, "DTYPE": tl.float16, "EPS": 0.5, "ACT": add, "NONE": None}, num_ctas=2, maxnreg=128
+        ),
+    ]
+    choices = Choices("add", listed)
+    plain = Config("add", BLOCK=64, num_stages=2, num_warps=8)
+    assert choices.of(listed[0]) == plain
+    assert choices.find(plain) is listed[0]
+    other = dict(choices.of(listed[1]))
+    assert (other["DTYPE"], other["EPS"], other["NONE"], other["num_ctas"], other["maxnreg"]) == (
+        "fp16",
+        "0.5",
+        "None",
+        2,
+        128,
+    )
+    assert choices.find(Config("add", **other)) is listed[1]
+    assert choices.find(Config("add", BLOCK=32, num_warps=2)).num_warps == 2
+
+
+def test_a_space_is_every_combination_of_its_values():
+    choices = Choices("add", {"BLOCK": (64, 128), "num_warps": (4, 8)})
+    assert [(c.kwargs["BLOCK"], c.num_warps) for c in choices.listed] == [(64, 4), (64, 8), (128, 4), (128, 8)]
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ([{"BLOCK": 64}], "add: {'BLOCK': 64} is no config: expected a triton.Config"),
+        (
+            [triton.Config({"BLOCK": {1}})],
+            "add: BLOCK of a config is {1}: expected a number, a truth value",
+        ),
+        ({"BLOCK": 64}, "add: the space gives BLOCK as 64: expected its values, (64,)"),
+        ([triton.Config({}, pre_hook=hook) for hook in (print, repr)], "two configs differ in nothing that is kept"),
+    ],
+)
+def test_configs_that_cannot_be_kept_are_one_clear_line(configs, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Choices("add", configs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"key": ["n"]},
+            "add: key names 'n', which is no argument of the kernel: it has x_ptr, y_ptr,",
+        ),
+        (
+            {"reset_to_zero": ["out"]},
+            "add: reset_to_zero names 'out', which is no argument of the kernel: it",
+        ),
+        ({"key": "N"}, "key, reset_to_zero and restore_value are lists of names: expected ['N'], not 'N'"),
+        ({"version": "2"}, "version must be a whole number from 1 on, got '2'"),
+        (
+            {"prune_configs_by": {"early": None}},
+            "prune_configs_by has no 'early': expected early_config_prune, perf_model, top_k",
+        ),
+        ({"name": "my add"}, "'my add' is no name of an op: expected letters, digits, '_', and single '-' between"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_one_clear_line(options, message):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
+        decorated(**options)
+
+
+def test_a_function_without_jit_is_refused():
+    with pytest.raises(UsageError, match=r"put it below$"):
+        tuner.tuned(CONFIGS, [], name="python")(lambda x: x)
+    with pytest.raises(UsageError, match=r"found 7: put @triton.jit below it$"):
+        tuner.tuned(CONFIGS, [], name="number")(7)
+
+
+def test_two_kernels_of_one_name_are_refused_and_a_module_loaded_again_is_not():
+    decorated()
+    decorated()
+    with pytest.raises(KernelError, match=r"are both called 'add': give one another name=$"):
+        tuner.tuned(CONFIGS, [], name="add")(triton.jit(other.fn))
+
+
+@triton.jit
+def other(x_ptr):
+    tl.store(x_ptr, 1)
+
+
+def test_inputs_are_made_without_memory_on_no_gpu_whatever_device_they_name():
+    kernel = decorated()
+    problem = kernel.spec.read({"N": "1000000000", "dtype": "bf16"})
+    assert str(problem) == "add N=1000000000 bfloat16 one(x_stride)"
+    made = kernel.spec.make_inputs(kernel.spec.read({"N": "64"}), "cpu", 3)
+    assert [made.named[name].device.type for name in ("x_ptr", "out_ptr")] == ["cpu", "cpu"]
+    again = kernel.spec.make_inputs(kernel.spec.read({"N": "64"}), "cpu", 3)
+    assert torch.equal(made.named["x_ptr"], again.named["x_ptr"])
+
+
+def looking(problem):
+    made = inputs(problem)
+    assert made.args[0].sum().item() != 0
+    return made
+
+
+def test_inputs_that_look_at_values_are_made_on_the_cpu():
+    assert str(decorated(make_inputs=looking).spec.read({"N": "64"})) == "add N=64 float16 one(x_stride)"
+
+
+def writing(*outputs):
+    return lambda problem: dataclasses.replace(inputs(problem), outputs=outputs)
+
+
+def always(**extras):
+    return lambda problem: inputs(Problem.keyed("add", extras))
+
+
+@pytest.mark.parametrize(
+    ("make", "cells", "message"),
+    [
+        (None, "N=8", "add has no make_inputs, so nothing is known to measure it on: give one, @add.mak"),
+        (lambda problem: 7, "N=8", "make_inputs of add returned a int: expected tuner.Arguments"),
+        (
+            lambda problem: problem["M"],
+            "N=8",
+            "make_inputs of add failed for add N=8 float16: KeyError: ",
+        ),
+        (inputs, "N=8,dtype=int64", "make_inputs of add failed for add N=8 int64: NotImplementedError"),
+        (
+            lambda p: dataclasses.replace(inputs(p), outputs=()),
+            "N=8",
+            "make_inputs of add names no outputs, and nothing wins",
+        ),
+        (
+            lambda p: dataclasses.replace(inputs(p), outputs=["N"]),
+            "N=8",
+            "make_inputs of add: output 'N' is no tensor of the call",
+        ),
+        (
+            lambda p: inputs(Problem.keyed("add", {"N": 9})),
+            "N=8",
+            "make_inputs of add made add N=9 float16 one(x_stride) for add N=8",
+        ),
+        (
+            lambda p: inputs(Problem.keyed("add", {"N": 8})),
+            "N=8,dtype=bf16",
+            "dtype is float16, expected bfloat16: heed it there",
+        ),
+        (
+            inputs,
+            "N=8,x_ptr.aligned=false",
+            "x_ptr.aligned is not there, expected False: heed it there, or leave it out",
+        ),
+    ],
+)
+def test_inputs_that_cannot_be_are_one_clear_line(make, cells, message):
+    kernel = decorated(make_inputs=make)
+    if make is None:
+        assert message in kernel.spec.unmeasurable(kernel.spec.read(keyed.cells(cells)))
+        return
+    with pytest.raises(KernelError, match=re.escape(message)) as raised:
+        kernel.spec.read(keyed.cells(cells))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("N", "not a problem: 'N': expected NAME=VALUE pairs, for instance M=4096,N=1024"),
+        ("N=8,N=9", "not a problem: 'N=8,N=9': N is there twice"),
+        ("M=8", "add has no key 'M': expected N, dtype"),
+    ],
+)
+def test_a_problem_that_was_mistyped_is_one_clear_line(text, message):
+    with pytest.raises(TunerError, match=f"^{re.escape(message)}$"):
+        decorated().spec.read(keyed.cells(text))
+
+
+def test_a_space_offers_the_list_and_refuses_what_is_not_in_it():
+    spec = decorated().spec
+    problem = spec.read({"N": "64"})
+    space = spec.space(problem, H200)
+    listed = [Config("add", BLOCK=block, num_stages=3, num_warps=4) for block in (64, 128)]
+    assert space.configs() == sorted(listed)
+    assert spec.default_config(problem, H200) == listed[0]
+    assert space.odd_parameters(listed[0]) == set()
+    reason = space.rejection(listed[0].replace(BLOCK=32), fatal_only=True)
+    assert reason == "configs: its configs have changed since: it is none of them"
+    assert spec.supports(Problem(1, 1, 1), H200) == "a problem of it is tuner.Problem.keyed('add', ...)"
+    assert spec.supports(Problem.keyed("add", {"M": 3}), H200) == "its key has no M: it is N"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "off", "right"),
+    [
+        (torch.float16, 2.0**-8, True),
+        (torch.float16, 2.0**-5, False),
+        (torch.bfloat16, 2.0**-5, True),
+        (torch.float32, 2.0**-8, True),
+        (torch.float32, 2.0**-5, False),
+        (torch.int32, 0.0, True),
+        (torch.int32, 1.0, False),
+    ],
+)
+def test_an_output_is_right_within_some_roundings_of_its_size_and_whole_numbers_exactly(dtype, off, right):
+    expected = torch.linspace(-100, 100, 201).to(dtype)
+    output = expected.clone()
+    output[7] += torch.tensor(off * 100).to(dtype)
+    assert (judging.share(output, expected) <= 1) is right
+
+
+def test_an_element_that_nobody_wrote_is_wrong_and_one_that_is_nan_in_both_is_not():
+    for dtype in (torch.float16, torch.float8_e5m2, torch.int8, torch.uint8, torch.bool):
+        output = torch.zeros(4).to(dtype)
+        judging.poison(output)
+        assert judging.share(output, torch.zeros(4).to(dtype)) > 1
+    nan = torch.full((4,), torch.nan)
+    assert judging.share(nan, nan) == 0
+    assert judging.share(torch.zeros(4), torch.zeros(4) + 1, tolerance=3) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("add", "'add' is no reference: expected package.module:name or path/of/file.py:name"),
+        ("no_such_package.module:add", "there is no module 'no_such_package.module': run from its folder"),
+        ("json:kernel", "json has no 'kernel': expected the name of a kernel in it"),
+        ("absent.py:add", "there is no file "),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_one_clear_line(text, message):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
+        reference.load(text)
+
+
+def test_a_kernel_that_a_child_cannot_import_is_said_when_it_is_asked_for():
+    registry.load(["no_such_package:kernel"])
+    with pytest.raises(KernelError, match="no_such_package:kernel did not load: UsageError: there is no module"):
+        registry.serving(Problem.keyed("lost", {}), H200)
+    registry._lost.clear()
+
+
+def test_a_package_registers_a_decorated_kernel_by_its_entry_point(install, installed):
+    kernel = decorated()
+    registry._added.clear()
+    install(installed("add.add", lambda: triton.heuristics({"x_stride": lambda args: 1})(kernel)))
+    assert registry.find("add", "add") is kernel.spec
+    assert kernel.maker.heuristics[0].keys() == {"x_stride"}

@@ -1,0 +1,1 @@
+"""`tuner.tuned`: any Triton kernel, under the decorator that takes what `triton.autotune` takes."""

@@ -1,0 +1,66 @@
+"""References to objects of modules: "package.module:name", or "path/of/a/file.py:name" for one that no package has."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tuner.errors import UsageError
+
+
+def load(reference: str) -> Any:
+    """Import what a reference names.
+
+    A file is imported once, under its own name where that is free, without running what stands under
+    `if __name__ == "__main__":`.
+
+    Raises:
+        UsageError: it is no reference, or there is no such module or name. What a module raises itself comes through.
+    """
+    where, mark, name = reference.rpartition(":")
+    if not (mark and where and name):
+        raise UsageError(f"{reference!r} is no reference: expected package.module:name or path/of/file.py:name")
+    module = _file(where) if where.endswith(".py") else _module(where)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"{where} has no {name!r}: expected the name of a kernel in it")
+        found = getattr(found, part)
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: a console script's path is its own folder
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        if e.name is None or not (name == e.name or name.startswith(f"{e.name}.")):
+            raise
+        raise UsageError(f"there is no module {name!r}: run from its folder, or install its package") from e
+
+
+def _file(where: str) -> ModuleType:
+    path = Path(where).resolve()
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(path) and module.__name__ != "__main__":
+            return module
+    if not path.exists():
+        raise UsageError(f"there is no file {path}")
+    name = path.stem if path.stem not in sys.modules and path.stem.isidentifier() else f"_tuned_{abs(hash(path))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as `python file.py` does: what lies beside it is imported by it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
