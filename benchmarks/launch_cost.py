@@ -1,4 +1,4 @@
-"""What a call costs the host: a small matmul by every path in one process; first calls and imports in fresh ones.
+"""What a call costs the host: small calls by every path in one process; first calls and imports in fresh ones.
 
     python benchmarks/launch_cost.py --out RESULT.json
 
@@ -23,62 +23,104 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import record
 
 SHAPE = (256, 256, 256)
+BATCH = 4
 FIRST = (4096, 2048, 1024)
 BURST = 100
 """Calls at a time: the GPU's queue takes about a thousand."""
 
 
-def paths(device: str) -> dict[str, Callable[[], object]]:
-    """Every way to one product of float16 matrices, B stored [N, K]."""
-    import torch
-    from triton.runtime.driver import driver
+Call = Callable[[], object]
 
-    import tuner
-    from tuner.kernels import calling, matmul, planned
-    from tuner.runtime import launch as launches
-    from tuner.runtime.lookup import desk
+
+def paths(device: str) -> dict[str, Call]:
+    """Every way to products of float16 matrices, B stored [N, K], and the parts of ours."""
+    import torch
+
+    from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
 
     m, n, k = SHAPE
     a = torch.randn(m, k, device=device).half()
     b = torch.randn(n, k, device=device).half().t()
     out = torch.empty(m, n, device=device, dtype=torch.float16)
-    planned.PLANS.by_key.clear()
-    seen: list[launches.Recording] = []
-    remember = planned.remember
+    many_a, many_b = a.expand(BATCH, m, k).contiguous(), b.t().expand(BATCH, n, k).contiguous().mT
+    many_out = torch.empty(BATCH, m, n, device=device, dtype=torch.float16)
+    ends = torch.arange(1, BATCH + 1, device=device, dtype=torch.int32) * (m // BATCH)
+    flat = a.flatten()
+    return {
+        "torch.empty": lambda: torch.empty((m, n), dtype=torch.float16, device=a.device),
+        "torch.matmul": lambda: torch.matmul(a, b),
+        "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
+        "torch.bmm": lambda: torch.bmm(many_a, many_b),
+        "torch.bmm(out=)": lambda: torch.bmm(many_a, many_b, out=many_out),
+        "torch.softmax": lambda: torch.softmax(a, -1),
+        "torch.add": lambda: torch.add(flat, flat),
+        "tuner matmul": lambda: matmul(a, b),
+        "tuner matmul(out=)": lambda: matmul(a, b, out=out),
+        "tuner bmm": lambda: bmm(many_a, many_b),
+        "tuner bmm(out=)": lambda: bmm(many_a, many_b, out=many_out),
+        "tuner grouped_mm": lambda: grouped_mm(a, many_b, ends),
+        "tuner softmax": lambda: softmax(a),
+        "tuner vector_add": lambda: vector_add(flat, flat),
+        **parts(a, b, out),
+    }
 
-    def watched(key: object, recording: launches.Recording, *rest: object) -> None:
-        seen.append(recording)
-        remember(key, recording, *rest)
 
-    planned.remember = watched
-    matmul(a, b)
-    matmul(a, b, out=out)
-    planned.remember = remember
-    launch, kernel = seen[0].launches[-1]
+def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
+    """What a call of `tuner.kernels.matmul` is made of, and what Triton asks for the same launch."""
+    from triton.runtime.driver import driver
+
+    import tuner
+    from tuner.kernels import calling, planned
+    from tuner.runtime.launch import make_plan
+
+    seen = recorded(a, b, out)
+    launch, kernel = seen.launches[-1]
     function, grid, constants = launch.function, launch.grid, launch.constants
     arguments, options = launch.arguments, launch.options
     names = [parameter.name for parameter in function.params[len(arguments) :]]
     given = (*arguments, *(constants[name] for name in names))
     x, y, z = (*grid, 1, 1)[:3]
-    stream = driver.active.get_current_stream(a.device.index or 0)
+    index = a.device.index or 0
+    stream = driver.active.get_current_stream(index)
     run, handle, packed = kernel.run, kernel.function, kernel.packed_metadata
+    addresses = [each.data_ptr() for each in (out, a, b)]
+    plan = make_plan(seen, addresses, index)
+    assert plan is not None
+    matches, allocate = planned._matches((a, b), None), planned._allocator(out)
     model = calling._device(a.device.index)
     problem = tuner.Problem(*SHAPE, dtype="float16", layout="nt")
-    assert desk() is not None
     return {
-        "torch.empty": lambda: torch.empty((m, n), dtype=torch.float16, device=a.device),
-        "torch.matmul": lambda: torch.matmul(a, b),
-        "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
-        "tuner matmul": lambda: matmul(a, b),
-        "tuner matmul(out=)": lambda: matmul(a, b, out=out),
+        "part: memory of the result": allocate,
+        "part: torch's guard of two tensors": lambda: matches(a, b),
+        "part: a plan's launch": lambda: plan.steps[0](stream, *addresses),
         "kernel[grid]": lambda: function[grid](*arguments, **constants, **options),
         "CompiledKernel.run": lambda: run(x, y, z, stream, handle, packed, None, None, None, *given),
         "tuner.lookup": lambda: tuner.lookup(problem, model),
     }
+
+
+def recorded(a: Any, b: Any, out: Any) -> Any:
+    """What a first call launches."""
+    from tuner.kernels import matmul
+    from tuner.kernels.matmul import CALLS
+
+    seen: list[Any] = []
+    remember = CALLS.remember
+
+    def watched(tensors: Any, options: Any, recording: Any, *rest: Any, **more: Any) -> None:
+        seen.append(recording)
+        remember(tensors, options, recording, *rest, **more)
+
+    CALLS.plans.by_key.clear()
+    CALLS.remember = watched  # type: ignore[method-assign]
+    matmul(a, b, out=out)
+    del CALLS.remember
+    return seen[0]
 
 
 def host_us(device: str, rounds: int, synchronize: Callable[[], None]) -> dict[str, dict[str, float]]:
@@ -93,7 +135,7 @@ def host_us(device: str, rounds: int, synchronize: Callable[[], None]) -> dict[s
     return {name: summary(found) for name, found in times.items()}
 
 
-def burst(call: Callable[[], object], synchronize: Callable[[], None]) -> float:
+def burst(call: Call, synchronize: Callable[[], None]) -> float:
     start = time.perf_counter_ns()
     for _ in range(BURST):
         call()
@@ -210,7 +252,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--processes", type=int, default=5, help="fresh processes of each kind; 0 leaves them out")
+    parser.add_argument("--processes", type=int, default=3, help="fresh processes of each kind; 0 leaves them out")
     args = parser.parse_args()
     import torch
 

@@ -1,4 +1,4 @@
-"""The op `bmm`: checks, the lookup of a config, one launch."""
+"""The op `bmm`: a call seen before runs its plan; any other is checked, looked up and launched."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from tuner.kernels.arguments import (
 from tuner.kernels.batched_operands import is_aligned, placement
 from tuner.kernels.calling import epilogue_of, fill_without_products, launch
 from tuner.kernels.operands import Operands
+from tuner.kernels.planned import Calls
 from tuner.problem import Problem
+from tuner.runtime.lookup import desk
+
+CALLS = Calls()
 
 
 def bmm(
@@ -58,6 +62,19 @@ def bmm(
             that ask for a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
+    options = (activation, out_dtype, None if precision == "default" else precision)
+    alone = out is None and bias is None
+    found = CALLS.of_two(a, b, options) if alone else CALLS.of((out, a, b, bias), options)
+    return _served((out, a, b, bias), options) if found is None else found
+
+
+_Tensors = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]
+_Options = tuple[str | None, torch.dtype | str | None, str | None]
+
+
+def _served(given: _Tensors, options: _Options) -> torch.Tensor:
+    """A call whose every argument is looked at; its plan is kept."""
+    (out, a, b, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, bias=bias, out=out)
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
     a, b = a.resolve_neg(), b.resolve_neg()
@@ -68,7 +85,7 @@ def bmm(
         check_bias(bias, a, b)
     shape = (a.shape[0], a.shape[1], b.shape[2])
     dtype = out_dtype_of(a, out, out_dtype)
-    precision, activation = precision_of(a, precision), activation_of(activation)
+    settled, activation = precision_of(a, precision), activation_of(activation)
     check_epilogue(dtype, bias, activation)
     if out is None:
         out = torch.empty(shape, dtype=dtype, device=a.device)
@@ -81,8 +98,11 @@ def bmm(
         fill_without_products(out, bias, activation)
         return out
     epilogue = epilogue_of(has_bias=bias is not None, activation=activation)
-    problem = _problem(_key(a), _key(b), _key(out), epilogue, precision)
-    launch(Operands(a, b, out, bias, problem, out), problem, a.device)
+    problem = _problem(_key(a), _key(b), _key(out), epilogue, settled)
+    sources = desk()
+    seen = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
+    by_torch = settled if a.dtype == torch.float32 and precision is None else None
+    CALLS.remember(given, options, seen, out, sources, precision=by_torch)
     return out
 
 

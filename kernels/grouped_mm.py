@@ -1,8 +1,9 @@
-"""The op `grouped_mm`: checks, the lookup of a config, one launch for products of different sizes."""
+"""The op `grouped_mm`: products of different sizes in one launch; a call seen before runs its plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -24,7 +25,12 @@ from tuner.kernels.calling import epilogue_of, launch
 from tuner.kernels.grouped_listed import listed_mm
 from tuner.kernels.grouped_operands import GroupedOperands
 from tuner.kernels.operands import is_aligned, placement
+from tuner.kernels.planned import Calls
 from tuner.problem import Problem
+from tuner.runtime.lookup import desk
+
+CALLS = Calls()
+"""Of rows in groups; lists of matrices are looked at each time."""
 
 
 def grouped_mm(
@@ -68,6 +74,17 @@ def grouped_mm(
         if bias is not None:
             raise InputError("bias is given and a is a list: expected none; add it to the results, or use offs=")
         return listed_mm(a, b, activation=activation, out=out, out_dtype=out_dtype, precision=precision)
+    options = (activation, out_dtype, None if precision == "default" else precision)
+    found = CALLS.of((out, a, b, offs, bias), options)
+    return _served((out, a, b, offs, bias), options) if found is None else found
+
+
+_Options = tuple[str | None, torch.dtype | str | None, str | None]
+
+
+def _served(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
+    """A call with `offs` whose every argument is looked at; its plan is kept."""
+    (out, a, b, offs, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, offs=offs, bias=bias, out=out)
     assert isinstance(a, torch.Tensor)
     assert isinstance(b, torch.Tensor)
@@ -80,7 +97,7 @@ def grouped_mm(
     if bias is not None:
         _check_bias(bias, a, b)
     dtype = out_dtype_of(a, out, out_dtype)
-    precision, activation = precision_of(a, precision), activation_of(activation)
+    settled, activation = precision_of(a, precision), activation_of(activation)
     check_epilogue(dtype, bias, activation)
     if out is None:
         out = torch.empty(a.shape[0], b.shape[2], dtype=dtype, device=a.device)
@@ -88,8 +105,11 @@ def grouped_mm(
         check_out(out, (a.shape[0], b.shape[2]), (a, b, bias, offs))
     check_gradients(a, b, bias, out)
     if out.numel() and b.shape[0]:
-        problem = _problem(a, b, out, epilogue_of(has_bias=bias is not None, activation=activation), precision)
-        launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
+        problem = _problem(a, b, out, epilogue_of(has_bias=bias is not None, activation=activation), settled)
+        sources = desk()
+        seen = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
+        by_torch = settled if a.dtype == torch.float32 and precision is None else None
+        CALLS.remember(given, options, seen, out, sources, precision=by_torch)
     return out
 
 

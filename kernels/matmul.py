@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner import dtype as dtypes
-from tuner.kernels import gradients, planned, registered
+from tuner.kernels import gradients, registered
 from tuner.kernels.arguments import (
     activation_of,
     check_epilogue,
@@ -22,17 +22,15 @@ from tuner.kernels.arguments import (
 )
 from tuner.kernels.calling import epilogue_of, fill_without_products, launch
 from tuner.kernels.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
-from tuner.kernels.planned import hooked, mark
-from tuner.kernels.precision import torch_precision
+from tuner.kernels.planned import Calls
 from tuner.problem import Problem
 from tuner.runtime.launch import Recording
 from tuner.runtime.lookup import desk
 
-_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-_FLOAT32 = torch.float32
-_TORCHS = (None, "default")
-"""Precisions that mean torch's own setting."""
-_ready = planned.PLANS.by_key
+_is_compiling = torch.compiler.is_compiling
+_Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
+"""activation, out_dtype, precision and fast_accum as `matmul` takes them; torch's own precision is None."""
+CALLS = Calls()
 _problems: dict[tuple[Any, ...], Problem] = {}
 _MOST_PROBLEMS = 8192
 """Above this the memo starts anew: a process that sees so many shapes must not grow for ever."""
@@ -41,9 +39,9 @@ _MOST_PROBLEMS = 8192
 class _Tensors(NamedTuple):
     """A call's tensors."""
 
+    out: torch.Tensor | None
     a: torch.Tensor
     b: torch.Tensor
-    out: torch.Tensor | None
     bias: torch.Tensor | None
     scale_a: torch.Tensor | None
     scale_b: torch.Tensor | None
@@ -103,72 +101,25 @@ def matmul(
             that ask for a gradient which there is not: with `out`, scales, or 8 bits.
         KernelError: no installed kernel serves the problem on this device.
     """
+    options = (activation, out_dtype, None if precision == "default" else precision, fast_accum)
+    if out is None and bias is None and scale_a is None and scale_b is None:
+        result = CALLS.of_two(a, b, options)
+    else:
+        result = CALLS.of((out, a, b, bias, scale_a, scale_b), options)
+    if result is not None:
+        return result
     if _is_compiling():
-        options = (activation, out_dtype, precision, fast_accum)
         return registered.matmul(a, b, out, bias, scale_a, scale_b, *options)
-    # What follows is all that a call seen before costs beside its launch: so it stands in a line.
-    simple = out is None and bias is None and scale_a is None and scale_b is None
-    try:
-        a_at, b_at, dtype = a.data_ptr(), b.data_ptr(), a.dtype
-        key: Any = (
-            a.__class__,
-            a.shape,
-            a.stride(),
-            dtype,
-            a_at & 15,
-            a.get_device(),
-            b.__class__,
-            b.shape,
-            b.stride(),
-            b.dtype,
-            b_at & 15,
-            b.get_device(),
-            a_at == b_at,
-            activation,
-            out_dtype,
-            fast_accum,
-            torch_precision() if dtype is _FLOAT32 and precision in _TORCHS else precision,
-        )
-        if simple:
-            ready = _ready.get(key)
-            differentiable = a.requires_grad or b.requires_grad
-        else:
-            one_scale = scale_a is not None and scale_a.data_ptr() == scale_b.data_ptr()
-            key = (key, mark(out), mark(bias), mark(scale_a), mark(scale_b), one_scale)
-            ready = _ready.get(key)
-            differentiable = gradients.asked(a, b, out, bias, scale_a, scale_b)
-    except (AttributeError, TypeError, RuntimeError):
-        key = ready = None  # no tensor, none with memory of its own, or no such option: the checks say which
-        check_tensors(a=a, b=b, out=out, bias=bias, scale_a=scale_a, scale_b=scale_b)
-        differentiable = gradients.asked(a, b, out, bias, scale_a, scale_b)
-    if differentiable and _is_grad_enabled():
-        given = _Tensors(a, b, out, bias, scale_a, scale_b)
-        return gradients.matmul(given, activation, out_dtype, precision, fast_accum)
-    if ready is not None and not hooked():
-        if simple:
-            return ready.fresh([a_at, b_at, 0, 0, 0, 0])
-        addresses = [a_at, b_at, _address(out), _address(bias), _address(scale_a), _address(scale_b)]
-        if out is None:
-            return ready.fresh(addresses)
-        if ready.into(addresses):
-            return out
-    return _served(key, _Tensors(a, b, out, bias, scale_a, scale_b), activation, out_dtype, precision, fast_accum)
-
-
-def _address(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _served(  # noqa: PLR0917  as `matmul` has them
-    key: Any,
-    given: _Tensors,
-    activation: str | None,
-    out_dtype: torch.dtype | str | None,
-    precision: str | None,
-    fast_accum: bool | None,
-) -> torch.Tensor:
-    """A call whose every argument is looked at; its plan is kept under the key, None for none."""
+    given = _Tensors(out, a, b, bias, scale_a, scale_b)
     check_tensors(**given._asdict())
+    if torch.is_grad_enabled() and gradients.asked(*given):
+        return gradients.matmul(given, *options)
+    return _served(given, options)
+
+
+def _served(given: _Tensors, options: _Options) -> torch.Tensor:
+    """A call whose every argument is looked at; its plan is kept."""
+    activation, out_dtype, precision, fast_accum = options
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
     a, b, out = given.a.resolve_neg(), given.b.resolve_neg(), given.out
     bias = None if given.bias is None else given.bias.resolve_neg()
@@ -201,16 +152,17 @@ def _served(  # noqa: PLR0917  as `matmul` has them
         fill_without_products(result2, bias, kind.activation)
     else:
         sources = desk()
-        seen = _launch(_Tensors(a2, b, result2, bias, scale_a, scale_b), kind)
-        if key is not None and result2.data_ptr() == result.data_ptr():
-            planned.remember(key, seen, given._replace(out=result), sources)
+        seen = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind)
+        if result2.data_ptr() == result.data_ptr():
+            by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
+            CALLS.remember(given, options, seen, result, sources, precision=by_torch)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
 
 
 def _launch(tensors: _Tensors, kind: _Kind) -> Recording:
-    a, b, out, bias, scale_a, scale_b = tensors
+    out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None
     problem = _problem(a, b, out, kind)
     return launch(Operands(a, b, out, bias, problem, out, scale_a, scale_b), problem, a.device)

@@ -1,7 +1,9 @@
-"""Calls of `matmul` that have been made before: what a plan of `tuner.runtime.launch` needs of torch.
+"""Calls that an op has had before: what a plan of `tuner.runtime.launch` needs of torch.
 
-A call's key says all that its launches depend on and its checks look at, but three things that are asked at each call:
-whether a gradient is asked for, whether somebody hooked himself into launches, and whether `out` lies apart.
+A plan serves the calls whose tensors are as those it was made with. torch's own guards, by which TorchDynamo's programs
+are chosen, say so in one step: class, dtype, device, sizes, strides, whether a gradient may be asked for, the negative
+bit. The rest (options, alignment, which tensors begin at one address) is a dict's key; numbers of elements are in it
+too, so that a guard is seldom asked in vain.
 """
 
 from __future__ import annotations
@@ -15,19 +17,20 @@ import torch
 from torch import Tensor
 from triton import knobs
 
+from tuner.kernels.precision import torch_precision
 from tuner.runtime.launch import Plan, Plans, Recording, make_plan
 
-try:  # what TorchInductor's own programs allocate by: half the time of torch.empty
-    from torch._C._dynamo.guards import _empty_strided_cuda
+try:  # `_empty_strided_cuda` is what TorchInductor's own programs allocate by: half the time of torch.empty
+    from torch._C._dynamo.guards import TensorGuards, _empty_strided_cuda
 except ImportError:
-    _empty_strided_cuda = None
+    TensorGuards = _empty_strided_cuda = None
 
-PLANS = Plans()
-OUT = 2
-"""Where a call's addresses have the output's: a, b, out, bias, scale_a, scale_b."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes whose `data_ptr` is all there is to them. Any other class is asked every time."""
+"""Classes whose `data_ptr` is all there is to them."""
+_NO_TENSOR = (AttributeError, TypeError, RuntimeError)
+"""What is raised where an argument is no tensor, none with memory of its own, or no option: the checks say which."""
 
+_is_tracing = torch.compiler.is_dynamo_compiling
 _knobs = knobs.runtime
 _enter, _leave = _knobs.launch_enter_hook, _knobs.launch_exit_hook
 _entering, _leaving = (getattr(hook, "calls", () if hook is None else (hook,)) for hook in (_enter, _leave))
@@ -43,89 +46,194 @@ def hooked() -> bool:
     )
 
 
-def mark(tensor: Tensor | None) -> Hashable:
-    """What a key says of a tensor, None for none."""
-    if tensor is None:
-        return None
-    at = tensor.data_ptr() & 15
-    return tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, at, tensor.get_device(), tensor.is_neg()
-
-
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A plan with all that a call of its key needs.
+    """A plan with all that a call needs.
 
     Attributes:
-        fresh: the result in new memory, from a call's addresses.
-        into: writes the output at its address; False, and nothing is done, where it may overlap an operand.
+        matches: whether it serves a call's tensors, in order and without None; the call's key is the plan's.
+        fresh: the result in new memory, from the operands' addresses.
+        into: writes the output, whose address comes first; False, and nothing is done, where it may overlap an operand.
     """
 
-    fresh: Callable[[list[int]], Tensor]
-    into: Callable[[list[int]], bool]
+    matches: Callable[..., bool]
+    fresh: Callable[..., Tensor]
+    into: Callable[..., bool]
 
 
-def _ready(plan: Plan, result: Tensor, operands: Sequence[tuple[int, Tensor]]) -> Ready:
+class Calls:
+    """The plans of one op.
+
+    An op's tensors are always given in one order, the output first, None for what a call leaves out. Its options are
+    all that its launches depend on beside them, but torch's float32 setting.
+    """
+
+    def __init__(self) -> None:
+        self.plans = Plans()
+        self._by_key = self.plans.by_key
+
+    def of_two(self, a: Tensor, b: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
+        """The result of a call of two operands and nothing else, in new memory; None where there is no plan.
+
+        All that such a call costs beside its launch stands here, so it stands in a line.
+        """
+        if _is_tracing():
+            return None
+        try:
+            a_at, b_at = a.data_ptr(), b.data_ptr()
+            key = (a.numel(), b.numel(), a_at & 15, b_at & 15, a_at == b_at, options)
+            for ready in self._by_key.get(key, ()):
+                if ready.matches(a, b):
+                    break
+            else:
+                return None
+        except _NO_TENSOR:
+            return None
+        return None if hooked() else ready.fresh(a_at, b_at)
+
+    def of(self, tensors: tuple[Tensor | None, ...], options: tuple[Hashable, ...]) -> Tensor | None:
+        """The result of any call, the output where it was given; None where there is no plan."""
+        if _is_tracing():
+            return None
+        try:
+            key, given, addresses = _key(tensors, options)
+            for ready in self._by_key.get(key, ()):
+                if ready.matches(*given):
+                    break
+            else:
+                return None
+        except _NO_TENSOR:
+            return None
+        if hooked():
+            return None
+        out = tensors[0]
+        if out is None:
+            return ready.fresh(*addresses)
+        return out if ready.into(*addresses) else None
+
+    def remember(
+        self,
+        tensors: tuple[Tensor | None, ...],
+        options: tuple[Hashable, ...],
+        seen: Recording,
+        result: Tensor,
+        sources: object,
+        *,
+        precision: str | None = None,
+    ) -> None:
+        """Keep the plan of a call that has run, where it can be run again by addresses alone.
+
+        Args:
+            tensors, options: the call's.
+            seen: what it launched.
+            result: what it wrote, all of it by these launches.
+            sources: `tuner.runtime.lookup.desk()`, asked before the call.
+            precision: torch's float32 setting where the call went by it.
+        """
+        key, given, _ = _key(tensors, options)
+        if any(type(each) not in _PLAIN or each.is_neg() for each in given) or not _guards_hold():
+            return
+        if any(ready.matches(*given) for ready in self._by_key.get(key, ())):
+            return  # somebody hears of launches, so it was not used
+        operands = [tensor for tensor in tensors[1:] if tensor is not None]
+        addresses: list[int | None] = []
+        for tensor in (result, *operands):
+            at = tensor.data_ptr()
+            addresses.append(None if at in addresses else at)  # one memory for both: the key says so too
+        plan = make_plan(seen, addresses, result.device.index or 0)
+        if plan is not None:
+            self.plans.keep(key, _ready(plan, result, operands, _matches(given, precision)), sources)
+
+
+def _key(tensors: tuple[Tensor | None, ...], options: tuple[Hashable, ...]) -> tuple[Hashable, list[Tensor], list[int]]:
+    """A call's key, the tensors it was given, and their addresses."""
+    given: list[Tensor] = []
+    addresses: list[int] = []
+    key: list[Hashable] = []
+    for tensor in tensors:
+        if tensor is None:
+            key.append(None)
+        else:
+            at = tensor.data_ptr()
+            given.append(tensor)
+            addresses.append(at)
+            key.append(tensor.numel() << 4 | at & 15)
+    if len(given) == 2 and tensors[0] is None and tensors[2] is not None:  # as `Calls.of_two` has it
+        (a, b), (a_at, b_at) = given, addresses
+        return (a.numel(), b.numel(), a_at & 15, b_at & 15, a_at == b_at, options), given, addresses
+    # Which of them begin at one address.
+    key.append(None if len({*addresses}) == len(addresses) else tuple(map(addresses.index, addresses)))
+    key.append(options)
+    return tuple(key), given, addresses
+
+
+def _matches(tensors: Sequence[Tensor], precision: str | None) -> Callable[..., bool]:
+    """Whether other tensors are as these: a guard, and what a guard does not ask, only where it matters."""
+    # A guard takes no tensor twice.
+    first = [next(at for at, each in enumerate(tensors) if each is tensor) for tensor in tensors]
+    once = sorted(set(first))
+    guard = _guard([tensors[at] for at in once])
+    asks = any(tensor.requires_grad for tensor in tensors)
+    if len(once) == len(tensors) and not asks and precision is None:
+        return guard
+
+    def matches(*given: Tensor) -> bool:
+        if asks and torch.is_grad_enabled():
+            return False
+        if precision is not None and precision != torch_precision():
+            return False
+        return all(given[at] is given[to] for at, to in enumerate(first)) and guard(*[given[at] for at in once])
+
+    return matches
+
+
+def _guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+    sizes, strides = [[*tensor.shape] for tensor in tensors], [[*tensor.stride()] for tensor in tensors]
+    check: Callable[..., bool] = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    return check
+
+
+@functools.cache
+def _guards_hold() -> bool:
+    """Whether this torch's guards, which are its own affair, tell apart what plans rely on."""
+    if TensorGuards is None:
+        return False
+    one, wide = (torch.empty(size, device="cpu") for size in ((4, 2), (4, 4)))
+    guard = _guard([one])
+    sizes = (one[:2], one.view(2, 4), one.view(1, 4, 2), wide[:, :2], one.view(2, 4).t())
+    kinds = (one.int(), one.to("meta"), torch.nn.Parameter(one), one.clone().requires_grad_(), torch._neg_view(one))
+    return guard(one.clone()) and not any(map(guard, (*sizes, *kinds)))
+
+
+def _ready(plan: Plan, result: Tensor, operands: Sequence[Tensor], matches: Callable[..., bool]) -> Ready:
     """Functions rather than methods: what a call uses is looked up once, here."""
     index, stream_of, current, allocate = plan.index, plan.stream_of, _current_device(), _allocator(result)
     # A launch of one kernel that needs nothing else is called without a detour.
     launch = plan.steps[0] if len(plan.steps) == 1 and not plan.temporaries else plan.launch
-    length, spans = _span(result), [(slot, _span(operand)) for slot, operand in operands]
+    length = _span(result)
+    # An op that may write over an operand had it so when the plan was made: the key says that they begin together.
+    apart = [(at, _span(each)) for at, each in enumerate(operands, 1) if each.data_ptr() != result.data_ptr()]
 
-    def fresh(addresses: list[int]) -> Tensor:
+    def fresh(*operands: int) -> Tensor:
         if current() != index:
             with torch.cuda.device(index):
-                return fresh(addresses)
+                return fresh(*operands)
         out = allocate()
-        addresses[OUT] = out.data_ptr()
-        launch(stream_of(index), addresses)
+        launch(stream_of(index), out.data_ptr(), *operands)
         return out
 
-    def into(addresses: list[int]) -> bool:
-        start = addresses[OUT]
-        for slot, span in spans:
-            if start < addresses[slot] + span and addresses[slot] < start + length:
+    def into(*addresses: int) -> bool:
+        start = addresses[0]
+        for at, span in apart:
+            if start < addresses[at] + span and addresses[at] < start + length:
                 return False
         if current() != index:
             with torch.cuda.device(index):
-                return into(addresses)
-        launch(stream_of(index), addresses)
+                return into(*addresses)
+        launch(stream_of(index), *addresses)
         return True
 
-    return Ready(fresh, into)
-
-
-def remember(key: Hashable, seen: Recording, tensors: Sequence[Tensor | None], sources: object) -> None:
-    """Keep the plan of a call that has run, where it can be run again by addresses alone.
-
-    Args:
-        key: the call's.
-        seen: what it launched.
-        tensors: a, b, the output, bias, scale_a, scale_b as the caller gave them, or was given.
-        sources: `tuner.runtime.lookup.desk()`, asked before the call.
-    """
-    given = [tensor for tensor in tensors if tensor is not None]
-    if any(type(tensor) not in _PLAIN or tensor.is_neg() for tensor in given) or any(map(_may_be_negated, given[:2])):
-        return
-    addresses: list[int | None] = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-    for first, second in ((0, 1), (4, 5)):
-        if addresses[first] == addresses[second]:
-            addresses[second] = None  # one memory for both: the key says so too
-    a, result = tensors[0], tensors[OUT]
-    assert a is not None
-    assert result is not None
-    plan = make_plan(seen, addresses, a.device.index or 0)
-    if plan is not None:
-        operands = [(slot, tensor) for slot, tensor in enumerate(tensors) if tensor is not None and slot != OUT]
-        PLANS.keep(key, _ready(plan, result, operands), sources)
-
-
-def _may_be_negated(tensor: Tensor) -> bool:
-    """Whether torch could mark memory like an operand's as negated: parts of complex numbers lie two apart.
-
-    Asking each operand at each call would cost more than the rest of its key.
-    """
-    strides = (stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
-    return all(stride % 2 == 0 for stride in strides)
+    return Ready(matches, fresh, into)
 
 
 def _span(tensor: Tensor) -> int:

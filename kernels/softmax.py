@@ -1,4 +1,4 @@
-"""The op `softmax`: checks, the lookup of a config, its launches."""
+"""The op `softmax`: a call seen before runs its plan; any other is checked, looked up and launched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from tuner.kernels.calling import launch
 from tuner.kernels.elementwise import Tensors
 from tuner.kernels.elementwise_arguments import check_input, check_out
 from tuner.kernels.operands import is_aligned, placement
+from tuner.kernels.planned import Calls
 from tuner.problem import MAX_SIZE, Problem
+from tuner.runtime.lookup import desk
+
+CALLS = Calls()
 
 
 def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -36,7 +40,13 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
             asks for a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
-    x = check_input("x", x)
+    found = CALLS.of((out, x), ())
+    return _served(x, out) if found is None else found
+
+
+def _served(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """A call whose every argument is looked at; its plan is kept."""
+    x = check_input("x", given)
     if x.dim() == 0:
         raise InputError("x has shape []: expected [..., N]; use x.reshape(1)")
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x)
@@ -48,8 +58,11 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
     # An output whose leading dimensions cannot be flattened in place is filled by a copy below.
     flat = _flat(result, rows)
     problem = _problem(_key(matrix), _key(flat))
-    launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
-    if flat.data_ptr() != result.data_ptr():
+    sources = desk()
+    seen = launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
+    if flat.data_ptr() == result.data_ptr():
+        CALLS.remember((out, given), (), seen, result, sources)
+    else:
         result.copy_(flat.view(x.shape))
     return result
 

@@ -23,6 +23,7 @@ from tuner.kernels.launching import Launch, compiler_options
 from tuner.kernels.operands import placement
 from tuner.kernels.softmax_operands import SOFTMAX
 from tuner.kernels.softmax_space import Layout
+from tuner.kernels.workspace import scratch
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
@@ -42,8 +43,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
     layout = softmax_space.layout_of(inputs)
     constants, options = _static((rows, columns), strides, layout, config)
     splits = config.integer("SPLIT_N")
-    # Inside a captured graph it comes from the graph's own pool; elsewhere the allocator reuses it in stream order.
-    partials = torch.empty(rows * 2 * splits, dtype=torch.float32, device=inputs.a.device)
+    partials = scratch(rows * 2 * splits * 4, inputs.a.device).view(torch.float32)
     summed = {name: value for name, value in constants.items() if name != "OUT_VECTOR"}
     return (
         Launch(

@@ -93,6 +93,52 @@ def test_shapes_layouts_epilogues_dtypes_and_outputs_each_have_a_plan(served):
         assert (first.name, first.grid, first.shared_bytes) == (second.name, second.grid, second.shared_bytes)
 
 
+def test_every_op_has_plans(served):
+    report = served("ops")
+    calls = report.printed["calls"]
+    half, launched = len(calls) // 2, len(report.launches) // 2
+    assert [told["looked"] for told in calls] == [1] * half + [0] * half
+    for first, second in zip(report.launches[:launched], report.launches[launched:], strict=True):
+        assert (first.name, first.grid, first.shared_bytes) == (second.name, second.grid, second.shared_bytes)
+    launches = iter(report.launches)
+    for told in calls:
+        expected = {*told["given"], told["out"]}
+        memory = set()
+        while not expected <= memory:  # softmax of long rows takes two launches
+            memory |= set(addresses(next(launches)))
+    assert next(launches, None) is None
+
+
+def test_operands_of_as_many_elements_and_other_sizes_are_told_apart(served):
+    report = served("alike")
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 0, 0]
+    for launch, told in zip(report.launches, report.printed["calls"], strict=True):
+        assert {*addresses(launch)[:3]} == {*told["given"], told["out"]}  # one of them swaps its operands
+    grids = [launch.grid for launch in report.launches]
+    assert grids[:2] == grids[2:]
+    assert grids[0] != grids[1]
+
+
+def test_a_plan_is_for_tensors_that_torch_has_the_same_way(served):
+    report = served("modes")
+    calls = report.printed["calls"]
+    # Under no_grad and inference_mode, each again; a gradient's forward pass is given the parameter as a plain tensor.
+    assert [told["looked"] for told in calls[:5]] == [1, 1, 0, 0, 1]
+    assert [told["wants_gradient"] for told in calls[:5]] == [False] * 4 + [True]
+    # Twice as it is stored, then negated: that is a copy, and another kind.
+    assert [told["looked"] for told in calls[5:]] == [1, 0, 1]
+    assert [addresses(launch)[0] == told["given"][0] for launch, told in zip(report.launches, calls, strict=True)] == [
+        *[True] * 7,
+        False,
+    ]
+
+
+def test_more_addresses_than_arguments_are_kept_for_are_launched_all_the_same(served):
+    report = served("crowded")
+    assert [told["looked"] for told in report.printed["calls"]] == [1] + [0] * 14
+    assert_each_call_launched_its_own(report)
+
+
 def test_one_scale_for_both_operands_and_two_are_told_apart(served):
     report = served("scales")
     calls = report.printed["calls"]

@@ -1,8 +1,8 @@
 """Launches resolved once: what a call was seen to launch becomes a plan, and a call like it runs the plan.
 
 A plan is made of a call that has run: the compiled kernels it launched, and where in their arguments the call's own
-addresses stand. Nothing checks a plan's arguments any more, so whoever keeps plans keeps them under a key that says all
-that the launches depend on: shapes, strides, dtypes, alignment of addresses, device and options.
+addresses stand. Nothing checks a plan's arguments any more, so whoever keeps plans asks first for all that the launches
+depend on: shapes, strides, dtypes, alignment of addresses, device and options.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from tuner.runtime.step import Address, Step, make_step
 
 Make = Callable[[int], tuple[Any, ...]]
 """Makes a launch's temporary tensors on a stream, given by its handle."""
-MOST_PLANS = 4096
-"""Plans kept, a few KB each; beyond it all are forgotten: a process that sees so many shapes must not grow for ever."""
+MOST_KEYS = 4096
+"""Keys of plans of a few KB; beyond it all are forgotten: a process that sees so many shapes must not grow for ever."""
+MOST_OF_A_KEY = 16
+"""Plans of one key: they are asked one after the other."""
 
 
 class Launched(Protocol):
@@ -118,18 +120,17 @@ class Plan:
         self.temporaries = tuple(temporaries)
         self.stream_of: Callable[[int], int] = driver.active.get_current_stream
 
-    def launch(self, stream: int, addresses: list[int]) -> None:
+    def launch(self, stream: int, *addresses: int) -> None:
         """Launch on a stream of the plan's device, which must be the current device.
 
         Args:
             stream: its handle, `stream_of(index)` for the current one.
-            addresses: of the call's tensors, in the order that the plan was made with. It is changed.
+            addresses: of the call's tensors, in the order that the plan was made with.
         """
-        if self.temporaries:
-            held = [tensor for make in self.temporaries for tensor in make(stream)]  # until all is launched
-            addresses.extend([tensor.data_ptr() for tensor in held])
+        held = [tensor for make in self.temporaries for tensor in make(stream)]  # until all is launched
+        addresses += tuple([tensor.data_ptr() for tensor in held])
         for step in self.steps:
-            step(stream, addresses)
+            step(stream, *addresses)
 
 
 def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> Plan | None:
@@ -158,30 +159,33 @@ def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> P
 
 
 def _counting(count: Callable[[], Any]) -> Step:
-    def step(stream: int, addresses: list[int]) -> None:  # noqa: ARG001
+    def step(*_called: int) -> None:
         count()
 
     return step
 
 
 class Plans:
-    """Plans by key. A hit is one access of `by_key`, without a lock; `tuner.use` forgets them all."""
+    """Plans by key, several under one where a key does not say all.
+
+    A hit is one access of `by_key`, without a lock; `tuner.use` forgets them all.
+    """
 
     def __init__(self) -> None:
-        self.by_key: dict[Hashable, Any] = {}
+        self.by_key: dict[Hashable, tuple[Any, ...]] = {}
         lookup.on_change(self.by_key.clear)
 
     def keep(self, key: Hashable, plan: Any, sources: object) -> None:
         """Keep a plan, unless the sources are no longer those that its config was looked up in.
 
         Args:
-            key: all that the plan depends on.
-            plan: what `by_key` gives.
+            key: what tells most plans apart.
+            plan: what `by_key` gives, the newest first.
             sources: `lookup.desk()`, asked before the config was looked up.
         """
-        if len(self.by_key) >= MOST_PLANS:
+        if len(self.by_key) >= MOST_KEYS:
             self.by_key.clear()
-        self.by_key[key] = plan
+        self.by_key[key] = (plan, *self.by_key.get(key, ())[: MOST_OF_A_KEY - 1])
         # `use` changes the desk, then clears: whichever thread comes second removes what must not stay.
         if lookup.desk() is not sources:
             self.by_key.pop(key, None)

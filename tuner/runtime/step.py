@@ -1,7 +1,7 @@
 """One launch of a plan: a compiled kernel, its arguments ready but for addresses, and the cheapest way to the driver.
 
-What is called is `CompiledKernel.run`, whose signature is the same in Triton 3.6 to 3.9, or, where this Triton's
-launcher is known, the C function beneath it: without constexprs, with descriptors encoded once for each address.
+What is called is the C function beneath `CompiledKernel.run` where this Triton's is known, with arguments made once for
+the same addresses; elsewhere `CompiledKernel.run` itself, whose signature is the same in Triton 3.6 to 3.9.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-Step = Callable[[int, list[int]], None]
-"""Launches on a stream, given by its handle, with the addresses of a call."""
+Step = Callable[..., None]
+"""Launches on a stream, given by its handle, with the addresses of a call: all integers."""
 MOST_MAPS = 256
 """Encoded descriptors kept for each descriptor argument, 128 B each; an allocator gives few addresses in turn."""
-_KNOWN_LAUNCHERS = ("3.7", "3.8", "3.9")
+MOST_ARGUMENTS = 512
+"""Arguments kept for each step, by stream and addresses, some 600 B each: the layers of a model share their plans."""
+_SHARED_FUNCTION = ("3.7.", "3.8.", "3.9.")
 _UNKNOWN = object()
 
 
@@ -115,7 +117,7 @@ def _ordinary(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
     places = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _Place)]
     descriptors = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _Descriptor)]
 
-    def step(stream: int, addresses: list[int]) -> None:
+    def step(stream: int, *addresses: int) -> None:
         arguments = list(given)
         for at, place in places:
             arguments[at] = addresses[place.slot] + place.offset
@@ -134,47 +136,86 @@ def _at(rest: Mapping[str, Any], at: int) -> Any:
 
 def _bare(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
     """By the C function beneath `run`; None where this Triton's launcher is not known or has more to do."""
-    launcher = _lean_launcher(kernel, given)
-    if launcher is None:
-        return None
-    template, places, maps = _flattened(kernel, given)
-    launch, packed = launcher.launch, kernel.packed_metadata
-    cooperative, overlapped = launcher.launch_cooperative_grid, launcher.launch_pdl
-    annotations, signature = launcher.arg_annotations, launcher.kernel_signature
-    x, y, z = grid
-    plain = [(at, place.slot) for at, place in places if not place.offset]
-    shifted = [(at, place.slot, place.offset) for at, place in places if place.offset]
+    import triton
 
-    def step(stream: int, addresses: list[int]) -> None:
-        arguments = template.copy()
-        for at, slot in plain:
-            arguments[at] = addresses[slot]
-        if shifted:
-            for at, slot, offset in shifted:
-                arguments[at] = addresses[slot] + offset
-        for at, slot, offset, known in maps:
-            address = addresses[slot] + offset
-            arguments[at] = known[address]
-        launch(
-            x,
-            y,
-            z,
-            stream,
-            kernel.function,
-            cooperative,
-            overlapped,
-            packed,
-            None,
-            None,
-            None,
-            None,
-            None,
-            annotations,
-            signature,
-            arguments,
-        )
+    if not _is_simple(kernel, given):
+        return None
+    if triton.__version__.startswith("3.6."):
+        return _by_own_function(kernel, grid, given)
+    return _by_shared_function(kernel, grid, given) if triton.__version__.startswith(_SHARED_FUNCTION) else None
+
+
+def _is_simple(kernel: Any, given: Sequence[Any]) -> bool:
+    """Whether NVIDIA's driver launches it, without memory of Triton's own and with each descriptor encoded."""
+    metadata = kernel.metadata
+    if type(kernel.run).__module__ != "triton.backends.nvidia.driver":
+        return False
+    if metadata.global_scratch_size or metadata.profile_scratch_size or getattr(kernel.run, "gsan_enabled", False):
+        return False
+    described = sum(isinstance(argument, _Descriptor) for argument in given)
+    if "tensordesc_meta" not in metadata._fields or len(metadata.tensordesc_meta or ()) != described:
+        return False
+    return all(isinstance(kind, str) for kind in kernel.src.signature.values())
+
+
+def _by_own_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
+    """Triton 3.6 compiles a C function for each signature: all arguments in a row, constexprs not looked at."""
+    launcher = kernel.run
+    launch = launcher.launch
+    if kernel.metadata.tensordesc_meta:
+        # What is there encodes descriptors at each call, then calls the C function.
+        launch = inspect.getclosurevars(launch).nonlocals.get("launcher")
+    if launch is None:
+        return None
+    flags = (launcher.launch_cooperative_grid, launcher.launch_pdl)
+    fixed = (kernel.function, *flags, None, None, kernel.packed_metadata, None, None, None)
+    flattened = _Flattened(kernel, given, constexprs=True)
+
+    def arguments(stream: int, *addresses: int) -> tuple[Any, ...]:
+        return *grid, stream, *fixed, *flattened.at(addresses)
+
+    return _kept(kernel, launch, arguments)
+
+
+def _by_shared_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
+    """Triton 3.7 to 3.9 have one C function, told what the arguments in its last one are."""
+    launcher = _lean_launcher(kernel, given)
+    flags = (launcher.launch_cooperative_grid, launcher.launch_pdl)
+    told = (launcher.arg_annotations, launcher.kernel_signature)
+    fixed = (kernel.function, *flags, kernel.packed_metadata, None, None, None, None, None, *told)
+    flattened = _Flattened(kernel, given)
+
+    def arguments(stream: int, *addresses: int) -> tuple[Any, ...]:
+        return *grid, stream, *fixed, flattened.at(addresses)
+
+    return _kept(kernel, launcher.launch, arguments)
+
+
+def _kept(kernel: Any, launch: Callable[..., None], make: Callable[..., tuple[Any, ...]]) -> Step:
+    """A step whose arguments are made once for each stream and addresses."""
+    known = _Arguments(make)
+
+    # The kernel itself is held, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
+    def step(*called: int, _held: Any = kernel) -> None:
+        launch(*known[called])
 
     return step
+
+
+class _Arguments(dict[tuple[int, ...], tuple[Any, ...]]):
+    """A C function's arguments by stream and addresses, on which alone they depend."""
+
+    def __init__(self, make: Callable[..., tuple[Any, ...]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, called: tuple[int, ...]) -> tuple[Any, ...]:
+        """Make them."""
+        made = self._make(*called)
+        if len(self) >= MOST_ARGUMENTS:
+            self.clear()
+        self[called] = made
+        return made
 
 
 class _Maps(dict[int, Any]):
@@ -196,51 +237,45 @@ class _Maps(dict[int, Any]):
 
 def _lean_launcher(kernel: Any, given: Sequence[Any]) -> Any:
     """Triton's own launcher for the arguments as the device takes them: no constexprs, descriptors encoded."""
-    import triton
     from triton.runtime.driver import driver
 
-    module = type(kernel.run).__module__
-    if not triton.__version__.startswith(_KNOWN_LAUNCHERS) or module != "triton.backends.nvidia.driver":
-        return None
-    metadata = kernel.metadata
-    scratch = metadata.global_scratch_size or metadata.profile_scratch_size
-    if scratch or getattr(kernel.run, "gsan_enabled", False) or not _encodes(metadata, given):
-        return None
     types: list[str] = []
     for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
-        if not isinstance(kind, str):
-            return None
         if isinstance(argument, _Descriptor):
             rank = len(argument.rest["shape"])
             types += ["nvTmaDesc", *["i32"] * rank, *["i64"] * rank]
         elif kind != "constexpr":
             types.append(kind)
     source = SimpleNamespace(fn=kernel.src.fn, constants={}, signature={str(at): kind for at, kind in enumerate(types)})
-    return driver.active.launcher_cls(source, metadata._replace(tensordesc_meta=None))
+    return driver.active.launcher_cls(source, kernel.metadata._replace(tensordesc_meta=None))
 
 
-def _encodes(metadata: Any, given: Sequence[Any]) -> bool:
-    """Whether each descriptor goes to the device encoded, as the binary's metadata has it."""
-    count = sum(isinstance(argument, _Descriptor) for argument in given)
-    return "tensordesc_meta" in metadata._fields and len(metadata.tensordesc_meta or ()) == count
+class _Flattened:
+    """A kernel's arguments as the device takes them: where addresses go among them, and where descriptors."""
 
+    def __init__(self, kernel: Any, given: Sequence[Any], *, constexprs: bool = False) -> None:
+        made = sys.modules["triton.backends.nvidia.driver"].make_tensordesc_arg
+        metas = iter(kernel.metadata.tensordesc_meta or ())
+        self._template: list[Any] = []
+        self._places: list[tuple[int, _Place]] = []
+        self._maps: list[tuple[int, _Place, _Maps]] = []
+        for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
+            here = len(self._template)
+            if isinstance(argument, _Descriptor):
+                self._maps.append((here, argument.place, _Maps(argument, made, next(metas))))
+                self._template += [None, *argument.rest["shape"], *argument.rest["strides"]]
+            elif kind != "constexpr":
+                if isinstance(argument, _Place):
+                    self._places.append((here, argument))
+                self._template.append(argument)
+            elif constexprs:
+                self._template.append(None)
 
-def _flattened(
-    kernel: Any, given: Sequence[Any]
-) -> tuple[list[Any], list[tuple[int, _Place]], list[tuple[int, int, int, _Maps]]]:
-    """Arguments as the device takes them; where addresses go among them; where descriptors go."""
-    made = sys.modules["triton.backends.nvidia.driver"].make_tensordesc_arg
-    metas = iter(kernel.metadata.tensordesc_meta or ())
-    template: list[Any] = []
-    places: list[tuple[int, _Place]] = []
-    maps: list[tuple[int, int, int, _Maps]] = []
-    for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
-        if isinstance(argument, _Descriptor):
-            place = argument.place
-            maps.append((len(template), place.slot, place.offset, _Maps(argument, made, next(metas))))
-            template += [None, *argument.rest["shape"], *argument.rest["strides"]]
-        elif kind != "constexpr":
-            if isinstance(argument, _Place):
-                places.append((len(template), argument))
-            template.append(argument)
-    return template, places, maps
+    def at(self, addresses: Sequence[int]) -> list[Any]:
+        """The arguments of a call."""
+        arguments = self._template.copy()
+        for here, place in self._places:
+            arguments[here] = addresses[place.slot] + place.offset
+        for here, place, known in self._maps:
+            arguments[here] = known[addresses[place.slot] + place.offset]
+        return arguments

@@ -1,4 +1,4 @@
-"""Call matmul over the stub in one of the ways below; prints what it gave, and what was taken how."""
+"""Call matmul, or another op, over the stub in one of the ways below; prints what it gave, and what was taken how."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from triton import knobs
 import tuner
 from tuner import registry
 from tuner.errors import InputError
-from tuner.kernels import launching, matmul, planned
-from tuner.kernels import matmul as op
+from tuner.kernels import bmm, grouped_mm, launching, matmul, softmax, vector_add
+from tuner.kernels.matmul import CALLS
+from tuner.runtime import step
 
 compiles = stub_matmul.activate()
 looked: list[None] = []
@@ -38,7 +39,7 @@ launching.run = counted(launching.run)
 told: list[dict[str, Any]] = []
 
 
-def call(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
+def call(*tensors: torch.Tensor, op: Callable[..., torch.Tensor] = matmul, **options: Any) -> torch.Tensor:
     """One call; what it gave, its result's address, and whether it took the long way."""
     before = len(looked)
     result = op(*tensors, **options)
@@ -100,6 +101,57 @@ def kinds() -> None:
         call(square, stub_matmul.half(256, 256), out_dtype=torch.float32)
         call(square, stub_matmul.half(256, 256), out=torch.empty(256, 256, dtype=torch.float16))
         call(square, stub_matmul.half(256, 256), out=torch.empty(256, 256, dtype=torch.float16).t())
+
+
+def ops() -> None:
+    """The other ops, each made, then used."""
+    square = stub_matmul.half(256, 256)
+    batch, weights = square.view(4, 64, 256), torch.empty(4, 128, 256, dtype=torch.float16).mT
+    ends = torch.tensor([64, 128, 192, 256], dtype=torch.int32)
+    for _ in range(2):
+        call(batch, weights, op=bmm)
+        call(batch, weights, op=bmm, out=torch.empty(4, 64, 128, dtype=torch.float16))
+        call(batch, weights, op=bmm, bias=torch.empty(128, dtype=torch.float16))
+        call(square, weights, ends, op=grouped_mm)
+        call(stub_matmul.half(256, 256), op=softmax)
+        call(stub_matmul.half(2, 131_072), op=softmax)  # rows shared by several programs: memory for their sums
+        in_place = stub_matmul.half(256, 256)
+        call(in_place, op=softmax, out=in_place)
+        call(square[0], square[1], op=vector_add)
+        call(square[0], square[0], op=vector_add)
+        call(square[0], square[1], op=vector_add, out=torch.empty(256, dtype=torch.float16))
+
+
+def alike() -> None:
+    """As many elements, other sizes: one key."""
+    tall, wide = stub_matmul.half(512, 128), stub_matmul.half(128, 512)
+    for _ in range(2):
+        call(tall, wide)
+        call(wide, tall)
+
+
+def modes() -> None:
+    """What torch knows of a tensor besides its memory."""
+    plain, complex_ = stub_matmul.half(256, 256), torch.empty(256, 256, dtype=torch.complex64)
+    weight = torch.nn.Parameter(stub_matmul.half(256, 256))
+    for mode in (torch.no_grad, torch.inference_mode, torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            told_of(call(plain, weight))
+    for tensor in (complex_.imag, complex_.imag, complex_.conj().imag):
+        told_of(call(tensor, torch.empty(256, 256)))
+
+
+def told_of(result: torch.Tensor) -> None:
+    told[-1]["wants_gradient"] = result.requires_grad
+
+
+def crowded() -> None:
+    """More addresses than arguments are kept for."""
+    step.MOST_ARGUMENTS = step.MOST_MAPS = 3
+    operands = [(stub_matmul.half(256, 256), stub_matmul.half(256, 256)) for _ in range(5)]
+    for _ in range(3):
+        for a, b in operands:
+            call(a, b)
 
 
 def scales() -> None:
@@ -214,6 +266,6 @@ stub_driver.tell(
     calls=told,
     compiled=compiles.compiled,
     from_cache=compiles.from_cache,
-    plans=len(planned.PLANS.by_key),
+    plans=sum(map(len, CALLS.plans.by_key.values())),
     kernels=sorted(name for op_name, name in registry.specs() if op_name == "matmul"),
 )

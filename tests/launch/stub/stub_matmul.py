@@ -1,8 +1,9 @@
-"""`tuner.kernels.matmul` over the stub: tensors on the host pass for those of an H200, streams and device are told."""
+"""The ops of `tuner.kernels` over the stub: tensors on the host pass for an H200's, streams and device are told."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,17 +13,20 @@ import torch
 from triton.runtime import driver
 
 from tuner.device import KNOWN
-from tuner.kernels import arguments, calling
+from tuner.kernels import calling
 
 _stream = threading.local()
 
 
 def activate() -> stub_driver.Compiles:
-    """Make matmul take tensors on the host, and launch through the stub's driver."""
+    """Make the ops take tensors on the host, and launch through the stub's driver."""
     compiles = stub_driver.activate()
     driver.active.get_current_stream = lambda _device=None: getattr(_stream, "handle", stub_driver.STREAM)
     calling._device = lambda _index: KNOWN["sm_90"]
-    arguments.check_kinds = lambda _a, _b: None
+    for module in ("arguments", "bmm", "grouped_mm"):
+        importlib.import_module(f"tuner.kernels.{module}").check_kinds = lambda _a, _b: None
+    for module in ("softmax", "vector_add"):
+        importlib.import_module(f"tuner.kernels.{module}").check_input = lambda _name, tensor: tensor.resolve_neg()
     return compiles
 
 

@@ -1,0 +1,35 @@
+"""How many plans are kept, and when they are forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+import tuner
+from tuner.runtime import launch, lookup
+
+
+@pytest.fixture
+def plans():
+    return launch.Plans()
+
+
+def test_the_newest_plans_of_a_key_are_kept_and_asked_first(plans):
+    for number in range(launch.MOST_OF_A_KEY + 2):
+        plans.keep("key", number, lookup.desk())
+    assert plans.by_key["key"] == tuple(range(launch.MOST_OF_A_KEY + 1, 1, -1))
+
+
+def test_one_key_too_many_begins_anew(plans, monkeypatch):
+    monkeypatch.setattr(launch, "MOST_KEYS", 2)
+    for key in ("a", "b", "c"):
+        plans.keep(key, key, lookup.desk())
+    assert plans.by_key == {"c": ("c",)}
+
+
+def test_other_sources_forget_every_plan_and_refuse_those_of_before(plans):
+    before = lookup.desk()
+    plans.keep("key", "plan", before)
+    tuner.use(None)
+    assert plans.by_key == {}
+    plans.keep("key", "late", before)
+    assert plans.by_key == {}
