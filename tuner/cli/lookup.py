@@ -115,6 +115,7 @@ def _document(problem: Problem, device: Device, shelves: list[Shelf], decision: 
         "rule": match.rule,
         "source": match.source,
         "grade": match.grade,
+        "expected_regret": match.regret,
         "median_us": row and row.median_us,
         "vs_default": row and row.vs_default,
         "vs_vendor": row and row.vs_vendor,
@@ -128,7 +129,7 @@ def _document(problem: Problem, device: Device, shelves: list[Shelf], decision: 
         "neighbours": [
             {
                 "rule": offer.rule,
-                "source": offer.source,
+                "source": offer.shelf.source,
                 "problem": offer.row.problem.fields(),
                 "config": {"kernel": offer.row.config.kernel, **offer.row.config},
                 "distance": round(offer.distance, 4),

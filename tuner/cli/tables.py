@@ -28,6 +28,11 @@ _NUMBERS = {
     "rate",
     "rows",
     "95%",
+    "held out",
+    "regret",
+    "worst",
+    "formula's",
+    "formula's worst",
 }
 
 

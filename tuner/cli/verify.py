@@ -10,6 +10,7 @@ import click
 
 from tuner.cli import kernel as kernels
 from tuner.cli import options, tables
+from tuner.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,18 +25,50 @@ _COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
 @click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True)
 @click.option("--kernel", "names", multiple=True, metavar="MODULE:NAME", help="Know this kernel under tuner.tuned.")
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
+@click.option("--regret", is_flag=True, help="Measure what a lookup loses on problems that are held out.")
+@click.option("--suite", metavar="NAME|FILE.csv", help="With --regret: hold these problems out, all together.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    default=30,
+    show_default=True,
+    help="With --regret and no suite: problems, each held out alone.",
+)
+@click.option("--update", is_flag=True, help="With --regret: write the figures into the tables.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cuda:0|interpreter",
+    help="With --regret: where to measure.",
+)
 @options.json_option
 @click.pass_context
-def verify(ctx: click.Context, places: tuple[str, ...], names: tuple[str, ...], strict: bool, as_json: bool) -> None:
+def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None:
     """Say what is wrong with tables, folders of tables, installed packages' tables or databases. Needs no GPU.
 
     Exits 0 when there are only notes and warnings, 1 with an error, 2 when there is no such place.
+
+    With --regret it looks problems up without their own rows instead, and measures what that loses.
     """
+    for name in given["names"]:
+        kernels.find(name)
+    if given["regret"]:
+        from tuner.cli import regret
+
+        if len(places) > 1:
+            raise UsageError("--regret takes one table, folder of tables or database at a time")
+        options_of = {name: given[name] for name in ("suite", "sample", "device", "update", "as_json")}
+        ctx.exit(0 if regret.measure(places[0], **options_of) else 1)
+    if given["suite"] or given["update"]:
+        raise UsageError("--suite and --update go with --regret")
+    ctx.exit(0 if _inspect(places, strict=given["strict"], as_json=given["as_json"]) else 1)
+
+
+def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
     from tuner.export.finding import Level
     from tuner.export.inspection import inspect
 
-    for name in names:
-        kernels.find(name)
     inspections = [inspect(place) for place in places]
     levels = {finding.level for found in inspections for finding in found.findings}
     ok = not levels & ({Level.ERROR, Level.WARNING} if strict else {Level.ERROR})
@@ -44,7 +77,7 @@ def verify(ctx: click.Context, places: tuple[str, ...], names: tuple[str, ...], 
     else:
         for found in inspections:
             _print(found)
-    ctx.exit(0 if ok else 1)
+    return ok
 
 
 def _print(found: Inspection) -> None:

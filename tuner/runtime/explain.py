@@ -39,6 +39,9 @@ def explain(problem: Problem, device: Device | None = None) -> str:
         for refused in decision.refused
     ]
     lines += _answer(decision)
+    if decision.match.regret is not None:
+        slower = 100 * (decision.match.regret - 1)
+        lines.append(f"expected regret: {slower:.1f}% slower than a tuned config, on problems held out of that table")
     if decision.match.rule != "exact":
         lines += _weighed(decision) if decision.offers else _nearest(problem, shelves)
         lines.append(f"to tune it: {command(problem)}")
@@ -77,7 +80,7 @@ def _weighed(decision: Decision) -> Iterator[str]:
     for offer in decision.offers:
         yield (
             f"  {offer.rule} {offer.row.problem}: distance {offer.distance:.2f}, {offer.promise:.3f} times as fast, "
-            f"{offer.row.config.label}, from {offer.source}"
+            f"{offer.row.config.label}, from {offer.shelf.source}"
         )
 
 

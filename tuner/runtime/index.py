@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tuner.device import Device
 from tuner.problem import Problem
 from tuner.runtime import seal, table
+from tuner.runtime.regret import Regrets
 from tuner.runtime.row import BAD_VALUE, PROBLEM, Row, problem_of, reason
 from tuner.runtime.shelf import Rows, by_problem
 from tuner.runtime.table import Header
@@ -40,6 +41,7 @@ class Reading:
         device: the GPU model the rows were measured on.
         count: how many rows there are.
         rows, groups: see `Shelf`.
+        regret: by op, see `Table`.
         faults: what is wrong with the file and with rows that were left out.
     """
 
@@ -47,6 +49,7 @@ class Reading:
     count: int
     rows: Rows
     groups: Rows
+    regret: Mapping[str, Regrets]
     faults: tuple[str, ...] = ()
 
 
@@ -59,9 +62,10 @@ def load(path: Traversable) -> Reading:
     content, name = table.read_bytes(path), str(path)
     index = _indexed(content, name)
     if index is not None:
-        return Reading(index.header.device, index.count, _ByProblem(index), _ByGroup(index))
+        header = index.header
+        return Reading(header.device, index.count, _ByProblem(index), _ByGroup(index), {header.op: header.regret})
     found = table.loads(content, name)
-    return Reading(found.device, len(found.rows), *by_problem(found.rows), found.faults)
+    return Reading(found.device, len(found.rows), *by_problem(found.rows), {found.op: found.regret}, found.faults)
 
 
 class _Index:

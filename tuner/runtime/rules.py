@@ -17,6 +17,7 @@ from tuner.device import Device
 from tuner.errors import KernelError
 from tuner.problem import Problem
 from tuner.runtime.neighbourhood import MOST, REACH, Neighbour
+from tuner.runtime.regret import Regret
 from tuner.runtime.row import BAD_VALUE, Row
 from tuner.runtime.shelf import Shelf
 
@@ -31,8 +32,8 @@ BLIND = 1.0
 OTHER_DEVICE = 1.0
 """What another GPU model of the architecture adds to the distance, besides log2 of the multiprocessors' ratio."""
 
-_Found = tuple[Neighbour, str]
-"""A neighbour, and the source that holds it."""
+_Found = tuple[Neighbour, Shelf]
+"""A neighbour, and the shelf that holds it."""
 
 failed: dict[tuple[str, Problem, Config], str] = {}
 """Device, problem and config that could not be launched in this process, and why."""
@@ -50,6 +51,8 @@ class Match:
             nearest), or "default" (the kernel's formula).
         source: where the row came from; "formula" for the default.
         grade: "exact" (measured under this Triton), "compatible" (under another), "none" for the default.
+        regret: how many times as long such an answer takes as a tuned one, by `tuner verify --regret` on problems held
+            out of that table; None for "exact", and where nobody measured it.
     """
 
     kernel: str
@@ -57,6 +60,7 @@ class Match:
     rule: str
     source: str
     grade: str
+    regret: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Offer:
     """A neighbour's row, weighed against the formula.
 
     Attributes:
-        rule, source: which rule offers it, from where.
+        rule, shelf: which rule offers it, from where.
         row: of a problem nearby, or of another device.
         distance: see `tuner.nearness.apart`; other families and devices add to it.
         promise: how many times as fast as the formula's config it is expected to be, 1 for as fast. The best one of a
@@ -82,7 +86,7 @@ class Offer:
     """
 
     rule: str
-    source: str
+    shelf: Shelf
     row: Row
     distance: float
     promise: float
@@ -123,13 +127,13 @@ def decide(
     weighing = _Weighing(problem, device)
     for shelf in shelves:
         for row in sorted(shelf.rows.get(problem, ()), key=grade, reverse=True):  # "exact" before "compatible"
-            if weighing.usable("exact", shelf.source, row):
-                return weighing.decision("exact", shelf.source, row)
+            if weighing.usable("exact", shelf, row):
+                return weighing.decision("exact", shelf, row)
     if problem.is_keyed:
-        for source, row in _by_key(problem, shelves):
-            if weighing.usable("near_key", source, row):
-                return weighing.decision("near_key", source, row)
-        return weighing.decision("default", "formula", None)
+        for shelf, row in _by_key(problem, shelves):
+            if weighing.usable("near_key", shelf, row):
+                return weighing.decision("near_key", shelf, row)
+        return weighing.default(_figure_of_default(problem, shelves))
     borrowed: dict[str, Callable[[], Iterator[_Found]]] = {
         "near_m": lambda: _by_m(problem, device, shelves),
         "near_shape": lambda: _by_shape(problem, device, shelves),
@@ -138,8 +142,8 @@ def decide(
     for rule, found in borrowed.items():
         best = weighing.best(rule, found())
         if best is not None:
-            return weighing.decision(rule, best.source, best.row)
-    return weighing.decision("default", "formula", None)
+            return weighing.decision(rule, best.shelf, best.row)
+    return weighing.default(_figure_of_default(problem, shelves))
 
 
 def refusal(row: Row, problem: Problem, device: Device) -> str | None:
@@ -185,33 +189,40 @@ class _Weighing:
         self._offers: list[Offer] = []
         self._formula: Config | None = None
 
-    def usable(self, rule: str, source: str, row: Row) -> bool:
+    def usable(self, rule: str, shelf: Shelf, row: Row) -> bool:
         """Whether a row's config can run here; if not, it is noted why."""
         reason = refusal(row, self._problem, self._device)
         if reason is not None:
-            self._refused.append(Refusal(source, rule, row, reason))
+            self._refused.append(Refusal(shelf.source, rule, row, reason))
         return reason is None
 
     def best(self, rule: str, offered: Iterable[_Found]) -> Offer | None:
         """The most promising of a rule's neighbours; None where the formula promises more."""
         offers: dict[Config, Offer] = {}
-        for near, source in itertools.islice(sorted(offered, key=_distance), MOST):
+        for near, shelf in itertools.islice(sorted(offered, key=_distance), MOST):
             if len(offers) == NEAREST:
                 break
-            if near.row.config in offers or not self.usable(rule, source, near.row):
+            if near.row.config in offers or not self.usable(rule, shelf, near.row):
                 continue
             promise = self._promise(rule, near)
             if promise is not None:
-                offers[near.row.config] = Offer(rule, source, near.row, near.distance, promise)
+                offers[near.row.config] = Offer(rule, shelf, near.row, near.distance, promise)
         ranked = sorted(offers.values(), key=lambda offer: (-offer.promise, offer.distance))
         self._offers += ranked
         return ranked[0] if ranked and ranked[0].promise >= 1 else None
 
-    def decision(self, rule: str, source: str, row: Row | None) -> Decision:
-        """The decision for a row, or for the formula."""
-        config = self._default() if row is None else row.config
-        match = Match(config.kernel, config, rule, source, "none" if row is None else grade(row))
+    def decision(self, rule: str, shelf: Shelf, row: Row) -> Decision:
+        """The decision for a row."""
+        figure = shelf.figure(row.problem.op, rule)
+        regret = None if figure is None else figure.geomean
+        match = Match(row.config.kernel, row.config, rule, shelf.source, grade(row), regret)
         return Decision(match, row, tuple(self._refused), tuple(self._offers))
+
+    def default(self, figure: Regret | None) -> Decision:
+        """The decision for the formula."""
+        config = self._default()
+        match = Match(config.kernel, config, "default", "formula", "none", figure.geomean if figure else None)
+        return Decision(match, None, tuple(self._refused), tuple(self._offers))
 
     def _promise(self, rule: str, near: Neighbour) -> float | None:
         """How many times as fast as the formula's config a neighbour's is expected to be here; None where nobody knows.
@@ -246,43 +257,55 @@ class _Weighing:
         return estimate if 0 < estimate < math.inf else None
 
 
-def _by_key(problem: Problem, shelves: Iterable[Shelf]) -> Iterator[tuple[str, Row]]:
+def _by_key(problem: Problem, shelves: Iterable[Shelf]) -> Iterator[tuple[Shelf, Row]]:
     """Rows of the other keys of an op, from the nearest on, whatever the distance.
 
     The formula, a list's first config, promises nothing that they could be weighed against.
     """
     if not all(spec.borrows for spec in registry.of(problem.op).values()):
         return
-    known = ((keyed.distance(tuned, problem), tuned, shelf) for shelf in shelves for tuned in shelf.rows)
+    lending = _lending(shelves, problem, "near_key")
+    known = ((keyed.distance(tuned, problem), tuned, shelf) for shelf in lending for tuned in shelf.rows)
     near = ((away, tuned, shelf) for away, tuned, shelf in known if away is not None and tuned != problem)
     for _, tuned, shelf in sorted(near, key=lambda found: found[:2]):
         for row in shelf.rows[tuned]:
-            yield shelf.source, row
+            yield shelf, row
 
 
 def _by_m(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Iterator[_Found]:
-    for shelf in shelves:
+    for shelf in _lending(shelves, problem, "near_m"):
         for near in shelf.near.by_m(problem, device.sm_count):
             if _is_near_m(near.row.problem, problem):
-                yield near, shelf.source
+                yield near, shelf
 
 
 def _by_shape(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Iterator[_Found]:
     group = problem.group()
-    for shelf in shelves:
+    for shelf in _lending(shelves, problem, "near_shape"):
         for near in shelf.near.around(problem, device.sm_count):
             tuned = near.row.problem
             if tuned != problem and not (_is_near_m(tuned, problem) and tuned.group() == group):
-                yield near, shelf.source
+                yield near, shelf
 
 
 def _related(problem: Problem, device: Device, relatives: Iterable[tuple[int, Shelf]]) -> Iterator[_Found]:
     """Rows of other devices of the architecture, for the problem itself and near it."""
     for sm_count, shelf in relatives:
+        if not shelf.lends(problem.op, "same_arch"):
+            continue
         unlike = OTHER_DEVICE + abs(math.log2(sm_count / device.sm_count))
         for near in shelf.near.around(problem, device.sm_count):
             if near.distance + unlike <= REACH:
-                yield replace(near, distance=near.distance + unlike), shelf.source
+                yield replace(near, distance=near.distance + unlike), shelf
+
+
+def _figure_of_default(problem: Problem, shelves: Iterable[Shelf]) -> Regret | None:
+    figures = (shelf.figure(problem.op, "default") for shelf in shelves)
+    return next((figure for figure in figures if figure is not None), None)
+
+
+def _lending(shelves: Iterable[Shelf], problem: Problem, rule: str) -> Iterator[Shelf]:
+    return (shelf for shelf in shelves if shelf.lends(problem.op, rule))
 
 
 def _is_near_m(tuned: Problem, problem: Problem) -> bool:

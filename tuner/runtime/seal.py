@@ -14,14 +14,16 @@ from dataclasses import fields
 from typing import Any
 
 from tuner.device import Device, Environment
+from tuner.runtime.regret import Regret
 from tuner.runtime.row import PROBLEM, RESULT
 
-PARTS = ("format", "version", "op", "device", "kernels", "environments", "rows")
-"""Of a file, in its order; date and digest stand after `op`."""
+PARTS = ("format", "version", "op", "device", "kernels", "environments", "regret", "rows")
+"""Of a file, in its order; date and digest stand after `op`. `regret` may be missing."""
 
 _UNSEALED = re.compile(rb'\n  "date": "[^"\\\n]*",\n  "digest": "(sha256:[0-9a-f]{64})",(?=\n)')
 _ONE_A_LINE = ("environments", "rows")
 _DEVICE = tuple(field.name for field in fields(Device))
+_REGRET = tuple(field.name for field in fields(Regret))
 _MADE = (*(field.name for field in fields(Environment)), "protocol", "tool_version")
 
 
@@ -74,11 +76,13 @@ def is_intact(document: Mapping[str, Any]) -> bool:
     Raises:
         LookupError, TypeError: a part is missing or of another kind.
     """
-    said = {name: document[name] for name in PARTS}
+    said = {name: document[name] for name in PARTS if name != "regret" or name in document}
     said |= {name: document[name] for name in sorted(document.keys() - {*PARTS, "date", "digest"})}
     said["device"] = _in_order(said["device"], _DEVICE)
     said["kernels"] = _in_order(said["kernels"])
     said["environments"] = [_in_order(made, _MADE) for made in said["environments"]]
+    if isinstance(said.get("regret"), dict):
+        said["regret"] = {name: _in_order(value, _REGRET) for name, value in _in_order(said["regret"]).items()}
     said["rows"] = [_row_in_order(raw) for raw in said["rows"]]
     return bool(document.get("digest") == digest(sealed_text(said, strict=False)))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tuner.problem import Problem
 from tuner.runtime.neighbourhood import Neighbourhood
+from tuner.runtime.regret import Regret, Regrets
 from tuner.runtime.row import Row
 
 Rows = Mapping[Problem, Sequence[Row]]
@@ -22,6 +23,7 @@ class Shelf:
             them costs the making of all.
         groups: rows by `Problem.group()`: neighbours in M.
         note: what `tuner.explain` says of it: how much it holds, or why nothing.
+        regret: by op and rule, what borrowing from these rows has cost.
         near: the groups by where their problems lie.
     """
 
@@ -29,10 +31,20 @@ class Shelf:
     rows: Rows
     groups: Rows
     note: str
+    regret: Mapping[str, Regrets] = field(default_factory=dict)
     near: Neighbourhood = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "near", Neighbourhood(self.groups))
+
+    def figure(self, op: str, rule: str) -> Regret | None:
+        """What borrowing by a rule has cost for an op's problems, where it was measured."""
+        return self.regret.get(op, {}).get(rule)
+
+    def lends(self, op: str, rule: str) -> bool:
+        """Whether rows may be borrowed by a rule: not where the formula alone was measured to do better."""
+        figure = self.figure(op, rule)
+        return figure is None or not figure.is_worse
 
 
 def by_problem(rows: Iterable[Row]) -> tuple[Rows, Rows]:

@@ -263,7 +263,8 @@ def _shelf_of_tables(name: str, slug: str, paths: Iterable[Traversable], read: R
     count = sum(reading.count for reading in mine)
     note = f"nothing for {slug}: it is for {', '.join(others)}" if others and not count else _count(count, slug)
     rows, groups = joined([reading.rows for reading in mine]), joined([reading.groups for reading in mine])
-    return Shelf(name, rows, groups, "; ".join([note, *trouble]))
+    regret = {op: figures for reading in reversed(mine) for op, figures in reading.regret.items()}
+    return Shelf(name, rows, groups, "; ".join([note, *trouble]), regret)
 
 
 def _read_all(name: str, paths: Iterable[Traversable], read: Read = index.load) -> tuple[list[Reading], list[str]]:

@@ -11,14 +11,15 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.device import Device
 from tuner.errors import TableError
 from tuner.problem import Problem
-from tuner.runtime import seal
+from tuner.runtime import regret, seal
+from tuner.runtime.regret import Regrets
 from tuner.runtime.row import BAD_VALUE, Provenance, Row, reason
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Header:
         op, device, date: as `Table` has them.
         kernels: versions by kernel.
         made: how rows were made; each names its own by its place.
+        regret: as `Table` has it.
     """
 
     op: str
@@ -46,6 +48,7 @@ class Header:
     date: str
     kernels: Mapping[str, Any]
     made: tuple[Provenance, ...]
+    regret: Regrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Table:
         date: when the newest row was decided, UTC, ISO 8601.
         rows: one a problem, sorted.
         faults: what was wrong with the file and with the rows that were left out, when it was read from a file.
+        regret: by rule, what borrowing from these rows has cost (`tuner verify --regret --update`).
     """
 
     op: str
@@ -65,6 +69,7 @@ class Table:
     date: str
     rows: tuple[Row, ...]
     faults: tuple[str, ...] = ()
+    regret: Regrets = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
@@ -90,7 +95,14 @@ class Table:
         Raises:
             TableError: the folder cannot be written.
         """
-        path = directory / self.file_name
+        return self.write_to(directory / self.file_name)
+
+    def write_to(self, path: Path) -> Path:
+        """Write the file under another name, complete or not at all; returns its path.
+
+        Raises:
+            TableError: it cannot be written.
+        """
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             try:
@@ -162,7 +174,7 @@ def loads(content: str | bytes, name: str) -> Table:
             faults.append(f"row {number} left out: {row.problem} {TWICE}")
         else:
             rows[row.problem] = row
-    return Table(header.op, header.device, header.date, tuple(rows.values()), tuple(faults))
+    return Table(header.op, header.device, header.date, tuple(rows.values()), tuple(faults), header.regret)
 
 
 def header_of(document: Mapping[str, Any], name: str) -> Header:
@@ -187,7 +199,8 @@ def header_of(document: Mapping[str, Any], name: str) -> Header:
     try:
         device = _device(document["device"])
         made = tuple(Provenance.from_fields(fields) for fields in document["environments"])
-        return Header(str(document["op"]), device, str(document["date"]), dict(document["kernels"]), made)
+        figures = regret.from_json(document.get("regret"))
+        return Header(str(document["op"]), device, str(document["date"]), dict(document["kernels"]), made, figures)
     except BAD_VALUE as e:
         raise _no_table(name, reason(e)) from e
 
@@ -218,6 +231,7 @@ def _document(table: Table) -> dict[str, Any]:
         "device": dataclasses.asdict(table.device),
         "kernels": _kernels(table.rows),
         "environments": [m.fields() for m in made],
+        **({"regret": regret.to_json(table.regret)} if table.regret else {}),
         "rows": [row.fields(made.index(row.made)) for row in sorted(table.rows, key=_order)],
     }
 

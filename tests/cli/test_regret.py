@@ -1,0 +1,163 @@
+"""`tuner verify --regret`: problems held out of tables, what lookups say of them, and where the figures are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+import tuner
+from tuner import cli
+from tuner.config import Config
+from tuner.contest.held_out import Case, Played, cases, summary
+from tuner.device import INTERPRETER, KNOWN
+from tuner.problem import Problem
+from tuner.runtime import regret, sources, table
+from tuner.runtime.regret import FEWEST, Regret
+
+H200 = KNOWN["sm_90"]
+PROBLEM = Problem(64, 512, 256)
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a command; returns exit code, stdout, stderr."""
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exited:
+            cli.main([str(argument) for argument in arguments])
+        return exited.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def formula_won(toy, no_tables, tmp_path, make_row, make_table):
+    """A table whose winners are all the formula's: there is nothing to measure."""
+    rows = [make_row(m, n, block=16) for m in (64, 100) for n in (512, 4096)]
+    return make_table(*rows, device=INTERPRETER).write(tmp_path)
+
+
+def played(rule: str, answer: float | None, formula: float | None) -> Played:
+    config = Config("toy", BLOCK_SIZE_M=16, num_warps=4)
+    return Played(Case(PROBLEM, rule, config, config, config), answer, formula, 1.0)
+
+
+def test_a_problem_is_looked_up_without_its_own_row(toy, no_tables, tmp_path, make_row, make_table):
+    path = make_table(make_row(64, block=32), make_row(100, block=64), make_row(4096, block=32)).write(tmp_path)
+    found = {case.problem.m: case for case in cases(sources.named(path), H200, None, 30)}
+    blocks = {
+        m: [config["BLOCK_SIZE_M"] for config in (case.answer, case.formula, case.winner)] for m, case in found.items()
+    }
+    assert {m: case.rule for m, case in found.items()} == {64: "near_m", 100: "near_m", 4096: "default"}
+    assert blocks == {64: [64, 16, 32], 100: [32, 16, 64], 4096: [16, 16, 32]}
+
+
+def test_the_problems_of_a_suite_are_held_out_together(toy, no_tables, tmp_path, make_row, make_table):
+    path = make_table(make_row(64, block=32), make_row(100, block=64), make_row(300)).write(tmp_path)
+    suite = [PROBLEM.with_shape(m, 512, 256) for m in (64, 100, 5)]
+    found = cases(sources.named(path), H200, suite, 30)
+    assert [(case.problem.m, case.rule) for case in found] == [(64, "default"), (100, "default")]
+
+
+def test_a_sample_is_always_the_same(toy, no_tables, tmp_path, make_row, make_table):
+    path = make_table(*(make_row(m) for m in range(1, 50))).write(tmp_path)
+    first, again = ([case.problem for case in cases(sources.named(path), H200, None, 7)] for _ in range(2))
+    assert first == again
+    assert len(first) == 7
+
+
+def test_figures_are_geometric_means_by_rule_beside_the_formulas_on_the_same_problems():
+    found = summary([played("near_m", 1.0, 1.2), played("near_m", 1.21, 1.0), played("default", None, None)])
+    assert found.keys() == {"near_m", "all"}
+    assert found["near_m"].geomean == pytest.approx(1.1)
+    assert (found["near_m"].count, found["near_m"].worst, found["near_m"].formula_worst) == (2, 1.21, 1.2)
+
+
+def test_where_nothing_differs_nothing_is_measured(formula_won, run):
+    code, out, err = run("verify", formula_won, "--regret", "--device", "interpreter")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["rule", "held", "out", "regret", "worst", "formula's", "formula's", "worst"]
+    assert out.splitlines()[-1].split() == ["all", "4", "0.0%", "0.0%", "0.0%", "0.0%"]
+    assert len(err.splitlines()) == 4
+
+
+def test_the_figures_are_written_into_the_table_and_told_by_lookups(formula_won, run):
+    before = table.load(formula_won)
+    code, out, err = run("verify", formula_won, "--regret", "--device", "interpreter", "--update", "--json")
+    assert code == 0
+    assert "written" in err
+    after = table.load(formula_won)
+    assert (after.rows, after.faults) == (before.rows, ())
+    assert regret.to_json(after.regret) == json.loads(out)["rules"]
+    assert after.digest != before.digest  # it decides what a lookup says
+    assert run("verify", formula_won)[0] == 0
+    tuner.use(formula_won)
+    assert tuner.lookup(Problem(80, 512, 256), INTERPRETER).regret == 1.0
+    assert "expected regret: 0.0% slower" in tuner.explain(Problem(80, 512, 256), INTERPRETER)
+    assert tuner.lookup(PROBLEM, INTERPRETER).regret is None
+
+
+@pytest.mark.parametrize(("count", "rule"), [(FEWEST, "default"), (FEWEST - 1, "near_m")])
+def test_where_a_tables_own_figure_says_that_borrowing_lost_the_formula_serves(
+    count, rule, toy, no_tables, tmp_path, make_row, make_table
+):
+    figure = Regret(count, geomean=1.10, worst=1.5, formula_geomean=1.05, formula_worst=1.2)
+    tables = dataclasses.replace(make_table(make_row(100)), regret={"near_m": figure})
+    tuner.use(tables.write(tmp_path))
+    assert tuner.lookup(PROBLEM, H200).rule == rule
+
+
+@pytest.mark.parametrize("figures", [3, {"near_m": 3}, {"near_m": {"count": 9, "geomean": "x"}}])
+def test_a_mangled_figure_is_none(figures, toy, no_tables, formula_won):
+    document = json.loads(formula_won.read_text()) | {"regret": figures}
+    formula_won.write_text(json.dumps(document))
+    assert table.load(formula_won).regret == {}
+    tuner.use(formula_won)
+    assert tuner.lookup(Problem(80, 512, 256), INTERPRETER).rule == "near_m"
+
+
+def test_a_table_with_figures_that_another_program_wrote_anew_is_whole(formula_won, run):
+    run("verify", formula_won, "--regret", "--device", "interpreter", "--update")
+    formula_won.write_text(json.dumps(json.loads(formula_won.read_text()), indent=3, sort_keys=True))
+    assert table.load(formula_won).faults == ()
+
+
+def test_wrong_usage_exits_2_and_says_what_is_wrong(formula_won, run, tmp_path, make_row, make_database):
+    database = make_database(tmp_path / "tuner.db", make_row(64), device=INTERPRETER)
+    on = ("--device", "interpreter")
+    for arguments, words in (
+        ((formula_won, database, "--regret", *on), "one table"),
+        ((formula_won, "--update"), "go with --regret"),
+        ((database, "--regret", "--update", *on), f"tuner export DIR --db {database}"),
+        ((formula_won, "--regret", "--suite", "gone", *on), "unknown suite"),
+        ((formula_won, "--regret", "--suite", "demo", *on), "no tuned problem to hold out"),
+    ):
+        code, out, err = run("verify", *arguments)
+        assert (code, out) == (2, "")
+        assert words in err
+    assert run("verify", tmp_path / "gone", "--regret", *on)[0] == 1
+
+
+def test_what_differs_is_measured_in_paired_rounds(no_tables, run, tmp_path, make_row, make_table):
+    pytest.importorskip("triton")
+    from tuner import registry
+
+    problem = Problem(16, 32, 16)
+    spec = registry.find("matmul", "pointer")
+    default = registry.default_config(problem, INTERPRETER)
+    other = next(c for c in spec.space(problem, INTERPRETER).configs() if c != default)
+    rows = [make_row(m, 32, 16, config=other, version=spec.version) for m in (16, 5000)]
+    path = make_table(*rows, device=INTERPRETER).write(tmp_path)
+    (tmp_path / "held.csv").write_text("m,n,k,dtype,layout\n16,32,16,fp16,nn\n")
+    code, out, _ = run(
+        "verify", path, "--regret", "--suite", tmp_path / "held.csv", "--device", "interpreter", "--json"
+    )
+    (row,) = json.loads(out)["problems"]
+    assert code == 0
+    assert row["winner"] == str(other)
+    assert row["answer"] == row["formula"] != row["winner"]
+    assert row["fastest_us"] > 0
+    assert row["answer_regret"] == row["formula_regret"] >= 1

@@ -1,0 +1,210 @@
+"""What a lookup says of problems that it is not shown, in paired rounds with their winners and the default formula."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tuner import registry
+from tuner.config import Config
+from tuner.device import Device, of_one_arch
+from tuner.errors import KernelError
+from tuner.problem import Problem
+from tuner.runtime import rules
+from tuner.runtime.regret import Regret
+from tuner.runtime.shelf import Shelf, by_problem
+from tuner.runtime.sources import Source
+from tuner.sweep import finals
+from tuner.sweep.child import WorkerDiedError
+from tuner.sweep.compile import CompilePool
+from tuner.sweep.measure import VENDOR
+from tuner.sweep.messages import FinalsPlayed, PlayFinals, Ready, Refused, SetProblem
+from tuner.sweep.worker import Worker
+
+_SEED = 1
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A tuned problem, and what a lookup says of it that does not see its row.
+
+    Attributes:
+        problem: held out.
+        rule: that answered.
+        answer, formula, winner: the lookup's config, the default formula's, and the one tuned for the problem.
+    """
+
+    problem: Problem
+    rule: str
+    answer: Config
+    formula: Config
+    winner: Config
+
+    @property
+    def contestants(self) -> tuple[Config, ...]:
+        """Each config once."""
+        return tuple(dict.fromkeys((self.winner, self.answer, self.formula)))
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How a case went.
+
+    Attributes:
+        case: which.
+        answer, formula: time of each over the fastest of the three, 1 for no regret; None where it could not be.
+        fastest_us: microseconds a call of that one; None where all three are one config, and nothing was measured.
+        failure: why a figure is missing; "" where none is.
+    """
+
+    case: Case
+    answer: float | None
+    formula: float | None
+    fastest_us: float | None
+    failure: str = ""
+
+
+def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
+    """What to play of the problems that a source has rows for.
+
+    Args:
+        source: a table, a folder of tables or a database.
+        device: where it will be played.
+        suite: these problems, all held out together; None: a sample, each looked up without its own row.
+        sample: how many, where there is no suite; always the same ones.
+    """
+    shelf = source.shelf(device.slug)
+    relatives = [(sm_count, source.shelf(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
+    rows = [row for found in shelf.rows.values() for row in found[:1]]
+    usable = sorted(row.problem for row in rows if rules.refusal(row, row.problem, device) is None)
+    if suite is None:
+        chosen = sorted(random.Random(_SEED).sample(usable, min(sample, len(usable))))
+    else:
+        chosen = [problem for problem in dict.fromkeys(suite) if problem in set(usable)]
+    found: list[Case] = []
+    for problem in chosen:
+        hidden = {problem} if suite is None else set(chosen)
+        left = Shelf(source.name, *by_problem(row for row in rows if row.problem not in hidden), "")
+        match = rules.decide(problem, device, [left], relatives).match
+        configs = (match.config, registry.default_config(problem, device), shelf.rows[problem][0].config)
+        found.append(Case(problem, match.rule, *(_program(config, problem, device) for config in configs)))
+    return found
+
+
+def play(played: Iterable[Case], device: Device, gpu: int | None) -> Iterator[Played]:
+    """Measure cases on a device, one after the other; their binaries are made first, on all cores.
+
+    Args:
+        played: of `cases`.
+        device: the model.
+        gpu: CUDA index, None for the interpreter.
+
+    Raises:
+        SweepError: a worker could not be started.
+    """
+    todo = list(played)
+    with contextlib.ExitStack() as stack:
+        if gpu is not None and any(len(case.contestants) > 1 for case in todo):
+            _compile(todo, stack.enter_context(CompilePool(device)))
+        bench = stack.enter_context(_Bench(gpu))
+        for case in todo:
+            yield Played(case, 1.0, 1.0, None) if len(case.contestants) == 1 else bench.play(case)
+
+
+def summary(played: Iterable[Played]) -> dict[str, Regret]:
+    """The figures of each rule, and of all as "all"; what could not be measured is left out."""
+    by_rule: dict[str, list[tuple[float, float]]] = {}
+    for one in played:
+        if one.answer is not None and one.formula is not None:
+            for rule in (one.case.rule, "all"):
+                by_rule.setdefault(rule, []).append((one.answer, one.formula))
+    found = {}
+    for rule, pairs in by_rule.items():
+        answers, formulas = zip(*pairs, strict=True)
+        found[rule] = Regret(len(pairs), _geomean(answers), max(answers), _geomean(formulas), max(formulas))
+    return found
+
+
+class _Bench:
+    """A worker that is replaced when it dies; a context manager."""
+
+    def __init__(self, gpu: int | None) -> None:
+        self._gpu = gpu
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> _Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+
+    def play(self, case: Case) -> Played:
+        """One case's paired rounds."""
+        if self._worker is None:
+            self._worker = Worker(self._gpu)
+            self._worker.hello()
+        try:
+            reply = self._ask(SetProblem(case.problem))
+            if isinstance(reply, Ready):
+                reply = self._ask(PlayFinals(case.contestants, _SEED))
+        except WorkerDiedError as e:
+            self._worker.kill()
+            self._worker = None
+            return Played(case, None, None, None, str(e))
+        if isinstance(reply, FinalsPlayed):
+            return _judged(case, reply)
+        return Played(case, None, None, None, reply.message if isinstance(reply, Refused) else "")
+
+    def _ask(self, request: SetProblem | PlayFinals) -> Ready | Refused | FinalsPlayed:
+        """The request's last reply; a worker whose context is lost ends, which raises."""
+        worker = self._worker
+        assert worker is not None
+        worker.send(request)
+        while True:
+            reply = worker.wait()
+            if isinstance(reply, (Ready, Refused, FinalsPlayed)):
+                return reply
+
+
+def _judged(case: Case, reply: FinalsPlayed) -> Played:
+    times = {name: figures for name, figures in reply.times.items() if name != VENDOR and figures}
+    failure = "; ".join(sorted(reply.rejected.values()))
+    if not times:
+        return Played(case, None, None, None, failure)
+    standings = finals.standings(times)
+
+    def ratio(config: Config) -> float | None:
+        return max(1.0, standings[config.digest].ratio) if config.digest in standings else None
+
+    fastest_us = min(standing.median_us for standing in standings.values())
+    return Played(case, ratio(case.answer), ratio(case.formula), fastest_us, failure)
+
+
+def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
+    """Have every binary made, which the GPU's worker then finds in Triton's cache."""
+    keys = [
+        pool.request(registry.find(case.problem.op, config.kernel), case.problem, config)
+        for case in todo
+        if len(case.contestants) > 1
+        for config in case.contestants
+    ]
+    while any(pool.result(key) is None for key in keys):
+        pool.mend()
+        time.sleep(_POLL_S)
+
+
+def _program(config: Config, problem: Problem, device: Device) -> Config:
+    """The representative of a config's program, so that equal ones are seen to be."""
+    with contextlib.suppress(KernelError):
+        return registry.find(problem.op, config.kernel).space(problem, device).canonicalize(config)
+    return config
+
+
+def _geomean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
