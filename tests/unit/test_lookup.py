@@ -308,7 +308,7 @@ def test_answers_do_not_grow_without_bound(monkeypatch):
     monkeypatch.setattr(lookups, "MEMO_LIMIT", 100)
     for m in range(1, 250):
         tuner.lookup(at(m), H200)
-    assert len(lookups.desk().answers) <= 100
+    assert 0 < sum(map(len, lookups.desk().answers.values())) <= 100
 
 
 def test_a_hit_takes_no_lock_and_about_a_microsecond_at_most(tuned, make_row, monkeypatch):

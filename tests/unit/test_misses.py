@@ -71,7 +71,7 @@ def test_hits_take_the_path_they_take_without_recording(record, tmp_path, make_r
     tuner.use(make_table(make_row(64)).write(tmp_path))
     tuner.record_misses(record)
     match = tuner.lookup(PROBLEM, H200)
-    assert lookups.desk().answers == {(H200.slug, PROBLEM): match}
+    assert lookups.desk().answers == {H200.slug: {PROBLEM: match}}
     assert lookups.desk().missed == {}
     assert lookups.counter(PROBLEM, H200) is None
 

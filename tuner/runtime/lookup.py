@@ -44,8 +44,10 @@ def lookup(problem: Problem, device: Device | None = None) -> Match:
         DeviceError: no device was given and this process has none.
         KernelError: no installed kernel serves the problem on the device.
     """
-    match = _desk.answers.get(problem if device is None else (device.slug, problem))
-    return _desk.answer(problem, device) if match is None else match
+    try:
+        return _desk.own[problem] if device is None else _desk.answers[device.slug][problem]
+    except KeyError:
+        return _desk.answer(problem, device)
 
 
 def use(where: str | Path | None) -> None:
@@ -112,9 +114,8 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
     where = device or desk().here()
     with _lock:
         rules.failed[where.slug, problem, match.config] = reason
-        for kept in (_desk.answers, _desk.missed):
-            kept.pop(problem, None)
-            kept.pop((where.slug, problem), None)
+        _desk.answers.get(where.slug, {}).pop(problem, None)
+        _desk.missed.pop((where.slug, problem), None)
     return lookup(problem, device)
 
 
@@ -159,9 +160,20 @@ class Desk:
     """
 
     def __init__(self, named: tuple[Source, ...]) -> None:
+        """Nothing is read yet.
+
+        Args:
+            named: what `use` named, the latest first.
+
+        Attributes:
+            answers: by the device's slug, then by problem.
+            own: those of this process's device, once it is known.
+            missed: answers whose calls are counted.
+        """
         self.named = named
-        self.answers: dict[Problem | tuple[str, Problem], Match] = {}
-        self.missed: dict[Problem | tuple[str, Problem], Missed] = {}
+        self.answers: dict[str, dict[Problem, Match]] = {}
+        self.own: dict[Problem, Match] = {}
+        self.missed: dict[tuple[str, Problem], Missed] = {}
         self._here: Device | None = None
         self._sources: list[Source] | None = None
         self._shelves: dict[tuple[str, int], Shelf] = {}
@@ -169,32 +181,33 @@ class Desk:
 
     def answer(self, problem: Problem, device: Device | None) -> Match:
         """Decide, keep and return; a miss and a refused row are logged, and the calls of a miss counted."""
-        key = problem if device is None else (device.slug, problem)
-        if (missed := self.missed.get(key)) is not None:
+        device = device or self._here or self.here()
+        if (missed := self.missed.get((device.slug, problem))) is not None:
             return missed.called()
-        device = device or self.here()
         while True:
             decision = self._decide(problem, device)
             with _lock:
-                if key in self.answers:  # another thread came first
-                    return self.answers[key]
-                if key in self.missed:
-                    return self.missed[key].called()
+                if (match := self.answers.get(device.slug, {}).get(problem)) is not None:
+                    return match  # another thread came first, or it was asked for by the device's name
+                if (missed := self.missed.get((device.slug, problem))) is not None:
+                    return missed.called()
                 if decision.row and (device.slug, problem, decision.row.config) in rules.failed:  # dropped meanwhile
                     continue
                 _report(problem, device, decision)
-                return self._keep(key, problem, device, decision.match)
+                return self._keep(problem, device, decision.match)
 
-    def _keep(self, key: Problem | tuple[str, Problem], problem: Problem, device: Device, match: Match) -> Match:
-        for kept in (self.answers, self.missed):
-            if len(kept) >= MEMO_LIMIT:
-                kept.clear()
+    def _keep(self, problem: Problem, device: Device, match: Match) -> Match:
         counted = tally.tally_of(problem, device.slug, match.rule, rules.triton_version())
         if counted is None:
-            self.answers[key] = match
+            if sum(map(len, self.answers.values())) >= MEMO_LIMIT:
+                for known in self.answers.values():
+                    known.clear()
+            self.answers.setdefault(device.slug, {})[problem] = match
             return match
-        self.missed[key] = Missed(match, counted)
-        return self.missed[key].called()
+        if len(self.missed) >= MEMO_LIMIT:
+            self.missed.clear()
+        missed = self.missed[device.slug, problem] = Missed(match, counted)
+        return missed.called()
 
     def explanation(self, problem: Problem, device: Device | None) -> tuple[Device, list[Shelf], Decision]:
         """All that an answer rests on; reads every source."""
@@ -214,6 +227,7 @@ class Desk:
         with _lock:
             if self._here is None:
                 self._here = devices.current()
+                self.own = self.answers.setdefault(self._here.slug, {})
             return self._here
 
     def sources(self) -> list[Source]:
