@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner import dtype as dtypes
-from tuner.kernels import gradients, registered
+from tuner.kernels import gradients, registered, vendored
 from tuner.kernels.arguments import (
     activation_of,
     check_epilogue,
@@ -69,6 +69,7 @@ def matmul(
     scale_a: torch.Tensor | None = None,
     scale_b: torch.Tensor | None = None,
     fast_accum: bool | None = None,
+    backend: str | None = None,
 ) -> torch.Tensor:
     """activation(scaled(a @ b) + bias) by a tuned Triton kernel, on a's device and current stream.
 
@@ -92,6 +93,8 @@ def matmul(
             `a` may have its leading dimensions.
         fast_accum: of fp8 operands, torch._scaled_mm's use_fast_accum: Hopper's tensor cores sum all of K, in about 14
             bits. Unless given, only where the output's dtype does not show it (docs/numerics.md).
+        backend: "triton", these kernels, unless given; "auto", torch's own library where the tuned row says that it is
+            faster by more than 1%; "vendor", torch's alone. Gradients and torch.compile's programs are always Triton's.
 
     Returns:
         `out`, or a new tensor [..., M, N].
@@ -102,6 +105,8 @@ def matmul(
         KernelError: no installed kernel serves the problem on this device.
     """
     options = (activation, out_dtype, None if precision == "default" else precision, fast_accum)
+    if backend is not None and backend != "triton":
+        return _chosen(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
     if out is None and bias is None and scale_a is None and scale_b is None:
         result = CALLS.of_two(a, b, options)
     else:
@@ -117,7 +122,32 @@ def matmul(
     return _served(given, options)
 
 
-def _served(given: _Tensors, options: _Options) -> torch.Tensor:
+def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
+    """A call that torch may serve."""
+    out, a, b, bias, scale_a, scale_b = given
+    asked = None
+    try:
+        free = not _is_compiling() and not (torch.is_grad_enabled() and gradients.asked(*given))
+        if free and out is None and scale_a is None and scale_b is None:
+            kind = vendored.kind_of(a, b, bias, (options, backend))
+            is_known, run = vendored.known(kind)
+            if run is not None:
+                return run(a, b, bias)
+            asked = None if is_known else vendored.Asked(backend, kind)
+        elif free:
+            asked = vendored.Asked(backend, None)
+    except (AttributeError, TypeError):
+        check_tensors(**given._asdict())
+        raise
+    vendored.check(backend)
+    if asked is not None:
+        check_tensors(**given._asdict())
+        return _served(given, options, asked)
+    named = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
+    return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
+
+
+def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = None) -> torch.Tensor:
     """A call whose every argument is looked at; its plan is kept."""
     activation, out_dtype, precision, fast_accum = options
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
@@ -152,8 +182,8 @@ def _served(given: _Tensors, options: _Options) -> torch.Tensor:
         fill_without_products(result2, bias, kind.activation)
     else:
         sources = desk()
-        seen = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind)
-        if result2.data_ptr() == result.data_ptr():
+        seen = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind, asked)
+        if seen is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
             CALLS.remember(given, options, seen, result, sources, precision=by_torch)
     if out is not None and result2.data_ptr() != out.data_ptr():
@@ -161,11 +191,15 @@ def _served(given: _Tensors, options: _Options) -> torch.Tensor:
     return result
 
 
-def _launch(tensors: _Tensors, kind: _Kind) -> Recording:
+def _launch(tensors: _Tensors, kind: _Kind, asked: vendored.Asked | None) -> Recording | None:
+    """What was launched; None where torch served."""
     out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None
     problem = _problem(a, b, out, kind)
-    return launch(Operands(a, b, out, bias, problem, out, scale_a, scale_b), problem, a.device)
+    operands = Operands(a, b, out, bias, problem, out, scale_a, scale_b)
+    if asked is not None and asked.serves(operands):
+        return None
+    return launch(operands, problem, a.device)
 
 
 def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -> Problem:

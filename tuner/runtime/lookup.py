@@ -19,6 +19,7 @@ from tuner import keyed, registry
 from tuner.device import Device
 from tuner.problem import Problem
 from tuner.runtime import rules, sources, tally
+from tuner.runtime.row import Row
 from tuner.runtime.rules import Decision, Match
 from tuner.runtime.shelf import Shelf
 from tuner.runtime.sources import Source
@@ -85,6 +86,18 @@ def record_misses(where: str | Path | None) -> None:
         _desk = Desk(_desk.named)  # answers and plans of before count nothing
     for forget in _on_change:
         forget()
+
+
+def row_of(problem: Problem, device: Device) -> Row | None:
+    """The row that serves a problem, measured for this very one; None where a neighbour's or the formula does.
+
+    Decides anew at each call: for what is asked once.
+
+    Raises:
+        KernelError: see `lookup`.
+    """
+    decision = desk().decide(problem, device)
+    return decision.row if decision.match.rule == "exact" else None
 
 
 def counter(problem: Problem, device: Device) -> Callable[[], Any] | None:
@@ -185,7 +198,7 @@ class Desk:
         if (missed := self.missed.get((device.slug, problem))) is not None:
             return missed.called()
         while True:
-            decision = self._decide(problem, device)
+            decision = self.decide(problem, device)
             with _lock:
                 if (match := self.answers.get(device.slug, {}).get(problem)) is not None:
                     return match  # another thread came first, or it was asked for by the device's name
@@ -212,14 +225,15 @@ class Desk:
     def explanation(self, problem: Problem, device: Device | None) -> tuple[Device, list[Shelf], Decision]:
         """All that an answer rests on; reads every source."""
         device = device or self.here()
-        return device, list(_Shelves(self, device.slug)), self._decide(problem, device)
+        return device, list(_Shelves(self, device.slug)), self.decide(problem, device)
 
     def shelves(self, device: Device) -> Iterator[tuple[int, Shelf]]:
         """All that is held for a device, then for others of its architecture; each after its multiprocessors."""
         yield from ((device.sm_count, shelf) for shelf in _Shelves(self, device.slug))
         yield from _Relatives(self, device)
 
-    def _decide(self, problem: Problem, device: Device) -> Decision:
+    def decide(self, problem: Problem, device: Device) -> Decision:
+        """The decision about a problem, from these sources; nothing is kept."""
         return rules.decide(problem, device, _Shelves(self, device.slug), _Relatives(self, device))
 
     def here(self) -> Device:
