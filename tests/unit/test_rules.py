@@ -14,6 +14,7 @@ from tuner.problem import Problem
 from tuner.runtime import rules
 from tuner.runtime.neighbourhood import MOST, REACH
 from tuner.runtime.table import Table
+from tuner.space import Rule
 
 H200 = KNOWN["sm_90"]
 H100 = describe(name="NVIDIA H100", arch="sm_90", sm_count=114, memory_bytes=2**36, l2_bytes=50 * 2**20)
@@ -130,12 +131,26 @@ def test_a_neighbour_that_cannot_run_here_is_passed_over_and_said(tuned, modelle
     assert "refused by rule near_shape: toy(BLOCK_SIZE_M=512" in tuner.explain(PROBLEM, H200)
 
 
+def test_what_no_search_would_try_here_is_not_borrowed(tuned, modelled, toy, install, make_row):
+    def untried(config, problem, device):
+        return "too wide" if problem.n < 1024 and config.integer("BLOCK_SIZE_M") == 32 else None
+
+    def space(problem, device):
+        found = toy.space(problem, device)
+        return dataclasses.replace(found, rules=(*found.rules, Rule("width", "a guide", untried)))
+
+    install(dataclasses.replace(toy, space=space, estimate_us=lambda config, *_: 100 / config.integer("BLOCK_SIZE_M")))
+    tuned(make_row(64, 1024, 256, block=32))
+    assert answer() == ("default", 16)
+    assert answer(Problem(64, 1024, 256)) == ("exact", 32)
+
+
 def test_a_table_of_other_kernel_versions_costs_a_bounded_number_of_checks(tuned, modelled, make_row, monkeypatch):
     modelled(b16=10.0, b32=5.0)
     tuned(*(make_row(64, 512 + 8 * step, 256, version=2) for step in range(1, 200)))
     checked = []
     refusal = rules.refusal
-    monkeypatch.setattr(rules, "refusal", lambda *args: checked.append(args) or refusal(*args))
+    monkeypatch.setattr(rules, "refusal", lambda *args, **given: checked.append(args) or refusal(*args, **given))
     assert answer()[0] == "default"
     assert len(checked) == MOST
 

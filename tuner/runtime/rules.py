@@ -146,8 +146,14 @@ def decide(
     return weighing.default(_figure_of_default(problem, shelves))
 
 
-def refusal(row: Row, problem: Problem, device: Device) -> str | None:
-    """Why a row's config cannot be used for a problem on a device, or None when it can."""
+def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = False) -> str | None:
+    """Why a row's config cannot be used for a problem on a device, or None when it can.
+
+    Args:
+        row: with the config.
+        problem, device: what it is to be used for, and where.
+        borrowed: whether the row is of another problem or device: then what no search would try here is refused, too.
+    """
     try:
         if (why := failed.get((device.slug, problem, row.config))) is not None:
             raise KernelError(f"failed at its first launch in this process: {why}")
@@ -159,7 +165,8 @@ def refusal(row: Row, problem: Problem, device: Device) -> str | None:
         space = spec.space(problem, device)
         if odd := space.odd_parameters(row.config):
             return f"{spec.name} takes other parameters: {', '.join(sorted(odd))} missing or unknown"
-        return space.rejection(row.config, fatal_only=True)
+        config = space.canonicalize(row.config) if borrowed else row.config
+        return space.rejection(config, fatal_only=not borrowed)
     except KernelError as e:
         return str(e)
     except BAD_VALUE as e:
@@ -191,7 +198,7 @@ class _Weighing:
 
     def usable(self, rule: str, shelf: Shelf, row: Row) -> bool:
         """Whether a row's config can run here; if not, it is noted why."""
-        reason = refusal(row, self._problem, self._device)
+        reason = refusal(row, self._problem, self._device, borrowed=rule != "exact")
         if reason is not None:
             self._refused.append(Refusal(shelf.source, rule, row, reason))
         return reason is None
