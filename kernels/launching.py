@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
@@ -128,7 +127,7 @@ def _specialization(launch: Launch) -> dict[str, Any]:
 def _argument_class(parameter: Any, argument: Any, *, sized: bool) -> Any:
     if argument is None:
         return None
-    if isinstance(argument, TensorDescriptor):
+    if hasattr(argument, "block_shape"):  # a descriptor, Triton's or Gluon's
         return [dtypes.name_of(argument.base.dtype), *argument.block_shape]
     if isinstance(argument, torch.Tensor):
         large = sized and argument.untyped_storage().size() > _BUFFER_OPS_BYTES

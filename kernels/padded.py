@@ -13,7 +13,18 @@ from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
 from tuner.kernel import KernelSpec
-from tuner.kernels import composite_n, cost, padding, padding_kernel, persistent_tma, splitting, swap_ab, tma, tma_space
+from tuner.kernels import (
+    composite_n,
+    cost,
+    padding,
+    padding_kernel,
+    persistent_tma,
+    splitting,
+    swap_ab,
+    tma,
+    tma_space,
+    warp_specialized,
+)
 from tuner.kernels.gemm import Program, gemm_spec
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, cannot_align, make_operands, row_alignment
@@ -27,6 +38,7 @@ _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
     persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),
     composite_n.NAME: (composite_n.SPEC, composite_n.program),
     swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
+    warp_specialized.NAME: (warp_specialized.SPEC, warp_specialized.program),
 }
 """What may multiply, by the values of INNER. Of `swap_ab` its configs that load by TMA."""
 _UNIT = 16
@@ -219,7 +231,7 @@ SPEC = gemm_spec(
     estimate_us=_estimate_us,
     sources=(
         *(padding_kernel, padding, program),
-        *(part for module in (tma, persistent_tma, composite_n, swap_ab) for part in module.SOURCES),
+        *(part for module in (tma, persistent_tma, composite_n, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
     precedence=precedence,

@@ -70,7 +70,7 @@ def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
         return None if isinstance(value, bool) else repr(value)
     if isinstance(values[0], str):
         return None if value in values else repr(value)
-    lowest = 0 if name in ("GROUP_SIZE_M", "waves_per_eu") else 1
+    lowest = 0 if name in ("BLOCK_SIZE_N_REST", "GROUP_SIZE_M", "waves_per_eu") else 1
     if isinstance(value, (str, bool)) or value < lowest:
         return repr(value)
     power_of_two = name.startswith("BLOCK") or name == "num_warps"

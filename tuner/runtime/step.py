@@ -95,11 +95,9 @@ def make_step(launch: Any, kernel: Any, known: Sequence[Address]) -> Step | None
 
 
 def _sorted_out(argument: Any, known: Sequence[Address]) -> Any:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
     if argument is None or isinstance(argument, (int, float)):
         return argument
-    if isinstance(argument, TensorDescriptor):
+    if hasattr(argument, "block_shape"):  # a TensorDescriptor, Triton's or Gluon's
         place = _sorted_out(argument.base, known)
         rest = {name: getattr(argument, name) for name in argument.__dataclass_fields__ if name != "base"}
         return _Descriptor(place, rest) if isinstance(place, _Place) else _UNKNOWN

@@ -1,0 +1,184 @@
+"""The `warp_specialized` kernel: a warp loads, one or two warpgroups multiply. For Hopper, in Gluon."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from tuner import device as devices
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernels import cost, warp_specialized_kernel, warp_specialized_tile
+from tuner.kernels import warp_specialized_space as spaces
+from tuner.kernels.gemm import gemm_spec, sources_of
+from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.operands import SCALE_GROUP, Operands, placement
+from tuner.kernels.tma import descriptor, destination_strides
+from tuner.kernels.warp_specialized_space import NAME, default_config, shared_bytes, space, supports
+from tuner.problem import Problem
+
+VERSION = 1
+_ELEMENTS = {
+    torch.float16: gl.float16,
+    torch.bfloat16: gl.bfloat16,
+    torch.float32: gl.float32,
+    torch.float8_e4m3fn: gl.float8e4nv,
+    torch.float8_e5m2: gl.float8e5,
+    torch.int8: gl.int8,
+    torch.int32: gl.int32,
+}
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    problem = operands.problem
+    if config.get("SWAP_AB", False):
+        operands = operands.exchanged()
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
+    on_device = a.device.index if a.is_cuda else None
+    tiles, per_multiprocessor, group, constants, options = _static(problem, shape, config, transposed)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    rest, part = constants["BLOCK_SIZE_N_REST"], block_n // constants["EPILOGUE_PARTS"]
+    rows = block_m // constants["WARPGROUPS"]
+    arguments = (
+        _laid_out(a, block_m, block_k),
+        _laid_out(b, block_k, block_n),
+        _laid_out(b, block_k, rest) if rest else None,
+        _destination(out, rows, part),
+        _destination(out, rows, rest) if rest else None,
+        operands.bias,
+        operands.scale_a,
+        operands.scale_b,
+        *shape,
+        *destination_strides(out),
+        *_scale_strides(operands),
+        group,
+    )
+    grid = (min(tiles, per_multiprocessor * _multiprocessors(on_device)),)
+    return (Launch(warp_specialized_kernel.warp_specialized_kernel, grid, arguments, constants, options),)
+
+
+def _laid_out(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """`tma.descriptor` with the layout of its blocks in shared memory, which Gluon leaves to its caller."""
+    plain = descriptor(matrix, rows, columns)
+    layout = gl.NVMMASharedLayout.get_default_for(plain.block_shape, _ELEMENTS[matrix.dtype])
+    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
+
+
+def _destination(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor | torch.Tensor:
+    """What blocks are stored through: a descriptor, or the matrix itself where TMA cannot write it."""
+    return matrix if destination_strides(matrix)[0] else _laid_out(matrix, rows, columns)
+
+
+def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
+    """Of scales of blocks, A's then B's; None where scales are of other kinds."""
+    if operands.problem.scaling != "block":
+        return (None,) * 4
+    assert operands.scale_a is not None
+    assert operands.scale_b is not None
+    return (*operands.scale_a.stride(), *operands.scale_b.stride())
+
+
+class _Registers(NamedTuple):
+    """Of a thread: at the launch, then of those that load and of a second warpgroup that multiplies.
+
+    Loading warps give up what they do not need (PTX ISA, setmaxnreg: multiples of 8, 24 to 256); the first warpgroup
+    that multiplies takes what is left of its threads' share.
+    """
+
+    launched: int
+    loader: int
+    multiplier: int
+
+
+_TWO_WARPGROUPS = _Registers(168, 40, 232)
+"""Of all 65,536 of a multiprocessor, with one warpgroup that loads."""
+_ONE_WARPGROUP = _Registers(128, 40, 0)
+"""216 to multiply; two programs fit a multiprocessor."""
+_ONE_WIDE = _Registers(160, 72, 0)
+"""248 to multiply: ptxas asks for 154 where one wgmma has 256 columns."""
+
+
+def _registers(groups: int, columns: int) -> _Registers:
+    if groups == 2:
+        return _TWO_WARPGROUPS
+    return _ONE_WIDE if columns > 128 else _ONE_WARPGROUP
+
+
+@functools.cache
+def _multiprocessors(index: int | None) -> int:
+    return 1 if index is None else devices.current(index).sm_count
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool]
+) -> tuple[int, int, int, dict[str, Any], dict[str, Any]]:
+    """Tiles, programs a multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
+    inner, _ = spaces.seen(config, problem)
+    groups, swapped = spaces.warpgroups(config), bool(config.get("SWAP_AB", False))
+    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"))
+    rows = -(-shape[0] // inner.integer("BLOCK_SIZE_M"))
+    constants = {
+        **{name: inner.integer(name) for name in TILE},
+        "BLOCK_SIZE_N_REST": inner.integer("BLOCK_SIZE_N_REST"),
+        "EPILOGUE_PARTS": inner.integer("EPILOGUE_PARTS", 1),
+        "WARPGROUPS": groups,
+        "STAGES": inner.integer("num_stages"),
+        "LOADER_REGISTERS": registers.loader,
+        "MULTIPLIER_REGISTERS": registers.multiplier,
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
+        "BIAS_ALONG_M": swapped,
+        "BY_STEPS": spaces.by_steps(problem),
+        "SCALING": problem.scaling,
+        "A_GROUP": SCALE_GROUP if swapped else 1,
+        "B_GROUP": 1 if swapped else SCALE_GROUP,
+        "ACTIVATION": problem.activation,
+        "PDL": bool(config.get("launch_pdl", False)),
+    }
+    # num_warps of the launch are those of the first multiplying warpgroup; the others come with their partitions.
+    options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
+    del options["num_stages"]
+    tiles = rows * -(-shape[1] // spaces.width(inner))
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), rows)
+    return tiles, spaces.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees."""
+    inner, shown = spaces.seen(config, problem)
+    return cost.tiled(inner, shown, device, by_tma=True, persistent=True)
+
+
+SOURCES = (
+    *sources_of(
+        warp_specialized_kernel,
+        warp_specialized_tile,
+        program,
+        _laid_out,
+        _destination,
+        _scale_strides,
+        _static,
+        descriptor,
+        placement,
+    ),
+    spaces.seen,
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    sources=SOURCES,
+)
