@@ -148,7 +148,7 @@ def test_a_file_that_is_no_table_is_one_clear_error(text):
         table.loads(text, "broken.json")
 
 
-@pytest.mark.parametrize("changes", [{"device": 5}, {"rows": 5}, {"environments": [{}]}, {"kernels": "toy"}])
+@pytest.mark.parametrize("changes", [{"device": 5}, {"rows": 5}, {"environments": 5}, {"kernels": "toy"}])
 def test_a_header_that_cannot_be_read_is_one_clear_error(changes, make_row, make_table):
     with pytest.raises(TableError, match="not a table"):
         table.loads(edited(make_table(make_row()).dumps(), **changes), "broken.json")
@@ -171,3 +171,17 @@ def test_a_row_keeps_its_config_exactly(make_row, make_table):
     (row,) = table.loads(make_table(make_row(config=config)).dumps(), "t.json").rows
     assert row.config == config
     assert row.config["flatten"] is True
+
+
+def test_an_environment_that_cannot_be_read_costs_only_the_rows_that_name_it(make_row, make_table, tmp_path):
+    other = dataclasses.replace(make_row().made, tool_version="0.2.0")
+    document = json.loads(make_table(make_row(64), make_row(128, made=other)).dumps())
+    del document["environments"][1]["triton"]
+    path = tmp_path / "matmul--nvidia-h200-sm90-132.json"
+    path.write_text(json.dumps(document))
+    found = table.load(path)
+    assert [row.problem.m for row in found.rows] == [64]
+    assert any(
+        "row 2 left out: its environment, 1 of the file's, cannot be read: 'triton' is missing" in fault
+        for fault in found.faults
+    )

@@ -91,12 +91,15 @@ class Row:
         }
 
     @staticmethod
-    def from_fields(raw: Mapping[str, Any], op: str, kernels: Mapping[str, Any], made: Sequence[Provenance]) -> Row:
+    def from_fields(
+        raw: Mapping[str, Any], op: str, kernels: Mapping[str, Any], made: Sequence[Provenance | str]
+    ) -> Row:
         """The row that `fields` described.
 
         Args:
             raw: the row in its file.
-            op, kernels, made: what the file says of all its rows: the op, versions by kernel, how they were made.
+            op, kernels, made: what the file says of all its rows: the op, versions by kernel, how they were made (or,
+                of an entry that cannot be read, why).
 
         Raises:
             one of BAD_VALUE: a part is missing or cannot be.
@@ -111,7 +114,7 @@ class Row:
             problem=problem,
             config=Config(kernel, **raw["config"]),
             kernel_version=int(kernels[kernel]),
-            made=made[_index(raw["environment"], len(made))],
+            made=_named(raw["environment"], made),
             median_us=median_us,
             vs_default=positive(raw.get("vs_default"), "vs_default", optional=True),
             vs_vendor=positive(raw.get("vs_vendor"), "vs_vendor", optional=True),
@@ -150,6 +153,13 @@ def reason(e: Exception) -> str:
     """What an error of `BAD_VALUE` says, in one line that a log can bear: a mangled value may have any length."""
     text = f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else str(e)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+
+
+def _named(place: Any, made: Sequence[Provenance | str]) -> Provenance:
+    found = made[_index(place, len(made))]
+    if isinstance(found, str):
+        raise ValueError(f"its environment, {place} of the file's, cannot be read: {found}")
+    return found
 
 
 def _index(value: Any, count: int) -> int:

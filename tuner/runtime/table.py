@@ -39,7 +39,7 @@ class Header:
     Attributes:
         op, device, date: as `Table` has them.
         kernels: versions by kernel.
-        made: how rows were made; each names its own by its place.
+        made: how rows were made; each names its own by its place. Of an entry that cannot be read, why.
         regret: as `Table` has it.
     """
 
@@ -47,7 +47,7 @@ class Header:
     device: Device
     date: str
     kernels: Mapping[str, Any]
-    made: tuple[Provenance, ...]
+    made: tuple[Provenance | str, ...]
     regret: Regrets
 
 
@@ -198,11 +198,19 @@ def header_of(document: Mapping[str, Any], name: str) -> Header:
         raise TableError(f"{name}: table format {version!r}: expected {VERSION}: export it again with `tuner export`")
     try:
         device = _device(document["device"])
-        made = tuple(Provenance.from_fields(fields) for fields in document["environments"])
+        made = tuple(_made(fields) for fields in list(document["environments"]))
         figures = regret.from_json(document.get("regret"))
         return Header(str(document["op"]), device, str(document["date"]), dict(document["kernels"]), made, figures)
     except BAD_VALUE as e:
         raise _no_table(name, reason(e)) from e
+
+
+def _made(fields: Any) -> Provenance | str:
+    """How rows were made, or why that cannot be read: then the rows that name it are left out, and no others."""
+    try:
+        return Provenance.from_fields(fields)
+    except BAD_VALUE as e:
+        return reason(e)
 
 
 def _no_table(name: str, why: str) -> TableError:
