@@ -102,6 +102,15 @@ def test_each_call_is_written_once_however_often_it_is_flushed(record):
     assert counted(record) == {PROBLEM: 3}
 
 
+def test_a_record_stays_where_it_was_named_though_the_process_goes_elsewhere(record, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tuner.record_misses("misses.json")
+    tuner.lookup(PROBLEM, H200)
+    monkeypatch.chdir("/")
+    tuner.flush_misses()
+    assert counted(record) == {PROBLEM: 1}
+
+
 def test_other_sources_do_not_lose_counts(record):
     tuner.record_misses(record)
     tuner.lookup(PROBLEM, H200)

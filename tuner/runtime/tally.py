@@ -104,7 +104,7 @@ def start(where: str | Path | None) -> None:
         TableError: the file cannot be a record of misses; all is as it was.
     """
     global _recorder, _looked
-    recorder = None if where is None else _open(Path(where).expanduser())
+    recorder = None if where is None else _open(Path(where).expanduser().absolute())
     flush()
     _recorder, _looked = recorder, True
     if recorder is not None:
