@@ -39,7 +39,8 @@ def add(spec: KernelSpec) -> None:
         KernelError: another kernel has its name.
     """
     before = _added.get((spec.op, spec.name))
-    if before is not None and before.origin != spec.origin:
+    # A script that is also imported has its kernels twice, under two origins: they are the same.
+    if before is not None and before.origin != spec.origin and before.source_hash() != spec.source_hash():
         raise KernelError(f"{spec.origin} and {before.origin} are both called {spec.op!r}: give one another name=")
     _added[spec.op, spec.name] = spec
     for known in (specs, of, find):
@@ -122,6 +123,8 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
             reasons.append(f"{name}: {reason}")
     if not able:
         why = "; ".join(reasons or _lost) or "none is installed"
+        if problem.is_keyed and not reasons:
+            why += "; name the one that does, with --kernel MODULE:NAME or by importing it"
         raise KernelError(f"no kernel serves {problem} on {device.name}: {why}")
     return sorted(able, key=lambda spec: -spec.precedence(problem, device))
 

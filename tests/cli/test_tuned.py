@@ -154,6 +154,7 @@ def test_a_table_of_a_kernel_that_is_not_there_is_told(run):
     [
         (["--kernel", "mine:scale_rows"], "no problem given: name some with --suite demo, --suite FILE.csv"),
         (["--problem", "N=8"], "--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel"),
+        (["--kernel", "mine:scale_rows"] * 2 + ["--problem", "N=8"], "--problem and --suite name keys of one kernel:"),
         (["--kernel", "mine:scale_rows", "--shape", "8x8x8"], "--shape is for GEMMs: name a problem of --kernel by"),
         (["--kernel", "mine:plain", "--problem", "N=8"], "mine:plain is no kernel under tuner.tuned: put @tuner.tu"),
         (["--kernel", "mine:absent", "--problem", "N=8"], "mine has no 'absent': expected the name of a kernel in it"),
@@ -174,9 +175,3 @@ def test_a_suite_with_a_column_that_is_no_key_names_the_line(run, tuned):
     (tuned[0] / "odd.csv").write_text("N,batch\n8,2\n")
     code, _, err = run("run", "--kernel", "mine:scale_rows", "--suite", "odd.csv", "--device", "interpreter")
     assert (code, err) == (1, "tuner: odd.csv line 2: scale_rows has no key 'batch': expected N, dtype\n")
-
-
-def test_what_a_compiler_makes_of_it_is_shown(run):
-    code, out, err = run("inspect", "mine:scale_rows", "--problem", "N=256", "--target", "cuda:90")
-    assert code == 0, err
-    assert "scale_rows N=256 float16" in out

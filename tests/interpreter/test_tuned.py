@@ -18,6 +18,7 @@ from tuner.config import Config
 from tuner.device import INTERPRETER
 from tuner.errors import TunerError
 from tuner.problem import Problem
+from tuner.runtime import misses
 
 CONFIGS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 64) for warps in (4, 8)]
 
@@ -241,6 +242,35 @@ def optional(y_ptr, b_ptr, N, BLOCK: tl.constexpr):
         tl.store(y_ptr + at, tl.load(b_ptr + at, mask=at < N).to(tl.float32), mask=at < N)
 
 
+def test_a_key_may_be_a_list_a_dtype_or_none():
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="kindly")(shaped)
+    for kind in ([2, 3], torch.float16, None, [2, 3]):
+        y = torch.zeros(8)
+        kernel[grid](y, kind, N=8)
+        assert y.sum() == 8
+    assert [*map(str, kernel.cache)] == [f"kindly N=8 kind={kind} float32" for kind in ("2x3", "float16", "none")]
+
+
+@triton.jit
+def shaped(y_ptr, kind: tl.constexpr, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, 1.0, mask=at < N)
+
+
+def test_every_call_of_a_missed_key_is_counted(tmp_path):
+    kernel = tuner.tuned(CONFIGS, ["N"], name="counted")(doubled)
+    tuner.record_misses(tmp_path / "misses.json")
+    for size in (100, 100, 100, 50):
+        call(kernel, size)
+    tuner.flush_misses()
+    tuner.record_misses(None)
+    found = misses.load(tmp_path / "misses.json").problems("interpreter")
+    assert {str(problem): calls for problem, calls in found.items()} == {
+        "counted N=100 float32 one(x_stride)": 3,
+        "counted N=50 float32 one(x_stride)": 1,
+    }
+
+
 def test_a_call_that_gives_what_configs_give_is_one_clear_line():
     kernel = tuner.tuned(CONFIGS, ["N"], name="twice")(doubled)
     with pytest.raises(TunerError, match=r"^twice: BLOCK is given by the call and by configs: leave one out$"):
@@ -261,3 +291,35 @@ def test_a_database_named_later_is_asked_anew(won):
     assert call(kernel, 100) is CONFIGS[0]
     won("renewed", (key("renewed", N=100), config("renewed", 64, 8)))
     assert call(kernel, 100) is CONFIGS[3]
+
+
+@triton.jit
+def by_address(addresses, count, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    for each in range(count):
+        x = tl.load(addresses + 2 * each).to(tl.pointer_type(tl.float32))
+        y = tl.load(addresses + 2 * each + 1).to(tl.pointer_type(tl.float32))
+        tl.store(y + at, 2 * tl.load(x + at, mask=at < N), mask=at < N)
+
+
+def test_outputs_that_only_a_table_of_addresses_names_are_compared():
+    kernel = tuner.tuned(CONFIGS, ["count"], name="grouped")(by_address)
+
+    @kernel.make_inputs
+    def inputs(problem):
+        x, y = ([torch.randn(20) for _ in range(problem["count"])] for _ in range(2))
+        table = torch.tensor([each.data_ptr() for pair in zip(x, y, strict=True) for each in pair])
+        return tuner.Arguments((2,), (table, problem["count"], 20), outputs=y, held={"x": x})
+
+    @kernel.reference
+    def expected(args):
+        return tuple(2 * x for x in args["x"])
+
+    problem = kernel.spec.read({"count": "3"})
+    assert str(problem) == "grouped count=3 int64"
+    made = kernel.spec.make_inputs(problem, "cpu", 0)
+    reference = kernel.spec.reference(made)
+    made.poison()
+    assert made.share(reference) > 1
+    kernel.spec.launch(made, config("grouped", 16))
+    assert made.share(reference) == 0

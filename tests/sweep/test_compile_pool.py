@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import registry
+from tuner import reference, registry
 from tuner.config import Config
 from tuner.device import KNOWN
 from tuner.errors import SweepError
@@ -121,3 +121,37 @@ def test_resources_of_an_amd_binary_are_read(arch):
     assert isinstance(result, Compiled), result
     assert result.resources.registers > 0
     assert result.resources.spill_bytes == 0
+
+
+def test_a_kernel_of_a_users_file_is_compiled_in_a_child_that_imports_it(tmp_path, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(registry, "_added", {})
+    registry.forget()
+    path = tmp_path / "doubled.py"
+    path.write_text(DOUBLED)
+    spec = registry.spec_in(reference.load(f"{path}:doubled"))
+    problem = spec.read({"N": "4096", "dtype": "bf16"})
+    with CompilePool(DEVICE, workers=1) as pool:
+        keys = [pool.request(spec, problem, config) for config in spec.space(problem, DEVICE).configs()]
+        small, large = wait_for(pool, keys)
+    assert small.resources.registers > 0
+    assert small.program != large.program
+    registry.forget()
+
+
+DOUBLED = """
+import torch, triton, triton.language as tl
+import tuner
+
+@tuner.tuned([triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 1024})], ["N"])
+@triton.jit
+def doubled(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=at < N), mask=at < N)
+
+@doubled.make_inputs
+def inputs(problem):
+    x = torch.randn(problem["N"], dtype=problem.torch_dtype, device="cuda")
+    grid = lambda meta: (triton.cdiv(meta["N"], meta["BLOCK"]),)
+    return tuner.Arguments(grid, (x, torch.empty_like(x), x.numel()), outputs=["y_ptr"])
+"""

@@ -18,11 +18,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel_option(function: F) -> F:
-    """`--kernel`."""
+    """`--kernel`, of which there may be several: `names`."""
     return click.option(
         "--kernel",
+        "names",
+        multiple=True,
         metavar="MODULE:NAME",
-        help="A kernel under tuner.tuned: my_pkg.my_module:my_kernel, or FILE.py:NAME.",
+        help="A kernel under tuner.tuned: my_pkg.my_module:my_kernel or FILE.py:NAME; may be repeated.",
     )(function)
 
 

@@ -21,7 +21,7 @@ from tuner.runtime.shelf import Shelf
 @click.command()
 @click.argument("shape", metavar="[MxNxK]", required=False)
 @kernels.kernel_option
-@click.option("--problem", "written", metavar="M=4096,N=1024", help="A problem by the names of --kernel's key.")
+@kernels.problem_option
 @options.dtype_option
 @options.layout_option
 @options.scaling_option
@@ -39,8 +39,8 @@ def lookup(
     ctx: click.Context,
     *,
     shape: str | None,
-    kernel: str | None,
-    written: str | None,
+    names: tuple[str, ...],
+    written: tuple[str, ...],
     dtype: str,
     layout: str,
     scaling: str,
@@ -54,11 +54,10 @@ def lookup(
     A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or one near
     it, so that only the default formula is left.
     """
-    if kernel is None and shape is not None and written is None:
+    if shape is not None and not names and not written:
         problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling)
-    elif kernel is not None and written is not None and shape is None:
-        spec = kernels.find(kernel)
-        (problem,) = kernels.problems_of(spec, [written], [], dtype=kernels.typed_dtype(ctx))
+    elif shape is None and len(names) == len(written) == 1:
+        (problem,) = kernels.problems_of(kernels.find(names[0]), written, [], dtype=kernels.typed_dtype(ctx))
     else:
         raise UsageError("expected a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem M=4096,N=1024")
     if db is not None:

@@ -48,7 +48,7 @@ def _triton() -> dict[str, Any]:
 def _kernel(point: Any) -> dict[str, Any]:
     def load() -> dict[str, Any]:
         loaded = point.load()
-        specs = tuple(loaded) if isinstance(loaded, (tuple, list)) else (loaded,)
+        specs = tuple(loaded) if isinstance(loaded, (tuple, list)) else (registry.spec_in(loaded) or loaded,)
         return {"specs": [f"{spec.op}/{spec.name} version {spec.version}" for spec in specs]}
 
     return {"name": point.name, "value": point.value, **_try(load)}

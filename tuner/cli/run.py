@@ -119,7 +119,7 @@ def _named(
     ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], options: dict[str, Any]
 ) -> list[Problem]:
     """The problems that were named: of a kernel where one was, else of those with M, N and K."""
-    if options["kernel"] is None:
+    if not options["names"]:
         if options["written"]:
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
         kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
@@ -127,8 +127,10 @@ def _named(
         return [*listed, *(Problem(*parse_shape(shape), **kind) for shape in shapes)]
     if shapes:
         raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
-    spec = kernels.find(options["kernel"])
-    return kernels.problems_of(spec, options["written"], suite_names, dtype=kernels.typed_dtype(ctx))
+    specs = [kernels.find(name) for name in options["names"]]
+    if len(specs) > 1 and (options["written"] or suite_names):
+        raise UsageError("--problem and --suite name keys of one kernel: several --kernel are for --from-misses")
+    return kernels.problems_of(specs[0], options["written"], suite_names, dtype=kernels.typed_dtype(ctx))
 
 
 def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:

@@ -23,7 +23,7 @@ _COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
 
 @click.command()
 @click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True)
-@click.option("--kernel", "names", multiple=True, metavar="MODULE:NAME", help="Know this kernel under tuner.tuned.")
+@kernels.kernel_option
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @click.option("--regret", is_flag=True, help="Measure what a lookup loses on problems that are held out.")
 @click.option("--suite", metavar="NAME|FILE.csv", help="With --regret: hold these problems out, all together.")

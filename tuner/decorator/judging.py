@@ -13,6 +13,7 @@ from tuner.errors import KernelError
 
 ROUNDINGS = 16
 """Roundings of its dtype that an element may be off, of its own size and the root mean square of all together."""
+_PIECE = 1 << 26
 _BITS = {"float64": 20, "float32": 11, "float16": 11, "bfloat16": 8}
 """Significant bits that count: of float32 those of TF32, in which `tl.dot` multiplies unless told otherwise; of float64
 those of a kernel that sums in float32."""
@@ -40,15 +41,31 @@ def share(output: Any, expected: Any, tolerance: float | None = None) -> float:
     limit = accepted(output.dtype) if tolerance is None else tolerance
     if output.numel() == 0:
         return 0.0
-    got, want = output.double(), expected.double().to(output.device)
-    same = (got == want) | (torch.isnan(got) & torch.isnan(want))
-    if bool(same.all()):
-        return 0.0
-    finite = want[torch.isfinite(want)]
-    size = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-    error = ((got - want).abs() / (want.abs() + size)).masked_fill(same, 0.0)
-    worst = float(error.nan_to_num(nan=math.inf, posinf=math.inf).max())
-    return worst / limit if limit else math.inf
+    size = _root_mean_square(expected)
+    worst = 0.0
+    for part, other in zip(_parts(output), _parts(expected.to(output.device)), strict=True):
+        got, want = part.double(), other.double()
+        same = (got == want) | (torch.isnan(got) & torch.isnan(want))
+        error = ((got - want).abs() / (want.abs() + size)).masked_fill(same, 0.0)
+        worst = max(worst, float(error.nan_to_num(nan=math.inf, posinf=math.inf).max()))
+    return worst / limit if limit else (math.inf if worst else 0.0)
+
+
+def _root_mean_square(tensor: Any) -> float:
+    """Over the elements that are finite, 0 where none is."""
+    import torch
+
+    total, count = 0.0, 0
+    for part in _parts(tensor):
+        finite = part[torch.isfinite(part)].double()
+        total, count = total + float(finite.square().sum()), count + finite.numel()
+    return math.sqrt(total / count) if count else 0.0
+
+
+def _parts(tensor: Any) -> Sequence[Any]:
+    """Pieces small enough to be had in float64 beside everything else."""
+    pieces: Sequence[Any] = tensor.reshape(-1).split(_PIECE)
+    return pieces
 
 
 def poison(tensor: Any) -> None:

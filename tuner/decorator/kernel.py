@@ -15,6 +15,7 @@ from tuner.config import Config
 from tuner.decorator.arguments import Arguments
 from tuner.decorator.choices import Choices
 from tuner.decorator.making import MakeInputs, Maker
+from tuner.decorator.pruning import pruned
 from tuner.decorator.reading import Reader
 from tuner.decorator.signature import Signature, base_of
 from tuner.device import Device
@@ -86,6 +87,8 @@ class TunedKernel:
     def __repr__(self) -> str:
         return f"TunedKernel({self.options.name}: {self.__module__}:{self.__qualname__})"
 
+    __iter__ = None  # or its brackets would make it endless
+
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """What launches on a grid, as Triton's own `kernel[grid]`."""
         return self._launcher(grid, warmup=False)
@@ -112,10 +115,12 @@ class TunedKernel:
             try:
                 form = (len(args), *kwargs)
                 reader = readers[form]
-                config, meta = reader.known[reader.read(args, kwargs)]
+                config, meta, count = reader.known[reader.read(args, kwargs)]
             except (KeyError, AttributeError, TypeError):
                 return self._first(_Call(args, kwargs, grid), warmup=warmup)
             self.best_config = config
+            if count is not None:
+                count()
             if config.pre_hook is not None:
                 config.pre_hook({**self.signature.named(args, kwargs), **meta})
             return run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
@@ -187,23 +192,8 @@ class TunedKernel:
         return list(dict.fromkeys([default, *(self.choices.of(config) for config in self.candidates(problem))]))
 
     def _pruned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """By the rules of `triton.autotune`: `early_config_prune`, then the `top_k` of `perf_model`."""
-        prune, kept = self.options.prune, self.configs
-        if len(kept) == 1:
-            return kept
         named = dict(zip(self.arg_names, args, strict=False))
-        if (early := prune.get("early_config_prune")) is not None:
-            kept = list(early(self.configs, named, **kwargs))
-            if not kept:
-                raise KernelError(f"early_config_prune of {self.options.name} left no config: expected one at least")
-        if (model := prune.get("perf_model")) is not None:
-            most = prune.get("top_k", 1.0)
-            most = int(len(self.configs) * most) if isinstance(most, float) and most <= 1.0 else most
-            if not isinstance(most, int):
-                raise UsageError(f"{self.options.name}: top_k is {most!r}: expected a whole number or a share")
-            if len(kept) > most:
-                kept = sorted(kept, key=lambda config: model(**named, **kwargs, **config.all_kwargs()))[:most]
-        return kept
+        return pruned(self.options.name, self.options.prune, self.configs, named, kwargs)
 
     def _first(self, call: _Call, *, warmup: bool) -> Any:
         """Launch a call whose key is new; keep its config."""
@@ -217,7 +207,8 @@ class TunedKernel:
             reader = self._readers[form] = Reader(self.signature, args, kwargs, several=_several_models())
         if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
             reader.known.clear()
-        reader.known[reader.read(args, kwargs)] = config, config.all_kwargs()
+        count = lookups.counter(problem, devices.current())
+        reader.known[reader.read(args, kwargs)] = config, config.all_kwargs(), count
         return result
 
     def _looked_up(self, call: _Call) -> tuple[list[Any], Problem]:

@@ -124,10 +124,10 @@ class Maker:
             )
         named = self._signature.named(arguments.args, kwargs)
         for name in outputs:
-            if memory_of(named.get(name)) is None:
+            if memory_of(named.get(name) if isinstance(name, str) else name) is None:
                 known = ", ".join(each for each, value in named.items() if memory_of(value) is not None) or "none"
                 raise KernelError(f"make_inputs of {op}: output {name!r} is no tensor of the call: it has {known}")
-        return Arguments(arguments.grid, tuple(arguments.args), kwargs, outputs)
+        return Arguments(arguments.grid, tuple(arguments.args), kwargs, outputs, dict(arguments.held))
 
     def _problem(self, arguments: Arguments) -> Problem:
         return self._signature.problem(self._signature.named(arguments.args, arguments.kwargs))

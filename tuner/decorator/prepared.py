@@ -40,8 +40,13 @@ class Prepared:
         self._tolerance = tolerance
         self._zeroed = [memory for name in reset_to_zero if (memory := memory_of(named.get(name))) is not None]
         kept = [memory for name in restore_value if (memory := memory_of(named.get(name))) is not None]
-        self._restored = [(memory, memory.clone()) for memory in kept]
-        self._outputs = {name: memory_of(named[name]) for name in arguments.outputs}
+        self._restored = [(memory, memory.detach().clone()) for memory in kept]
+        self._outputs = dict(_output(each, index, named) for index, each in enumerate(arguments.outputs))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Their names, in order; those of tensors that are no arguments are made up."""
+        return tuple(self._outputs)
 
     @property
     def output(self) -> Any:
@@ -57,29 +62,32 @@ class Prepared:
     def nbytes(self) -> int:
         """Bytes of all memory that the arguments name, each once."""
         storages = {}
-        for value in self.named.values():
+        for value in (*self.named.values(), *self._outputs.values(), *self.arguments.held.values()):
             if (memory := memory_of(value)) is not None:
                 storages[memory.untyped_storage().data_ptr()] = memory.untyped_storage().nbytes()
         return max(1, sum(map(int, storages.values())))
 
     def prepare(self) -> None:
         """Zero and restore what the kernel adds to or changes in place."""
-        for tensor in self._zeroed:
-            tensor.zero_()
-        for tensor, original in self._restored:
-            tensor.copy_(original)
+        import torch
+
+        with torch.no_grad():  # an operand may be a parameter
+            for tensor in self._zeroed:
+                tensor.zero_()
+            for tensor, original in self._restored:
+                tensor.copy_(original)
 
     def poison(self) -> None:
         """Fill every output that a launch does not find prepared, so that an element nobody wrote shows."""
         ready = [*self._zeroed, *(tensor for tensor, _ in self._restored)]
         for tensor in self._outputs.values():
             if not any(tensor is other for other in ready):
-                judging.poison(tensor)
+                judging.poison(tensor.detach())
         self.checking = True
 
     def written(self) -> dict[str, Any]:
         """Copies of the outputs by name."""
-        return {name: tensor.clone() for name, tensor in self._outputs.items()}
+        return {name: tensor.detach().clone() for name, tensor in self._outputs.items()}
 
     def share(self, expected: dict[str, Any]) -> float:
         """The largest error of the outputs, as a share of what is accepted.
@@ -94,3 +102,7 @@ class Prepared:
                 raise KernelError(f"reference gave shape {shapes}")
             worst = max(worst, judging.share(tensor, expected[name], self._tolerance))
         return worst
+
+
+def _output(each: Any, index: int, named: dict[str, Any]) -> tuple[str, Any]:
+    return (each, memory_of(named[each])) if isinstance(each, str) else (f"output {index}", each)

@@ -22,7 +22,7 @@ class Reader:
 
     Attributes:
         read: the way in use; swapped for the long one when `fits` finds arguments of other kinds.
-        known: the config and its parameters by key.
+        known: by key the config, its parameters, and what counts a call where misses are recorded.
     """
 
     __slots__ = ("_kinds", "_places", "_several", "_signature", "known", "read")
@@ -36,7 +36,7 @@ class Reader:
             several: whether the process has GPUs of several models: then a key tells them apart.
         """
         self._signature, self._several = signature, several
-        self.known: dict[Hashable, tuple[Any, dict[str, Any]]] = {}
+        self.known: dict[Hashable, tuple[Any, dict[str, Any], Callable[[], Any] | None]] = {}
         sources = {name: f"a[{place}]" for place, name in enumerate(signature.names[: len(args)])}
         sources |= {name: f"k[{name!r}]" for name in kwargs}
         self._places = {name: sources[name] for name in signature.told(sources)}
@@ -64,7 +64,7 @@ class Reader:
         if memory_of(value) is not None:
             return f"{source}.base.dtype"
         if name in self._signature.key:
-            return source
+            return f"tuple({source})" if isinstance(value, list) else source
         if type(value) is int and self._signature.is_stride(name):
             kind = f"{source}.__class__"
             return f"{kind} if {kind} is not int else 16 if not {source} & {ALIGNMENT - 1} else {source} == 1"

@@ -76,8 +76,8 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
 def origin_of(function: Callable[..., Any]) -> str:
     """How another process imports a function: "package.module:name"; of a script, "path/of/it.py:name"."""
     module, name = function.__module__, function.__qualname__
-    if module == "__main__":
-        module = getattr(sys.modules["__main__"], "__file__", None) or module
+    if module in ("__main__", "__mp_main__"):
+        module = getattr(sys.modules[module], "__file__", None) or module
     return f"{module}:{name}"
 
 
@@ -122,10 +122,10 @@ def prepared_of(kernel: TunedKernel, arguments: Arguments) -> Prepared:
 
 def _expected(kernel: TunedKernel, inputs: Prepared) -> dict[str, Any]:
     """What the outputs should be: by the user's reference, else by what the default config writes."""
-    op, outputs = kernel.options.name, inputs.arguments.outputs
     if kernel.reference_function is not None:
         inputs.prepare()
-        return judging.by_name(op, kernel.reference_function(dict(inputs.named)), outputs)
+        given = {**inputs.named, **inputs.arguments.held}
+        return judging.by_name(kernel.options.name, kernel.reference_function(given), inputs.outputs)
     return by_first_that_runs(kernel, inputs)
 
 
@@ -172,7 +172,7 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
     memory = memory_of(value)
     if memory is not None:
         return [str(memory.dtype), memory is value and memory.data_ptr() % 16 == 0]
-    if name in kernel.signature.constexprs:
+    if name in kernel.signature.constexprs or name not in kernel.arg_names:  # the rest are options of the compiler
         return repr(value)
     if type(value) is int and kernel.signature.is_specialized(name):
         return 1 if value == 1 else [value % 16 == 0, -(2**31) <= value < 2**31]

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tuner import keyed, registry
+from tuner.decorator import pruning
 from tuner.decorator.kernel import Options, TunedKernel
 from tuner.decorator.making import MakeInputs
 from tuner.decorator.signature import base_of
 from tuner.errors import UsageError
-
-_PRUNE = ("early_config_prune", "perf_model", "top_k")
 
 
 def tuned(  # noqa: PLR0917  as triton.autotune has them
@@ -58,9 +57,7 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
     Raises:
         UsageError: an option that cannot be meant.
     """
-    for option in prune_configs_by or {}:
-        if option not in _PRUNE:
-            raise UsageError(f"prune_configs_by has no {option!r}: expected {', '.join(_PRUNE)}")
+    pruning.check(prune_configs_by or {})
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise UsageError(f"version must be a whole number from 1 on, got {version!r}")
     if "dtype" in key:

@@ -141,7 +141,7 @@ class _Copied(Prepared):
     def poison(self) -> None:
         """Put back what the call found: nobody knows what of it a launch reads."""
         for copy, original in self._found:
-            copy.copy_(original)
+            copy.copy_(original.detach())
         self.checking = True
 
 
@@ -156,8 +156,10 @@ def _copies(arguments: Arguments) -> Arguments:
         storage = memory.untyped_storage()
         if storage.data_ptr() not in storages:
             storages[storage.data_ptr()] = storage.clone()
-        twin = memory.new_empty(0).set_(
-            storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride()
+        twin = (
+            memory.detach()
+            .new_empty(0)
+            .set_(storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride())
         )
         return twin if value is memory else dataclasses.replace(value, base=twin)
 
