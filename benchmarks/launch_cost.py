@@ -237,7 +237,9 @@ def write_table(folder: Path) -> Path:
 
 
 def child(source: str, *arguments: str, cache: Path, tables: Path | None = None) -> str:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TUNER_DB": str(cache / "none.db")}
+    # Modules come compiled after the first process, as an installer leaves them.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**kept, "TRITON_CACHE_DIR": str(cache), "TUNER_DB": str(cache / "none.db")}
     environment |= {} if tables is None else {"TUNER_TABLES": str(tables)}
     command = [sys.executable, "-c", source, *arguments]
     # Not from a checkout: its folder `tuner` would hide the installed package from a process that runs `-c`.

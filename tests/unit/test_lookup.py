@@ -323,7 +323,7 @@ def test_a_hit_takes_no_lock_and_about_a_microsecond_at_most(tuned, make_row, mo
         assert found
     lookup = tuner.lookup
     seconds = min(timeit.repeat(lambda: lookup(PROBLEM), number=20_000, repeat=7)) / 20_000
-    assert seconds < 2e-6  # far above benchmarks/results/lookup.json: the machine may be shared
+    assert seconds < 2e-6  # far above benchmarks/results/loading.json: the machine may be shared
 
 
 def test_ten_thousand_rows_load_within_seconds(tmp_path, make_row, make_table):

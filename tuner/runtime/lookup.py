@@ -27,7 +27,7 @@ from tuner.runtime.tally import Tally
 from tuner.suite import OTHER_OPS
 
 MEMO_LIMIT = 65_536
-"""Answers kept, 0.75 KB each (benchmarks/results/lookup.json): M may take every value in a server."""
+"""Answers kept, 2.5 KB each with the row (benchmarks/results/loading.json): M may take every value in a server."""
 _log = logging.getLogger(__name__)
 
 
