@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tuner.decorator.tuned import tuned
     from tuner.errors import TunerError
     from tuner.problem import Problem
+    from tuner.runtime.decision import Match
     from tuner.runtime.digest import digest
     from tuner.runtime.explain import explain
     from tuner.runtime.lookup import lookup, record_misses, use
-    from tuner.runtime.rules import Match
     from tuner.runtime.tally import flush as flush_misses
 else:
     import importlib
@@ -37,7 +37,7 @@ else:
     _HOMES = {
         "Arguments": "tuner.decorator.arguments.Arguments",
         "Config": "tuner.config.Config",
-        "Match": "tuner.runtime.rules.Match",
+        "Match": "tuner.runtime.decision.Match",
         "Problem": "tuner.problem.Problem",
         "TunerError": "tuner.errors.TunerError",
         "digest": "tuner.runtime.digest.digest",

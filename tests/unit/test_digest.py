@@ -16,7 +16,9 @@ import tuner
 from tuner.config import Config
 from tuner.device import KNOWN
 from tuner.problem import Problem
+from tuner.runtime import lookup as lookups
 from tuner.runtime import rules
+from tuner.runtime.regret import Regret
 
 H200 = KNOWN["sm_90"]
 
@@ -100,6 +102,9 @@ def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, mo
     ]
     digest_of(row)
     others.append(tuner.digest(KNOWN["sm_80"]))
+    (shelf,) = (found for _, found in lookups.desk().shelves(H200) if found.rows)
+    monkeypatch.setitem(shelf.regret, "matmul", {"near_m": Regret(9, 1.2, 1.5, 1.1, 1.3)})
+    others.append(tuner.digest(H200))
     monkeypatch.setitem(rules.failed, (H200.slug, Problem(64, 512, 256), row.config), "out of resources")
     others.append(tuner.digest(H200))
     monkeypatch.setattr(rules, "triton_version", lambda: "3.8.0")

@@ -17,6 +17,7 @@ from tuner.errors import DeviceError, KernelError
 from tuner.problem import Problem
 from tuner.runtime import lookup as lookups
 from tuner.runtime import rules, table
+from tuner.runtime.decision import Match
 from tuner.runtime.lookup import command
 from tuner.runtime.row import Provenance
 from tuner.suite import load as load_suite
@@ -110,7 +111,7 @@ def test_the_grade_is_by_the_triton_that_is_installed(monkeypatch, make_row):
 def test_of_a_databases_environments_this_triton_comes_first(tmp_path, make_row, make_database):
     ours, newer = make_row(64, block=32), make_row(64, block=64, made=made_under("3.9.0"))
     tuner.use(make_database(tmp_path / "tuner.db", ours, newer))
-    assert tuner.lookup(PROBLEM, H200) == rules.Match("toy", ours.config, "exact", f"{tmp_path}/tuner.db", "exact")
+    assert tuner.lookup(PROBLEM, H200) == Match("toy", ours.config, "exact", f"{tmp_path}/tuner.db", "exact")
 
 
 def test_a_row_of_another_kernel_version_is_stale_and_not_used(tuned, make_row, caplog):

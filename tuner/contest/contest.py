@@ -12,8 +12,8 @@ from tuner.contest.roof import is_memory_bound
 from tuner.contest.score import OURS, TUNERS, Heat, Row, figures
 from tuner.errors import KernelError
 from tuner.problem import Problem
+from tuner.runtime.decision import Match
 from tuner.runtime.lookup import desk
-from tuner.runtime.rules import Match
 from tuner.sweep.child import Child, WorkerDiedError
 from tuner.sweep.messages import Beat, Refused
 

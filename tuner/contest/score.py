@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.problem import Problem
-from tuner.runtime.rules import Match
+from tuner.runtime.decision import Match
 from tuner.sweep import finals
 
 OURS = "tuner"

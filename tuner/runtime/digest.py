@@ -9,7 +9,7 @@ from typing import Any
 
 from tuner import registry
 from tuner.device import Device
-from tuner.runtime import rules
+from tuner.runtime import neighbourhood, regret, rules
 from tuner.runtime.lookup import desk
 from tuner.runtime.row import Row
 from tuner.runtime.shelf import Shelf
@@ -19,7 +19,8 @@ def digest(device: Device | None = None) -> str:
     """SHA-256 over all that a lookup's answer follows from; reads every source and imports every kernel.
 
     The device, the versions of triton-tuner, Triton and each kernel, the rules, every source's rows for this device
-    and for others of its architecture in the order they are asked, and configs that failed to launch in this process.
+    and for others of its architecture in the order they are asked, what borrowing from them has cost, and configs that
+    failed to launch in this process.
     Not where sources lie: ranks may mount one folder in two places.
 
     Args:
@@ -44,6 +45,7 @@ def _versions(device: Device) -> dict[str, Any]:
 
     kernels = sorted((*key, spec.version) for key, spec in registry.specs().items())
     limits = [rules.NEAR_M, rules.NEAREST, rules.MARGIN, rules.BLIND, rules.OTHER_DEVICE]
+    limits += [neighbourhood.REACH, neighbourhood.MOST, neighbourhood.OTHER_FAMILY]
     return {
         "device": device.slug,
         "tool_version": __version__,
@@ -58,7 +60,8 @@ def _shelves(shelves: Iterable[tuple[int, Shelf]]) -> Iterator[Any]:
     for sm_count, shelf in shelves:
         rows = [_row(row) for found in shelf.rows.values() for row in found]
         if rows:
-            yield {"sm_count": sm_count, "rows": rows}
+            figures = {op: regret.to_json(by_rule) for op, by_rule in shelf.regret.items() if by_rule}
+            yield {"sm_count": sm_count, "rows": rows, "regret": figures}
 
 
 def _row(row: Row) -> list[Any]:

@@ -19,8 +19,8 @@ from tuner import keyed, registry
 from tuner.device import Device
 from tuner.problem import Problem
 from tuner.runtime import rules, sources, tally
+from tuner.runtime.decision import Decision, Match
 from tuner.runtime.row import Row
-from tuner.runtime.rules import Decision, Match
 from tuner.runtime.shelf import Shelf
 from tuner.runtime.sources import Source
 from tuner.runtime.tally import Tally
