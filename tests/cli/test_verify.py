@@ -257,7 +257,12 @@ def test_a_databases_rows_that_cannot_be_read_are_errors(run, won, make_database
     code, out, _ = run("verify", path, "--json")
     (place,) = json.loads(out)["places"]
     assert (code, place["rows"]) == (1, 1)
-    assert [(one["check"], one["row"]) for one in place["findings"]] == [("row", "device 1"), ("row", "winner 1")]
+    assert [(one["check"], one["row"]) for one in place["findings"]] == [
+        ("database", ""),
+        ("row", "device 1"),
+        ("row", "winner 1"),
+    ]
+    assert "device.sm_count holds not a whole number in 1 row" in place["findings"][0]["found"]
 
 
 def test_a_damaged_database_a_foreign_one_and_an_empty_one_are_reported(run, won, make_database, tmp_path):
