@@ -26,7 +26,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "block_scaled"
 VERSION = 1
-_OPTIONS = (refinements.MAXNREG,)
+_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
 _MOST_SWAPPED_ROWS = 256
 
 

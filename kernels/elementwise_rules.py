@@ -23,7 +23,7 @@ load takes 2,000 cycles (kernels/estimate.py: measured), idle 479 (arXiv 2402.13
 VECTOR_BYTES = 16
 _BYTES_PER_US = 31_000
 """Of device memory, a multiprocessor: 0.85 of the H200's 4.8 TB/s (data sheet) over 132. It ranks, and does no more."""
-_FILE = 65_536
+FILE = 65_536
 """32-bit registers of a multiprocessor (CUDA C++ Programming Guide); a compute unit of CDNA has twice as many."""
 _THREAD_REGISTERS = {"nvidia": 255, "amd": 512}
 _LINE_BYTES = 128
@@ -63,7 +63,7 @@ def estimate_us(moved: int, loaded: int, blocks: int, config: Config, device: De
 
 def registers(config: Config, device: Device) -> int:
     """Registers of a thread when one program has a multiprocessor to itself."""
-    file = 2 * _FILE if device.vendor == "amd" else _FILE
+    file = 2 * FILE if device.vendor == "amd" else FILE
     return min(_THREAD_REGISTERS.get(device.vendor, 255), file // threads(config, device))
 
 

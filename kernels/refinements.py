@@ -1,25 +1,30 @@
 """Options that few configs gain by, as no axis: which there are, where they can be, and what a search tries of leaders.
 
 `num_ctas`: so many blocks, a cluster, share one tile. `maxnreg`: registers of a thread at most, so that more programs
-reside. `warp_specialize`: warps of their own load, and on Blackwell issue the products, while others store. A config
-without one does as Triton does without being told.
+reside; `waves_per_eu` is AMD's word for it. `warp_specialize`: warps of their own load, and on Blackwell issue the
+products, while others store. A config without one does as Triton does without being told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import rules
 from tuner.problem import Problem
 
 NUM_CTAS, MAXNREG, WARP_SPECIALIZE = "num_ctas", "maxnreg", "warp_specialize"
+WAVES_PER_EU = "waves_per_eu"
 STREAMED = "STREAMED"
 """A kernel's own: what is read or written once is marked as the first to leave the caches."""
+RECOMPUTED = "RECOMPUTED"
+"""A kernel's own: operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
 _CLUSTERS = (90, 100, 103)
 _LARGEST_CLUSTER = 8
+_MOST_WAVES = 8
 _REGISTERS = 65_536
 _BESIDE = 32
 """Registers for all but the values that a thread holds: wgmma of 128 sums a thread asks for 154 at least (ptxas)."""
@@ -55,6 +60,13 @@ def _no_limit(value: Value, config: Config, problem: Problem, device: Device) ->
     return None
 
 
+def _no_waves(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if device.vendor != "amd":
+        return f"{value}: an option for AMD, not for {device.arch}"
+    wrong = isinstance(value, (bool, str)) or not 1 <= value <= _MOST_WAVES
+    return f"{value!r}: a SIMD has 1 to {_MOST_WAVES} waves" if wrong else None
+
+
 def _no_partitions(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
     if value is not True:
         return f"{value!r}: expected true, or none"
@@ -71,11 +83,28 @@ def _no_partitions(value: Value, config: Config, problem: Problem, device: Devic
 
 def _no_hint(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if device.vendor != "nvidia":
-        return f"{value}: Triton drops it on {device.arch}"
+        return f"{value}: it is of NVIDIA's memory and assembly, not for {device.arch}"
     return None if value is True else f"{value!r}: expected true, or none"
 
 
-_reasons = {NUM_CTAS: _no_cluster, MAXNREG: _no_limit, WARP_SPECIALIZE: _no_partitions, STREAMED: _no_hint}
+def _not_packed(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
+    if dtypes.ITEMSIZE[problem.a_dtype] != 2:
+        return f"{value}: {problem.a_dtype} has no 16 bits"
+    if config.integer("BLOCK_SIZE_M") * rules.next_power_of_two(problem.n) < 2 * device.warp_size * config.integer(
+        "num_warps"
+    ):
+        return f"{value}: a thread has less than a register of two"
+    return _no_hint(value, config, problem, device)
+
+
+_reasons = {
+    NUM_CTAS: _no_cluster,
+    MAXNREG: _no_limit,
+    WAVES_PER_EU: _no_waves,
+    WARP_SPECIALIZE: _no_partitions,
+    STREAMED: _no_hint,
+    RECOMPUTED: _not_packed,
+}
 
 
 def of_tiles(
@@ -98,8 +127,15 @@ def of_tiles(
             yield from fewer_registers(config, device, held_sums(config, device), shared_bytes(config, problem, device))
         if WARP_SPECIALIZE in options:
             yield config.replace(warp_specialize=True)
+        if WAVES_PER_EU in options:
+            yield config.replace(waves_per_eu=2)
 
     return refine
+
+
+def streamed(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
+    """`SearchSpace.refine` of a kernel that reads and writes everything once."""
+    yield config.replace(STREAMED=True)
 
 
 def held_sums(config: Config, device: Device) -> float:

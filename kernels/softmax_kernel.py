@@ -37,6 +37,12 @@ def inside(rows, columns, rows_left, columns_left, EVEN_N: tl.constexpr):  # noq
 
 
 @triton.jit
+def opaque(x):  # noqa: ANN201
+    """x of 16 bits, two a register, as a value that the compiler knows nothing of: it cannot keep what it made of x."""
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
 def normalize_rows(  # noqa: ANN201, PLR0917
     block,
     x_ptr,
@@ -51,18 +57,28 @@ def normalize_rows(  # noqa: ANN201, PLR0917
     BLOCK_SIZE_N: tl.constexpr,
     EVEN_N: tl.constexpr,
     WIDE: tl.constexpr,
+    RECOMPUTED: tl.constexpr,
+    STREAMED: tl.constexpr,
 ):
     """The block-th block of whole rows."""
+    policy: tl.constexpr = "evict_first" if STREAMED else ""
+    modifier: tl.constexpr = ".cs" if STREAMED else ""
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
     start = tl.cast(block, tl.int64) * BLOCK_SIZE_M
     mask = inside(rows, columns, M - start, N, EVEN_N)
     x_tile = x_ptr + start * stride_xm + offsets_of(rows, columns, stride_xm, stride_xn, WIDE)
-    x = tl.load(x_tile, mask=mask, other=float("-inf")).to(tl.float32)
-    powers = tl.exp(x - tl.max(x, axis=1)[:, None])
-    values = powers * (1.0 / tl.sum(powers, axis=1))[:, None]
+    x = tl.load(x_tile, mask=mask, other=float("-inf"), eviction_policy=policy)
+    highest = tl.max(x.to(tl.float32), axis=1)[:, None]
+    if RECOMPUTED:
+        x = opaque(x)
+    powers = tl.exp(x.to(tl.float32) - highest)
+    share = (1.0 / tl.sum(powers, axis=1))[:, None]
+    if RECOMPUTED:
+        powers = tl.exp(opaque(x).to(tl.float32) - highest)
+    values = powers * share
     out_tile = out_ptr + start * stride_om + offsets_of(rows, columns, stride_om, stride_on, WIDE)
-    tl.store(out_tile, values.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_tile, values.to(out_ptr.dtype.element_ty), mask=mask, cache_modifier=modifier)
 
 
 @triton.jit(
@@ -87,6 +103,8 @@ def whole_kernel(  # noqa: ANN201, PLR0917
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
+    RECOMPUTED: tl.constexpr,
+    STREAMED: tl.constexpr,
 ):
     """Rows that fit into a program's registers: read once, written once.
 
@@ -103,6 +121,8 @@ def whole_kernel(  # noqa: ANN201, PLR0917
         WIDE: offsets within a tile may pass 2^31.
         STAGES: 0: a block of rows a program. Else programs take block after block, so many loads in flight.
         PDL: see `await_predecessor`.
+        RECOMPUTED: x stays in registers as it was read, 16 bits a value; powers are made anew for the result.
+        STREAMED: the caches give up first what is read and written here.
     """
     stride_om = known_multiple(stride_om, OUT_VECTOR)
     N = known_multiple(N, OUT_VECTOR)
@@ -128,6 +148,8 @@ def whole_kernel(  # noqa: ANN201, PLR0917
             BLOCK_SIZE_N,
             EVEN_N,
             WIDE,
+            RECOMPUTED,
+            STREAMED,
         )
     else:
         for block in tl.range(tl.program_id(0), count_blocks(M, BLOCK_SIZE_M), tl.num_programs(0), num_stages=STAGES):
@@ -145,6 +167,8 @@ def whole_kernel(  # noqa: ANN201, PLR0917
                 BLOCK_SIZE_N,
                 EVEN_N,
                 WIDE,
+                RECOMPUTED,
+                STREAMED,
             )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import elementwise_rules as rules
-from tuner.kernels import softmax_kernel, softmax_space, tile_rules
+from tuner.kernels import refinements, softmax_kernel, softmax_space, tile_rules
 from tuner.kernels.elementwise import Tensors, elementwise_spec
 from tuner.kernels.launching import Launch, compiler_options
 from tuner.kernels.operands import placement
@@ -24,6 +24,9 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "softmax_whole"
 VERSION = 1
+_OPTIONS = (refinements.STREAMED, refinements.RECOMPUTED, refinements.MAXNREG)
+_ALONE = 8192
+"""Columns beyond which a program's float32 values leave no registers for a second program."""
 MOST_COLUMNS = 32_768
 """1,024 threads of 64 registers hold 32 values each, and what is computed with them."""
 _MOST_APART = 1024
@@ -53,6 +56,8 @@ def _static(
         **softmax_space.tile_constants(shape, strides, layout, (block_m, next_power_of_two(shape[1]))),
         "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
         "PDL": bool(config.get("launch_pdl", False)),
+        "RECOMPUTED": "RECOMPUTED" in config,
+        "STREAMED": "STREAMED" in config,
     }
     return -(-shape[0] // block_m), constants, compiler_options(config)
 
@@ -72,7 +77,19 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop)
+    return SearchSpace(
+        NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, _OPTIONS, refinements.streamed
+    )
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A config; of long rows of 16 bits also with x packed meanwhile, so that two programs have registers."""
+    yield config
+    threads = rules.threads(config, device)
+    limit = min(248, rules.FILE // (2 * threads))
+    fits = elements(config, problem) <= limit * threads
+    if problem.n > _ALONE and fits and not config.integer("PROGRAMS_PER_SM") and device.vendor == "nvidia":
+        yield config.replace(RECOMPUTED=True, maxnreg=limit)
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -119,7 +136,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         idle = max(0, device.sm_count - _blocks(config, problem))
         short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
         away = abs(math.log2(each / (2 * rules.VECTOR_BYTES)))
-        return idle, short, away, abs(config.integer("num_warps") - 4)
+        return "RECOMPUTED" in config, idle, short, away, abs(config.integer("num_warps") - 4)
 
     tried = space(problem, device)
     return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()
@@ -128,7 +145,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 def simplicity(config: Config) -> tuple[Any, ...]:
     """Sorts configs from simplest: no loop, fewest rows and threads."""
     names = ("PROGRAMS_PER_SM", "BLOCK_SIZE_M", "num_warps", "num_stages")
-    return (*(config.integer(name) for name in names), config)
+    return (*(config.integer(name) for name in names), len(config), config)
 
 
 def _blocks(config: Config, problem: Problem) -> int:
@@ -136,7 +153,8 @@ def _blocks(config: Config, problem: Problem) -> int:
 
 
 def _values(config: Config, problem: Problem, device: Device) -> float:
-    return elements(config, problem) / rules.threads(config, device)
+    packed = 2 if "RECOMPUTED" in config else 1
+    return elements(config, problem) / packed / rules.threads(config, device)
 
 
 def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
@@ -151,7 +169,7 @@ def _too_large(config: Config, problem: Problem, device: Device) -> str | None: 
 
 
 RULES = (
-    rules.parameters(_axes),
+    rules.parameters(_axes, _OPTIONS),
     Rule("tile", "Triton's TRITON_MAX_TENSOR_NUMEL", _too_large, fatal=True),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax_whole.py"),
     rules.idle_threads(elements, softmax_space.covering),

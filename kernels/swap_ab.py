@@ -20,7 +20,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "swap_ab"
 VERSION = 1
-_OPTIONS = (refinements.MAXNREG,)
+_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
 _MOST_ROWS = 256
 
 

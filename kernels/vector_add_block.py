@@ -14,7 +14,7 @@ from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.errors import ProblemError
 from tuner.kernels import elementwise_rules as rules
-from tuner.kernels import tile_rules, vector_add_kernel
+from tuner.kernels import refinements, tile_rules, vector_add_kernel
 from tuner.kernels.elementwise import Operation, Tensors, elementwise_spec, lacking
 from tuner.kernels.launching import Launch, compiler_options
 from tuner.kernels.numerics import ROUNDOFF
@@ -26,6 +26,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "add_block"
 VERSION = 1
+_OPTIONS = (refinements.STREAMED,)
 _INT32_SPAN = 2**31
 
 
@@ -102,6 +103,7 @@ def _static(length: int, strides: tuple[int, ...], config: Config) -> tuple[int,
         "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
         "WIDE": (block - 1) * max(strides) >= _INT32_SPAN,
         "PDL": bool(config.get("launch_pdl", False)),
+        "STREAMED": "STREAMED" in config,
     }
     return -(-length // block), constants, compiler_options(config)
 
@@ -115,7 +117,9 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop)
+    return SearchSpace(
+        NAME, problem, device, _axes(device), RULES, rules.without_loop, options=_OPTIONS, refine=refinements.streamed
+    )
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -173,7 +177,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 def simplicity(config: Config) -> tuple[Any, ...]:
     """Sorts configs from simplest: no loop, fewest threads, smallest block."""
     names = ("PROGRAMS_PER_SM", "num_warps", "BLOCK_SIZE", "num_stages")
-    return (*(config.integer(name) for name in names), config)
+    return (*(config.integer(name) for name in names), len(config), config)
 
 
 def _elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
@@ -200,7 +204,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    rules.parameters(_axes),
+    rules.parameters(_axes, _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/vector_add_block.py"),
     rules.idle_threads(_elements, _covering),
     rules.narrow_loads(_elements, _covering),

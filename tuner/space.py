@@ -77,12 +77,10 @@ class SearchSpace:
 
     def tries(self, config: Config) -> bool:
         """Whether a search may come to a config: one of `configs`, or a refinement of one."""
-        given = dict(config)
-        plain = Config(self.kernel, **{name: value for name, value in given.items() if name not in self.options})
         # Of each axis only the config's own value: a handful of configs stands for the whole space.
-        if plain not in self.narrowed(**{name: (value,) for name, value in plain.pairs}).configs():
-            return False
-        return config == plain or config in self.refinements(plain)
+        near = self.narrowed(**{name: (value,) for name, value in config.pairs}).configs()
+        plain = (one for one in near if set(one.pairs) < set(config.pairs))
+        return config in near or any(config in self.refinements(one) for one in plain)
 
     def best(self, cost: Callable[[Config], Any]) -> Config | None:
         """The config of least cost, of equals the first in canonical order; None where the space is empty.

@@ -6,7 +6,7 @@ import pytest
 
 from tuner.device import KNOWN
 
-SAMPLED = {"sm_80": 1, "sm_90": 2, "sm_100": 1, "gfx942": 1}
+SAMPLED = {"sm_80": 1, "sm_90": 2, "sm_100": 1, "gfx942": 1, "gfx950": 1}
 """Architecture to the configs of each space that are compiled beside the default."""
 
 

@@ -10,7 +10,7 @@ from tuner.space import Rule, SearchSpace
 pytest.importorskip("triton")
 H200, B200, A100, MI300 = (KNOWN[arch] for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))
 SQUARE = Problem(4096, 4096, 4096, dtype="bf16", layout="nt")
-OPTIONS = {"num_ctas", "maxnreg", "warp_specialize"}
+LONG = Problem(4096, 32768, 1, dtype="bf16", op="softmax")
 
 
 def rejection(name, device, **changes):
@@ -57,15 +57,16 @@ def test_refinements_are_outside_of_the_space_and_yet_configs_that_a_lookup_take
     for spec in registry.serving(SQUARE, device):
         space = spec.space(SQUARE, device)
         configs = space.configs()
-        assert not any(OPTIONS & config.keys() for config in configs)
+        assert not any(set(space.options) & config.keys() for config in configs)
         assert len(spec.space(SQUARE, device).options) == len(set(space.options))
         for config in configs[::40]:
             for refined in space.refinements(config):
-                found |= OPTIONS & refined.keys()
+                found |= set(space.options) & refined.keys()
                 assert space.tries(refined), refined
                 assert not space.odd_parameters(refined), refined
                 assert spec.simplicity(config) < spec.simplicity(refined)
-    expected = {"sm_80": {"maxnreg"}, "sm_90": OPTIONS, "sm_100": OPTIONS}
+    of_hopper = {"num_ctas", "maxnreg", "warp_specialize"}
+    expected = {"sm_80": {"maxnreg"}, "sm_90": of_hopper, "sm_100": of_hopper}
     assert found == expected.get(device.arch, set())
 
 
@@ -82,6 +83,36 @@ def test_a_space_tries_its_configs_and_their_refinements_and_nothing_else():
     assert not space.tries(config.replace(maxnreg=64))
     assert not space.tries(config.replace(BLOCK=8))
     assert space.odd_parameters(config.replace(other=1)) == {"other"}
+
+
+def test_long_rows_of_16_bits_may_stay_packed_so_that_two_programs_reside():
+    spec = registry.find("softmax", "softmax_whole")
+    space = spec.space(LONG, H200)
+    packed = [config for config in space.configs() if "RECOMPUTED" in config]
+    assert {(config["num_warps"], config["maxnreg"]) for config in packed} == {(8, 128), (16, 64), (32, 32)}
+    assert "RECOMPUTED" not in spec.default_config(LONG, H200)
+    assert all(space.tries(one) for config in packed for one in [config, *space.refinements(config)])
+    for other in (LONG.with_shape(4096, 8192, 1), Problem(4096, 32768, 1, dtype="fp32", op="softmax")):
+        assert not any("RECOMPUTED" in config for config in spec.space(other, H200).configs())
+    assert not any("RECOMPUTED" in config for config in spec.space(LONG, MI300).configs())
+
+
+def test_ops_that_move_memory_have_streamed_leaders_on_nvidia_alone():
+    for problem in (LONG, Problem(2**20, 1, 1, dtype="bf16", op="vector_add")):
+        spec = registry.serving(problem, H200)[0]
+        config = spec.default_config(problem, H200)
+        assert spec.space(problem, H200).refinements(config) == [config.replace(STREAMED=True)]
+        assert "not for gfx942" in spec.space(problem, MI300).rejection(
+            spec.default_config(problem, MI300).replace(STREAMED=True), fatal_only=True
+        )
+
+
+def test_few_tiles_on_amd_are_tried_with_fewer_registers_by_waves_per_eu():
+    problem = Problem(64, 256, 7168, dtype="bf16", layout="nt")
+    space = registry.find("matmul", "split_k").space(problem, MI300)
+    config = registry.find("matmul", "split_k").default_config(problem, MI300)
+    assert space.refinements(config) == [config.replace(waves_per_eu=2)]
+    assert "a SIMD has 1 to 8 waves" in space.rejection(config.replace(waves_per_eu=9), fatal_only=True)
 
 
 def test_an_option_is_part_of_what_a_binary_depends_on():

@@ -70,7 +70,7 @@ class Job:
             nearby=nearby,
             portfolio=portfolio.configs(device.arch),
         )
-        self._spaces = spaces
+        self._spaces, self._everything = spaces, frozenset([self.default, *everything])
         able = not device.is_interpreter and any(space.options for space in spaces.values())
         self._search = Refined(strategy.start(field), self._refinements, trials, able=able)
         self.candidates: list[Config] = []
@@ -87,8 +87,8 @@ class Job:
         self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
 
     def _refinements(self, config: Config) -> Sequence[Config]:
-        space = self._spaces[config.kernel]
-        return () if config.keys() & set(space.options) else space.refinements(config)
+        # What is in no space is a refinement itself.
+        return self._spaces[config.kernel].refinements(config) if config in self._everything else ()
 
     @property
     def kernels(self) -> list[KernelVersion]:

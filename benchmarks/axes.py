@@ -1,0 +1,173 @@
+"""Options and variants of configs, each over its plain config by paired medians: which of them win here.
+
+    python benchmarks/axes.py --out RESULT.json [--study gemm --study softmax --study vector_add]
+
+Studies: `gemm` crosses configs with num_ctas, maxnreg and warp specialization, as far as rules allow them; `softmax`
+and `vector_add` cross the kernels' own axes with STREAMED and RECOMPUTED. All is compiled first, in parallel; every
+variant is checked against float64; what does not compile or launch is a row with its error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import itertools
+import multiprocessing
+import os
+import time
+
+import bandwidth
+import paired
+import record
+import torch
+
+from tuner import Problem, device, registry
+from tuner.config import Config
+from tuner.sweep import finals, target, verify
+
+PLAIN, TORCH, COPY = "plain", "torch", "copy"
+NUM_CTAS, MAXNREG, SPECIALIZED = (None, 2), (None, 128, 168, 232), (None, True)
+GEMMS = (
+    Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
+    Problem(512, 10240, 8192, dtype="bf16", layout="nt"),
+    Problem(128, 7168, 8192, dtype="bf16", layout="nt"),
+)
+SOFTMAX = tuple(Problem(2**27 // n, n, 1, dtype="bf16", op="softmax") for n in (32768, 16384, 8192))
+SUMS = tuple(Problem(2**power, 1, 1, dtype="bf16", op="vector_add") for power in (26, 27, 28))
+
+
+def gemm(problem, here):
+    """Each kernel's default config, and the largest that Hopper's compiler specializes, with every option."""
+    chosen = []
+    for spec in registry.serving(problem, here):
+        if spec.name in ("tma", "persistent_tma", "pointer"):
+            chosen.append(spec.default_config(problem, here))
+    narrow = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "num_stages": 4, "num_warps": 4}
+    chosen += [config.replace(**narrow) for config in chosen if config.kernel == "tma"]
+    return {config: [*_with_options(config)] for config in chosen}
+
+
+def _with_options(config):
+    for ctas, registers, specialized in itertools.product(NUM_CTAS, MAXNREG, SPECIALIZED):
+        options = {"num_ctas": ctas, "maxnreg": registers, "warp_specialize": specialized}
+        yield config.replace(**{name: value for name, value in options.items() if value is not None})
+
+
+def softmax(problem, here):
+    """The default config with other loops and warps, x packed or not, and blocks that are read twice."""
+    spec, online = (registry.find("softmax", name) for name in ("softmax_whole", "softmax_online"))
+    config = spec.default_config(problem, here)
+    tried = spec.space(problem, here).narrowed(BLOCK_SIZE_M=(1,), PROGRAMS_PER_SM=(0, 1, 2))
+    whole = [one for one in tried.configs() if one.integer("num_warps") >= 8]
+    blocks = {"BLOCK_SIZE_M": (1,), "BLOCK_SIZE_N": (4096, 8192), "num_stages": (1, 2), "num_warps": (8, 16)}
+    twice = online.space(problem, here).narrowed(**blocks).configs()
+    streamed = [one.replace(STREAMED=True) for one in whole if not one.integer("PROGRAMS_PER_SM")]
+    return {config: [*whole, *streamed, *twice]}
+
+
+def vector_add(problem, here):
+    """The default config with other blocks and warps, streamed or not."""
+    spec = registry.find("vector_add", "add_block")
+    config = spec.default_config(problem, here)
+    blocks = {"BLOCK_SIZE": (1024, 2048, 4096), "PROGRAMS_PER_SM": (0,), "num_warps": (2, 4, 8)}
+    tried = spec.space(problem, here).narrowed(**blocks).configs()
+    return {config: [one for plain in tried for one in (plain, plain.replace(STREAMED=True))]}
+
+
+STUDIES = {"gemm": (gemm, GEMMS), "softmax": (softmax, SOFTMAX), "vector_add": (vector_add, SUMS)}
+
+
+def compiled(problem, config, arch):
+    """Compile into Triton's cache, in a process of its own; what went wrong, or ""."""
+    target.activate(arch)
+    try:
+        registry.find(problem.op, config.kernel).compile(problem, config)
+    except Exception as e:  # noqa: BLE001  a compiler raises anything; it is the row's error
+        return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:200]
+    return ""
+
+
+def contest(bench, problem, plain, variants):
+    """Rows of a config's variants: time over the plain one's, and whether it is right."""
+    spec, sets = bench.operands(problem)
+    reference = spec.reference(sets[0])
+    calls, errors, names = {}, {}, {PLAIN: plain, **{str(one): one for one in variants if one != plain}}
+    for name, config in names.items():
+        call = bench.launcher(problem, config, sets)
+        verify.poison(sets[0])
+        try:
+            call(0)
+            bench.timer.synchronize()
+        except Exception as e:  # noqa: BLE001  a launch raises anything; it is the row's error
+            errors[name] = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:200]
+            continue
+        found = verify.check(sets[0], reference, problem.k, spec.tolerance(problem))
+        if found.failure is None:
+            calls[name] = call
+        else:
+            errors[name] = str(found.failure)
+    del reference
+    if problem.op != "matmul":
+        calls[TORCH] = lambda index: spec.vendor(sets[index])
+        copies = [bandwidth.copy_of(spec.bytes_moved(problem), sets[0].output.dtype) for _ in sets]
+        calls[COPY] = lambda index: copies[index][0].copy_(copies[index][1])
+    times = bench.play(calls, len(sets))
+    rows = [_row(name, figures, times) for name, figures in times.items()]
+    shown = sorted(rows, key=lambda row: row["over_plain"])
+    for row in shown:
+        print(f"  {row['over_plain']:.4f} {row['us']:10.2f} us  {row['name']}")
+    for name, error in errors.items():
+        print(f"  failed: {name}: {error}")
+    return {"problem": str(problem), "plain": str(plain), "variants": shown, "failed": errors}
+
+
+def _row(name, figures, times):
+    row = {
+        "name": name,
+        "us": round(sorted(figures)[len(figures) // 2], 3),
+        "over_plain": round(finals.ratio(figures, times[PLAIN]), 4),
+    }
+    if COPY in times:
+        row["share_of_copy"] = round(finals.ratio(times[COPY], figures), 4)
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--study", action="append", choices=list(STUDIES), help="all of them unless given")
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    begun = time.monotonic()
+    here = device.current(0)
+    tasks = []
+    for name in args.study or STUDIES:
+        variants_of, problems = STUDIES[name]
+        for problem in problems:
+            for plain, variants in variants_of(problem, here).items():
+                tasks.append((name, problem, plain, _able(problem, here, [plain, *variants])))
+    pairs = list(dict.fromkeys((problem, config) for _, problem, _, configs in tasks for config in configs))
+    with concurrent.futures.ProcessPoolExecutor(
+        max_workers=max(1, (os.cpu_count() or 2) - 2), mp_context=multiprocessing.get_context("spawn")
+    ) as pool:
+        said = dict(zip(pairs, pool.map(compiled, *zip(*pairs, strict=True), itertools.repeat(here.arch)), strict=True))
+    print(f"{len(pairs)} variants compiled in {time.monotonic() - begun:.0f} s")
+    rows = []
+    with paired.gpu() as bench:
+        for name, problem, plain, configs in tasks:
+            print(f"{name}: {problem}, over {plain}")
+            ready = [config for config in configs if not said[problem, config]]
+            row = contest(bench, problem, plain, ready)
+            row["failed"] |= {str(config): said[problem, config] for config in configs if config not in ready}
+            rows.append({"study": name, **row})
+            torch.cuda.empty_cache()
+    record.write(args.out, {"seconds": round(time.monotonic() - begun), "rows": rows})
+
+
+def _able(problem: Problem, here, configs: list[Config]) -> list[Config]:
+    """Those that no fatal rule rejects, each once."""
+    spaces = {spec.name: spec.space(problem, here) for spec in registry.serving(problem, here)}
+    return [one for one in dict.fromkeys(configs) if spaces[one.kernel].rejection(one, fatal_only=True) is None]
+
+
+if __name__ == "__main__":
+    main()
