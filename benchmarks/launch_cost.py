@@ -50,7 +50,7 @@ def paths(device: str) -> dict[str, Call]:
     many_a, many_b = a.expand(BATCH, m, k).contiguous(), b.t().expand(BATCH, n, k).contiguous().mT
     many_out = torch.empty(BATCH, m, n, device=device, dtype=torch.float16)
     ends = torch.arange(1, BATCH + 1, device=device, dtype=torch.int32) * (m // BATCH)
-    flat = a.flatten()
+    x, y = a.flatten(), out.flatten()
     return {
         "torch.empty": lambda: torch.empty((m, n), dtype=torch.float16, device=a.device),
         "torch.matmul": lambda: torch.matmul(a, b),
@@ -58,14 +58,14 @@ def paths(device: str) -> dict[str, Call]:
         "torch.bmm": lambda: torch.bmm(many_a, many_b),
         "torch.bmm(out=)": lambda: torch.bmm(many_a, many_b, out=many_out),
         "torch.softmax": lambda: torch.softmax(a, -1),
-        "torch.add": lambda: torch.add(flat, flat),
+        "torch.add": lambda: torch.add(x, y),
         "tuner matmul": lambda: matmul(a, b),
         "tuner matmul(out=)": lambda: matmul(a, b, out=out),
         "tuner bmm": lambda: bmm(many_a, many_b),
         "tuner bmm(out=)": lambda: bmm(many_a, many_b, out=many_out),
         "tuner grouped_mm": lambda: grouped_mm(a, many_b, ends),
         "tuner softmax": lambda: softmax(a),
-        "tuner vector_add": lambda: vector_add(flat, flat),
+        "tuner vector_add": lambda: vector_add(x, y),
         **parts(a, b, out),
     }
 

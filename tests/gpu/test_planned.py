@@ -1,0 +1,59 @@
+"""Every op's later calls on a real GPU: right, by the plan that the first one made, on the operands of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tuner.kernels import bmm, grouped_mm, launching, matmul, softmax, vector_add
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
+]
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.float16)
+
+
+def by_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    bounds = [0, *ends.tolist()]
+    return torch.cat([a[first:end] @ each for first, end, each in zip(bounds, bounds[1:], b, strict=False)])
+
+
+def ends() -> torch.Tensor:
+    return torch.tensor([64, 96, 256], device="cuda", dtype=torch.int32)
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "matmul": (matmul, torch.matmul, lambda: (half(256, 256), half(256, 256).t())),
+    "even strides": (matmul, torch.matmul, lambda: (half(256, 512)[:, ::2], half(256, 512)[:, ::2])),
+    "bmm": (bmm, torch.bmm, lambda: (half(3, 128, 256), half(3, 192, 256).mT)),
+    "grouped_mm": (grouped_mm, by_groups, lambda: (half(256, 128), half(3, 128, 64), ends())),
+    "softmax": (softmax, lambda x: torch.softmax(x, -1), lambda: (half(64, 1000),)),
+    "softmax of long rows": (softmax, lambda x: torch.softmax(x, -1), lambda: (half(2, 131_072),)),
+    "vector_add": (vector_add, torch.add, lambda: (half(100_000), half(100_000))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("given", [False, True], ids=["fresh", "out"])
+def test_later_calls_are_right_and_look_nothing_up(name, given, monkeypatch):
+    op, reference, make = CASES[name]
+    looked = []
+    run = launching.run
+    monkeypatch.setattr(launching, "run", lambda launches: (looked.append(name), run(launches)))
+    seen = []
+    for _ in range(4):
+        tensors = make()
+        expected = reference(*tensors)
+        out = {"out": torch.full_like(expected, torch.nan)} if given else {}
+        found = op(*tensors, **out)
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max()))
+        assert not given or found is out["out"]
+        seen.append(len(looked))
+    assert len(set(seen)) == 1, "another call than the first was looked at"
