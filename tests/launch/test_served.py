@@ -44,8 +44,9 @@ def assert_each_call_launched_its_own(report, per_call=1):
         assert addresses(launch)[:3] == [*told["given"][:2], told["out"]]
 
 
-def test_the_second_call_looks_nothing_up_and_launches_the_same_kernel_on_its_own_operands(served):
-    report = served("again")
+@pytest.mark.parametrize("way", ["again", "ordinary"])
+def test_the_second_call_looks_nothing_up_and_launches_the_same_kernel_on_its_own_operands(served, way):
+    report = served(way)
     assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
     assert_each_call_launched_its_own(report)
     first, second, third = report.launches
