@@ -11,13 +11,13 @@ import click
 from tuner import suite as suites
 from tuner.cli import options, tables
 from tuner.cli.target import gpus_of
-from tuner.device import INTERPRETER, Device, current
+from tuner.device import Device
 from tuner.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tuner.contest.held_out import Case, Played
+    from tuner.contest.held_out import Bench, Case, Played
     from tuner.problem import Problem
     from tuner.runtime.regret import Regret
     from tuner.runtime.sources import Source
@@ -49,15 +49,17 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, update: 
     source = sources.named(place)
     if update and isinstance(source, sources.Database):
         raise UsageError(f"{place} is a database: `tuner export DIR --db {place}`, then --update of DIR")
-    gpu = gpus_of(device)[0]
-    model = INTERPRETER if gpu is None else current(gpu)
     listed = None if suite is None else suites.load(suite)
-    cases = held_out.cases(source, model, listed, sample)
-    if listed is not None and len(cases) < len(listed):
-        click.echo(f"not tuned in {place}, left out: {len(listed) - len(cases)} of {len(listed)} problems", err=True)
-    if not cases:
-        raise UsageError(f"{place} has no tuned problem to hold out for {model.slug}: tune some with `tuner run` first")
-    played = _play(cases, model, gpu)
+    with held_out.Bench(gpus_of(device)[0]) as bench:
+        model = bench.device
+        cases = held_out.cases(source, model, listed, sample)
+        if listed is not None and len(cases) < len(listed):
+            click.echo(
+                f"not tuned in {place}, left out: {len(listed) - len(cases)} of {len(listed)} problems", err=True
+            )
+        if not cases:
+            raise UsageError(f"{place} has no tuned problem to hold out for {model.slug}: tune some, `tuner run`")
+        played = _play(cases, bench)
     figures = held_out.summary(played)
     if update:
         for path in _update(source, model, played):
@@ -69,11 +71,9 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, update: 
     return all(one.answer is not None and not one.failure for one in played)
 
 
-def _play(cases: Sequence[Case], device: Device, gpu: int | None) -> list[Played]:
-    from tuner.contest import held_out
-
+def _play(cases: Sequence[Case], bench: Bench) -> list[Played]:
     played: list[Played] = []
-    for one in held_out.play(cases, device, gpu):
+    for one in bench.play(cases):
         played.append(one)
         shown = f"{one.answer:.3f}, formula {one.formula:.3f}" if one.answer and one.formula else one.failure
         line = f"[{len(played)}/{len(cases)}] {one.case.problem}: {one.case.rule} {shown}, {one.case.answer.label}"

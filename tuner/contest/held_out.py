@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tuner import registry
 from tuner.config import Config
-from tuner.device import Device, of_one_arch
+from tuner.device import INTERPRETER, Device, of_one_arch
 from tuner.errors import KernelError
 from tuner.problem import Problem
 from tuner.runtime import rules
@@ -22,7 +22,7 @@ from tuner.sweep import finals
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile import CompilePool
 from tuner.sweep.measure import VENDOR
-from tuner.sweep.messages import FinalsPlayed, PlayFinals, Ready, Refused, SetProblem
+from tuner.sweep.messages import FinalsPlayed, Hello, PlayFinals, Ready, Refused, SetProblem
 from tuner.sweep.worker import Worker
 
 _SEED = 1
@@ -96,26 +96,6 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
     return found
 
 
-def play(played: Iterable[Case], device: Device, gpu: int | None) -> Iterator[Played]:
-    """Measure cases on a device, one after the other; their binaries are made first, on all cores.
-
-    Args:
-        played: of `cases`.
-        device: the model.
-        gpu: CUDA index, None for the interpreter.
-
-    Raises:
-        SweepError: a worker could not be started.
-    """
-    todo = list(played)
-    with contextlib.ExitStack() as stack:
-        if gpu is not None and any(len(case.contestants) > 1 for case in todo):
-            _compile(todo, stack.enter_context(CompilePool(device)))
-        bench = stack.enter_context(_Bench(gpu))
-        for case in todo:
-            yield Played(case, 1.0, 1.0, None) if len(case.contestants) == 1 else bench.play(case)
-
-
 def summary(played: Iterable[Played]) -> dict[str, Regret]:
     """The figures of each rule, and of all as "all"; what could not be measured is left out."""
     by_rule: dict[str, list[tuple[float, float]]] = {}
@@ -130,25 +110,63 @@ def summary(played: Iterable[Played]) -> dict[str, Regret]:
     return found
 
 
-class _Bench:
-    """A worker that is replaced when it dies; a context manager."""
+class Bench:
+    """A device's worker, which is replaced when it dies; a context manager.
+
+    Attributes:
+        device: the model.
+    """
 
     def __init__(self, gpu: int | None) -> None:
+        """Open a device; the interpreter needs no worker before something is measured.
+
+        Args:
+            gpu: CUDA index, None for the interpreter.
+
+        Raises:
+            SweepError: the worker did not start.
+            DeviceError: the device is not there.
+        """
         self._gpu = gpu
         self._worker: Worker | None = None
+        self.device = INTERPRETER if gpu is None else self._open().device
 
-    def __enter__(self) -> _Bench:
+    def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._worker is not None:
             self._worker.kill()
 
-    def play(self, case: Case) -> Played:
+    def play(self, todo: Sequence[Case]) -> Iterator[Played]:
+        """Measure cases one after the other; their binaries are made first, on all cores.
+
+        Args:
+            todo: of `cases`.
+
+        Raises:
+            SweepError: a worker died and no new one could be started.
+        """
+        unlike = [case for case in todo if len(case.contestants) > 1]
+        if unlike and self._gpu is not None:
+            with CompilePool(self.device) as pool:
+                _compile(unlike, pool)
+        for case in todo:
+            yield Played(case, 1.0, 1.0, None) if len(case.contestants) == 1 else self._play(case)
+
+    def _open(self) -> Hello:
+        self._worker = Worker(self._gpu)
+        try:
+            return self._worker.hello()
+        except BaseException:
+            self._worker.kill()
+            raise
+
+    def _play(self, case: Case) -> Played:
         """One case's paired rounds."""
         if self._worker is None:
-            self._worker = Worker(self._gpu)
-            self._worker.hello()
+            self._open()
+        assert self._worker is not None
         try:
             reply = self._ask(SetProblem(case.problem))
             if isinstance(reply, Ready):
@@ -191,7 +209,6 @@ def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
     keys = [
         pool.request(registry.find(case.problem.op, config.kernel), case.problem, config)
         for case in todo
-        if len(case.contestants) > 1
         for config in case.contestants
     ]
     while any(pool.result(key) is None for key in keys):
