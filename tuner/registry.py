@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
+from tuner import entries
 from tuner.config import Config
 from tuner.device import Device
+from tuner.entries import entry_points
 from tuner.errors import KernelError
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
@@ -28,8 +30,7 @@ _log = logging.getLogger(__name__)
 @functools.cache
 def points() -> tuple[EntryPoint, ...]:
     """The entry points of all installed kernels, by name; nothing is loaded."""
-    found = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    return tuple(dict.fromkeys(found))
+    return tuple(entry_points(GROUP))
 
 
 def add(spec: KernelSpec) -> None:
@@ -140,6 +141,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 def forget() -> None:
     """Have the installed packages asked anew."""
+    entries.forget()
     for known in (points, specs, of, find, _loaded):
         known.cache_clear()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import logging
 import threading
 
@@ -11,6 +12,7 @@ from tuner import registry
 from tuner.device import KNOWN
 from tuner.errors import KernelError
 from tuner.problem import Problem
+from tuner.runtime import sources
 
 H200 = KNOWN["sm_90"]
 
@@ -113,3 +115,16 @@ def test_our_own_entry_points_say_what_they_are(caplog):
     assert "matmul.pointer" in names
     assert {f"{op}.{name}" for op, name in registry.specs()} == set(names)
     assert caplog.records == []
+
+
+def test_packages_are_read_once_for_kernels_and_tables(monkeypatch):
+    read = []
+    entry_points = importlib.metadata.entry_points
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda: read.append(None) or entry_points())
+    registry.forget()
+    assert [point.name for point in registry.points() if point.name == "matmul.pointer"] == ["matmul.pointer"]
+    sources.packages()
+    assert len(read) == 1
+    tuner.use(None)
+    sources.packages()
+    assert len(read) == 2

@@ -12,22 +12,25 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner import device as devices
-from tuner import keyed, registry
+from tuner import entries, keyed, registry
 from tuner.device import Device
 from tuner.problem import Problem
-from tuner.runtime import rules, sources, tally
+from tuner.runtime import rules
 from tuner.runtime.decision import Decision, Match
 from tuner.runtime.row import Row
 from tuner.runtime.shelf import Shelf
-from tuner.runtime.sources import Source
-from tuner.runtime.tally import Tally
-from tuner.suite import OTHER_OPS
+
+if TYPE_CHECKING:
+    from tuner.runtime.sources import Source
+    from tuner.runtime.tally import Tally
 
 MEMO_LIMIT = 65_536
 """Answers kept, 2.5 KB each with the row (benchmarks/results/loading.json): M may take every value in a server."""
+TUNED = ("exact", "near_m")
+"""Rules whose answer is no miss: what was tuned for this very M, or one within the distance that costs little."""
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +64,13 @@ def use(where: str | Path | None) -> None:
         TableError: it cannot be read. The sources stay as they were.
     """
     global _desk  # noqa: PLW0603  one assignment swaps sources and answers together: no reader sees half of it
-    source = None if where is None else sources.named(where)
+    if where is None:
+        entries.forget()
+        source = None
+    else:
+        from tuner.runtime import sources
+
+        source = sources.named(where)
     with _lock:
         _desk = Desk(()) if source is None else Desk((source, *_desk.named))
     for forget in _on_change:
@@ -81,6 +90,8 @@ def record_misses(where: str | Path | None) -> None:
         TableError: the file cannot be a record of misses, or the one of before cannot be written.
     """
     global _desk  # noqa: PLW0603
+    from tuner.runtime import tally
+
     tally.start(where)
     with _lock:
         _desk = Desk(_desk.named)  # answers and plans of before count nothing
@@ -134,6 +145,8 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
 
 def command(problem: Problem) -> str:
     """What to type to have a problem tuned."""
+    from tuner.suite import OTHER_OPS
+
     p = problem
     if p.is_keyed:
         origin = next((spec.origin for spec in registry.of(p.op).values() if spec.origin), p.op)
@@ -210,7 +223,7 @@ class Desk:
                 return self._keep(problem, device, decision.match)
 
     def _keep(self, problem: Problem, device: Device, match: Match) -> Match:
-        counted = tally.tally_of(problem, device.slug, match.rule, rules.triton_version())
+        counted = None if match.rule in TUNED else _tally_of(problem, device, match)
         if counted is None:
             if sum(map(len, self.answers.values())) >= MEMO_LIMIT:
                 for known in self.answers.values():
@@ -248,6 +261,8 @@ class Desk:
         """All sources in the order they are asked."""
         with _lock:
             if self._sources is None:
+                from tuner.runtime import sources
+
                 self._sources = [*self.named, *sources.standing()]
             return self._sources
 
@@ -290,6 +305,12 @@ class _Relatives:
     def __iter__(self) -> Iterator[tuple[int, Shelf]]:
         for index in range(len(self.desk.sources())):
             yield from self.desk.relatives(index, self.device)
+
+
+def _tally_of(problem: Problem, device: Device, match: Match) -> Tally | None:
+    from tuner.runtime import tally
+
+    return tally.tally_of(problem, device.slug, match.rule, rules.triton_version())
 
 
 def desk() -> Desk:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
-from tuner.runtime import lookup, sources
+from tuner.runtime import lookup
 from tuner.runtime.row import BAD_VALUE
 
 FORMAT = "triton-tuner kernels"
@@ -95,6 +95,8 @@ def shelf(op: str, slug: str) -> Shelf | None:
 
 
 def _folders(desk: lookup.Desk, name: str) -> list[Path]:
+    from tuner.runtime import sources
+
     found: list[Path] = []
     for source in desk.sources():
         place: Any = None

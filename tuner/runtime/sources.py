@@ -9,12 +9,13 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from tuner.device import Device
+from tuner.entries import entry_points
 from tuner.errors import TableError
 from tuner.location import database_location, sqlite_path
 from tuner.runtime import index, package
@@ -231,8 +232,7 @@ def standing() -> list[Source]:
 
 def packages() -> list[TablePackage]:
     """Installed packages that say that they ship tables, by the names of their entry points."""
-    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    return [TablePackage(point) for point in points]
+    return [TablePackage(point) for point in entry_points(GROUP)]
 
 
 def _at(name: str, path: Path) -> Source:

@@ -21,8 +21,6 @@ from tuner.runtime import misses
 from tuner.runtime.misses import Miss, Record
 
 VARIABLE = "TUNER_MISSES"
-TUNED = ("exact", "near_m")
-"""Rules whose answer is no miss: what was tuned for this very M, or one within the distance that costs little."""
 _log = logging.getLogger(__name__)
 
 
@@ -122,9 +120,7 @@ def flush() -> None:
 
 
 def tally_of(problem: Problem, slug: str, rule: str, triton: str) -> Tally | None:
-    """What counts the calls of a problem; None where it is tuned, or where misses are not recorded."""
-    if rule in TUNED:
-        return None
+    """What counts the calls of a problem that is missed; None where misses are not recorded."""
     recorder = _standing()
     if recorder is None:
         return None
