@@ -62,6 +62,17 @@ def test_the_problems_of_a_suite_are_held_out_together(toy, no_tables, tmp_path,
     assert [(case.problem.m, case.rule) for case in found] == [(64, "default"), (100, "default")]
 
 
+def test_where_the_formula_is_preferred_the_neighbour_that_was_declined_plays_too(
+    toy, install, no_tables, tmp_path, make_row, make_table
+):
+    install(dataclasses.replace(toy, estimate_us=lambda config, *_: float(config.integer("BLOCK_SIZE_M"))))
+    path = make_table(make_row(64, block=16), make_row(100, block=64)).write(tmp_path)
+    by_m = {case.problem.m: case for case in cases(sources.named(path), H200, None, 30)}
+    assert (by_m[64].rule, by_m[64].declined) == ("default", Config("toy", BLOCK_SIZE_M=64, num_warps=4))
+    assert by_m[100].declined is None
+    assert len(by_m[64].contestants) == 2
+
+
 def test_a_sample_is_always_the_same(toy, no_tables, tmp_path, make_row, make_table):
     path = make_table(*(make_row(m) for m in range(1, 50))).write(tmp_path)
     first, again = ([case.problem for case in cases(sources.named(path), H200, None, 7)] for _ in range(2))

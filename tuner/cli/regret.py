@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import datetime as dt
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +67,7 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, update: 
         for path in _update(source, model, played):
             click.echo(f"{path}: figures of {len(figures)} rules written", err=True)
     if as_json:
-        options.print_json(_document(place, model, figures, played))
+        options.print_json(_document(place, bench, figures, played))
     else:
         _print(figures)
     return all(one.answer is not None and not one.failure for one in played)
@@ -117,12 +119,19 @@ def _update(source: Source, device: Device, played: Sequence[Played]) -> list[Pa
     return written
 
 
-def _document(place: str, device: Device, figures: dict[str, Regret], played: Sequence[Played]) -> dict[str, Any]:
+def _document(place: str, bench: Bench, figures: dict[str, Regret], played: Sequence[Played]) -> dict[str, Any]:
+    import tuner
+    from tuner.records import PROTOCOL
     from tuner.runtime import regret
 
     return {
+        "tuner": tuner.__version__,
+        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "argv": sys.argv,
+        "protocol": PROTOCOL,
         "place": place,
-        "device": device.slug,
+        "device": asdict(bench.device),
+        "environment": bench.environment and asdict(bench.environment),
         "rules": regret.to_json(figures),
         "problems": [_row(one) for one in played],
     }
@@ -134,8 +143,10 @@ def _row(one: Played) -> dict[str, Any]:
         "problem": problem.fields(),
         "rule": one.case.rule,
         **{name: str(getattr(one.case, name)) for name in ("answer", "formula", "winner")},
+        "declined": one.case.declined and str(one.case.declined),
         "answer_regret": one.answer,
         "formula_regret": one.formula,
+        "declined_regret": one.declined,
         "fastest_us": one.fastest_us,
         "failure": one.failure,
     }

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from tuner import registry
 from tuner.config import Config
-from tuner.device import INTERPRETER, Device, of_one_arch
+from tuner.device import INTERPRETER, Device, Environment, of_one_arch
 from tuner.errors import KernelError
 from tuner.problem import Problem
 from tuner.runtime import rules
+from tuner.runtime.decision import Decision
 from tuner.runtime.regret import Regret
 from tuner.runtime.shelf import Shelf, by_problem
 from tuner.runtime.sources import Source
@@ -37,6 +38,7 @@ class Case:
         problem: held out.
         rule: that answered.
         answer, formula, winner: the lookup's config, the default formula's, and the one tuned for the problem.
+        declined: the neighbour's config that the lookup preferred the formula to; None where it did not.
     """
 
     problem: Problem
@@ -44,11 +46,13 @@ class Case:
     answer: Config
     formula: Config
     winner: Config
+    declined: Config | None = None
 
     @property
     def contestants(self) -> tuple[Config, ...]:
         """Each config once."""
-        return tuple(dict.fromkeys((self.winner, self.answer, self.formula)))
+        configs = (self.winner, self.answer, self.formula, self.declined)
+        return tuple(dict.fromkeys(config for config in configs if config is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,10 @@ class Played:
 
     Attributes:
         case: which.
-        answer, formula: time of each over the fastest of the three, 1 for no regret; None where it could not be.
-        fastest_us: microseconds a call of that one; None where all three are one config, and nothing was measured.
+        answer, formula: time of each over the fastest contestant's, 1 for no regret; None where it could not be.
+        fastest_us: microseconds a call of that one; None where all are one config, and nothing was measured.
         failure: why a figure is missing; "" where none is.
+        declined: as `answer`, None also where nothing was declined.
     """
 
     case: Case
@@ -67,6 +72,7 @@ class Played:
     formula: float | None
     fastest_us: float | None
     failure: str = ""
+    declined: float | None = None
 
 
 def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
@@ -81,18 +87,17 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
     shelf = source.shelf(device.slug)
     relatives = [(sm_count, source.shelf(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
     rows = [row for found in shelf.rows.values() for row in found[:1]]
-    usable = sorted(row.problem for row in rows if rules.refusal(row, row.problem, device) is None)
+    usable = {row.problem for row in rows if rules.refusal(row, row.problem, device) is None}
     if suite is None:
-        chosen = sorted(random.Random(_SEED).sample(usable, min(sample, len(usable))))
+        chosen = random.Random(_SEED).sample(sorted(usable, key=str), min(sample, len(usable)))
     else:
-        chosen = [problem for problem in dict.fromkeys(suite) if problem in set(usable)]
+        chosen = [problem for problem in dict.fromkeys(suite) if problem in usable]
     found: list[Case] = []
     for problem in chosen:
         hidden = {problem} if suite is None else set(chosen)
         left = Shelf(source.name, *by_problem(row for row in rows if row.problem not in hidden), "")
-        match = rules.decide(problem, device, [left], relatives).match
-        configs = (match.config, registry.default_config(problem, device), shelf.rows[problem][0].config)
-        found.append(Case(problem, match.rule, *(_program(config, problem, device) for config in configs)))
+        decision = rules.decide(problem, device, [left], relatives)
+        found.append(_case(problem, device, decision, shelf.rows[problem][0].config))
     return found
 
 
@@ -110,11 +115,31 @@ def summary(played: Iterable[Played]) -> dict[str, Regret]:
     return found
 
 
+def _case(problem: Problem, device: Device, decision: Decision, winner: Config) -> Case:
+    def program(config: Config) -> Config:
+        """The representative of a config's program, so that equal ones are seen to be."""
+        with contextlib.suppress(KernelError):
+            return registry.find(problem.op, config.kernel).space(problem, device).canonicalize(config)
+        return config
+
+    match = decision.match
+    best = max(decision.offers, key=lambda offer: offer.promise, default=None)
+    return Case(
+        problem,
+        match.rule,
+        program(match.config),
+        program(registry.default_config(problem, device)),
+        program(winner),
+        program(best.row.config) if best is not None and match.rule == "default" else None,
+    )
+
+
 class Bench:
     """A device's worker, which is replaced when it dies; a context manager.
 
     Attributes:
         device: the model.
+        environment: the versions measured under; None for the interpreter before anything is measured.
     """
 
     def __init__(self, gpu: int | None) -> None:
@@ -129,6 +154,7 @@ class Bench:
         """
         self._gpu = gpu
         self._worker: Worker | None = None
+        self.environment: Environment | None = None
         self.device = INTERPRETER if gpu is None else self._open().device
 
     def __enter__(self) -> Bench:
@@ -157,10 +183,12 @@ class Bench:
     def _open(self) -> Hello:
         self._worker = Worker(self._gpu)
         try:
-            return self._worker.hello()
+            hello = self._worker.hello()
         except BaseException:
             self._worker.kill()
             raise
+        self.environment = hello.environment
+        return hello
 
     def _play(self, case: Case) -> Played:
         """One case's paired rounds."""
@@ -197,11 +225,12 @@ def _judged(case: Case, reply: FinalsPlayed) -> Played:
         return Played(case, None, None, None, failure)
     standings = finals.standings(times)
 
-    def ratio(config: Config) -> float | None:
-        return max(1.0, standings[config.digest].ratio) if config.digest in standings else None
+    def ratio(config: Config | None) -> float | None:
+        found = None if config is None else standings.get(config.digest)
+        return None if found is None else max(1.0, found.ratio)
 
     fastest_us = min(standing.median_us for standing in standings.values())
-    return Played(case, ratio(case.answer), ratio(case.formula), fastest_us, failure)
+    return Played(case, ratio(case.answer), ratio(case.formula), fastest_us, failure, ratio(case.declined))
 
 
 def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
@@ -214,13 +243,6 @@ def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
     while any(pool.result(key) is None for key in keys):
         pool.mend()
         time.sleep(_POLL_S)
-
-
-def _program(config: Config, problem: Problem, device: Device) -> Config:
-    """The representative of a config's program, so that equal ones are seen to be."""
-    with contextlib.suppress(KernelError):
-        return registry.find(problem.op, config.kernel).space(problem, device).canonicalize(config)
-    return config
 
 
 def _geomean(ratios: Sequence[float]) -> float:
