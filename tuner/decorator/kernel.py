@@ -101,11 +101,11 @@ class TunedKernel:
         """Launch on a grid, or with `warmup` compile only, by the config of the arguments' key."""
         return self._launcher(grid, warmup=warmup)(*args, **kwargs)
 
-    def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> Any:
-        """Compile for these arguments without launching, by the config that a launch would take."""
+    def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> list[Any]:
+        """Compile for these arguments without launching, by the config that a launch would take: a list of one."""
         call = _Call(tuple(args), kwargs, grid)
         (config, *_), _problem = self._looked_up(call)
-        return self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())
+        return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
 
     def _launcher(self, grid: Any, *, warmup: bool) -> Callable[..., Any]:
         readers, run = self._readers, self.fn.run

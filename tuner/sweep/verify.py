@@ -38,11 +38,13 @@ class Check:
             infinite where an element is NaN or was never written.
         stray: whether a byte outside the output changed.
         tolerance: the largest error accepted.
+        against: what it was compared with, in words.
     """
 
     error: float
     stray: bool
     tolerance: float
+    against: str = "float64"
 
     @property
     def failure(self) -> str | None:
@@ -52,7 +54,7 @@ class Check:
         if math.isinf(self.error):
             return "left elements unwritten, or wrote NaN or infinity"
         if self.error > self.tolerance:
-            return f"error {self.error:.3g} against the reference, at most {self.tolerance:.3g} is right"
+            return f"error {self.error:.3g} against {self.against}, at most {self.tolerance:.3g} is right"
         return None
 
 
@@ -74,7 +76,7 @@ def check(inputs: Inputs, reference: torch.Tensor, k: int, tolerance: float) -> 
         tolerance: largest error accepted.
     """
     if isinstance(inputs, OwnMeasure):
-        return Check(inputs.share(reference), False, tolerance)
+        return Check(inputs.share(reference), False, tolerance, against="what is expected")
     return Check(error(inputs.output, reference, k), _stray(inputs), tolerance)
 
 
