@@ -1,8 +1,8 @@
 """A table as lookups read it: rows found by the text of their problems, and made when they are asked for.
 
 A file that is as `tuner export` wrote it holds one row a line, which begins with its problem in one form. So nothing is
-parsed but the head and the rows that somebody wants; these are found by searching the file, which takes half a
-millisecond for 10,000 rows (benchmarks/loading.py): a process asks once for each problem.
+parsed but the head and the rows that somebody wants; these are found by searching the file: a process asks once for
+each problem (benchmarks/loading.py).
 """
 
 from __future__ import annotations
