@@ -13,10 +13,9 @@ import torch
 from tuner.config import Config
 from tuner.device import Device
 from tuner.kernel import KernelSpec
-from tuner.kernels import blocks, launching
-from tuner.kernels.gemm import interpreted
+from tuner.kernels import blocks
 from tuner.kernels.interpreted import as_silent_as_a_gpu, settle, stand_in, widened
-from tuner.kernels.launching import Launch
+from tuner.kernels.programs import Program, spec_of
 from tuner.problem import Problem
 from tuner.space import SearchSpace
 
@@ -66,10 +65,6 @@ class Operation:
     bytes_moved: Callable[[Problem], int]
 
 
-Program = Callable[[Tensors, Config], Sequence[Launch]]
-"""The launches that write `out`, in order."""
-
-
 def elementwise_spec(
     operation: Operation,
     name: str,
@@ -97,32 +92,21 @@ def elementwise_spec(
         sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
     """
 
-    def launch(inputs: Tensors, config: Config) -> None:
-        if interpreted():
-            _launch_interpreted(inputs, config, program)
-        else:
-            launching.run(program(inputs, config))
-
-    def shaped(problem: Problem) -> Tensors:
-        """Operands without memory."""
-        return operation.make_inputs(problem, "meta", 0)
-
-    return KernelSpec(
+    return spec_of(
+        program,
+        make_inputs=operation.make_inputs,
+        launch_interpreted=_launch_interpreted,
+        sources=(*sources, blocks),
         op=operation.name,
         name=name,
         version=version,
         supports=supports,
         space=space,
         default_config=default_config,
-        make_inputs=operation.make_inputs,
-        launch=launch,
         vendor=operation.vendor,
         reference=operation.reference,
         tolerance=operation.tolerance,
-        compile=lambda problem, config: launching.compile_launches(program(shaped(problem), config)),
-        compile_class=lambda problem, config: launching.binary_class(program(shaped(problem), config)),
         simplicity=simplicity,
-        source_hash=lambda: launching.source_hash((*sources, blocks)),
         shared_bytes=shared_bytes,
         estimate_us=estimate_us,
         runtime_parameters=("PROGRAMS_PER_SM",),
@@ -132,13 +116,13 @@ def elementwise_spec(
     )
 
 
-def _launch_interpreted(inputs: Tensors, config: Config, program: Program) -> None:
+def _launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:
     """Run a kernel under the interpreter by way of float32, where it would be wrong otherwise."""
     out = stand_in(inputs.out)
     b = None if inputs.b is None else widened(inputs.b)
     # Rows beyond the last have a sum of 0.
     with as_silent_as_a_gpu(), np.errstate(divide="ignore"):
-        launching.run(program(dataclasses.replace(inputs, a=widened(inputs.a), b=b, out=out), config))
+        run(dataclasses.replace(inputs, a=widened(inputs.a), b=b, out=out), config)
     settle(out, inputs.out)
 
 

@@ -7,21 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 
 from tuner.config import Config
 from tuner.device import Device
 from tuner.kernel import KernelSpec
-from tuner.kernels import blocks, epilogue, launching, numerics
+from tuner.kernels import blocks, epilogue, numerics
 from tuner.kernels.interpreted import launch_interpreted
-from tuner.kernels.launching import Launch
 from tuner.kernels.operands import make_operands
+from tuner.kernels.programs import Program, spec_of
 from tuner.kernels.vendor import vendor
 from tuner.problem import Problem
 from tuner.space import SearchSpace
-
-Program = Callable[[Any, Config], Sequence[Launch]]
-"""The launches that write `operands.out`, in order; the last one is the GEMM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,48 +61,32 @@ def gemm_spec(
         name: of the kernel.
         version: raise it when timings of the version before no longer speak for this one
             (tests/unit/test_kernel_sources.py).
-        program: its launches.
+        program: its launches; the last one is the GEMM.
         supports, space, default_config, shared_bytes, estimate_us, runtime_parameters, precedence: see `KernelSpec`.
         sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
         operation: the op.
     """
 
-    def launch(operands: Any, config: Config) -> None:
-        if interpreted():
-            operation.launch_interpreted(operands, config, lambda inner, given: launching.run(program(inner, given)))
-        else:
-            launching.run(program(operands, config))
-
-    def shaped(problem: Problem) -> Any:
-        """Contiguous operands without memory."""
-        return operation.make_operands(problem, "meta", 0)
-
-    return KernelSpec(
+    return spec_of(
+        program,
+        make_inputs=operation.make_operands,
+        launch_interpreted=operation.launch_interpreted,
+        sources=sources,
         op=operation.name,
         name=name,
         version=version,
         supports=supports,
         space=space,
         default_config=default_config,
-        make_inputs=operation.make_operands,
-        launch=launch,
         vendor=operation.vendor,
         reference=operation.reference,
         tolerance=numerics.tolerance,
-        compile=lambda problem, config: launching.compile_launches(program(shaped(problem), config)),
-        compile_class=lambda problem, config: launching.binary_class(program(shaped(problem), config)),
         simplicity=simplicity,
-        source_hash=lambda: launching.source_hash(sources),
         shared_bytes=shared_bytes,
         estimate_us=estimate_us,
         runtime_parameters=runtime_parameters,
         precedence=precedence,
     )
-
-
-def interpreted() -> bool:
-    """Whether this process's jit functions run under Triton's interpreter."""
-    return not isinstance(blocks.grouped, triton.JITFunction)
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:

@@ -25,9 +25,10 @@ from tuner.kernels import (
     tma_space,
     warp_specialized,
 )
-from tuner.kernels.gemm import Program, gemm_spec
+from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, cannot_align, make_operands, row_alignment
+from tuner.kernels.programs import Program
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
