@@ -55,6 +55,17 @@ def test_figures_of_the_config_that_a_lookup_gives(inspect):
     assert seen["blocks"] == min(seen["by_registers"], seen["by_shared"], seen["by_warps"]) > 0
 
 
+def test_an_option_is_given_as_any_parameter_and_refused_where_the_kernel_has_none(inspect):
+    done = inspect("vector_add/add_block", *VECTOR, "--config", "STREAMED=true", "--json")
+    assert done.exit_code == 0, done.output
+    (binary,) = json.loads(done.stdout)["binaries"]
+    assert binary["config"]["STREAMED"] is True
+    done = inspect("vector_add/add_block", *VECTOR, "--config", "num_ctas=2")
+    assert done.exit_code == 1
+    assert "unknown parameter 'num_ctas': known are" in str(done.exception)
+    assert "STREAMED" in str(done.exception)
+
+
 def test_a_tuned_config_is_shown_with_the_rule_that_found_it(inspect, make_row, make_table, tmp_path):
     spec = registry.find("matmul", "pointer")
     tile = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), 64)

@@ -132,7 +132,8 @@ def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -
         values = {name: _value(value) for name, value in _pairs(text, "a config", "BLOCK_SIZE_M=128,num_warps=8")}
         config = usual.replace(**values)
     # Where parameters follow from others (the kernel padded, for one), only the space's rules know all of them.
-    named = {*space.axes, *usual, *(name for name in config if name in spec.runtime_parameters)}
+    runtime = (name for name in config if name in spec.runtime_parameters)
+    named = {*space.axes, *space.options, *usual, *runtime}
     if unknown := sorted(config.keys() - named):
         raise ConfigError(f"{spec.name}: unknown parameter {unknown[0]!r}: known are {', '.join(sorted(named))}")
     try:
