@@ -145,7 +145,8 @@ def value(cell: str) -> Extra:
         return _TRUTH[cell.lower()]
     for kind in (int, float):
         try:
-            return kind(cell)
+            number = kind(cell)
         except ValueError:
             continue
+        return number if math.isfinite(number) else cell
     return cell

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tuner.errors import UsageError
+from tuner.errors import KernelError, TunerError, UsageError
 
 
 def load(reference: str) -> Any:
@@ -19,12 +19,19 @@ def load(reference: str) -> Any:
     `if __name__ == "__main__":`.
 
     Raises:
-        UsageError: it is no reference, or there is no such module or name. What a module raises itself comes through.
+        UsageError: it is no reference, or there is no such module or name.
+        KernelError: the module raised something.
     """
     where, mark, name = reference.rpartition(":")
     if not (mark and where and name):
         raise UsageError(f"{reference!r} is no reference: expected package.module:name or path/of/file.py:name")
-    module = _file(where) if where.endswith(".py") else _module(where)
+    try:
+        module = _file(where) if where.endswith(".py") else _module(where)
+    except TunerError:
+        raise
+    except Exception as e:
+        # A user's module may raise anything; --debug shows where.
+        raise KernelError(f"{where} cannot be imported: {type(e).__name__}: {e}") from e
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):

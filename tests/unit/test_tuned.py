@@ -344,6 +344,12 @@ def test_a_reference_that_leads_nowhere_is_one_clear_line(text, message):
         reference.load(text)
 
 
+def test_a_module_that_raises_is_one_clear_line(tmp_path):
+    (tmp_path / "broken.py").write_text("raise ValueError('no such GPU')")
+    with pytest.raises(KernelError, match=r"broken.py cannot be imported: ValueError: no such GPU$"):
+        reference.load(f"{tmp_path}/broken.py:add")
+
+
 def test_a_kernel_that_a_child_cannot_import_is_said_when_it_is_asked_for():
     registry.load(["no_such_package:kernel"])
     with pytest.raises(KernelError, match="no_such_package:kernel did not load: UsageError: there is no module"):

@@ -104,7 +104,7 @@ class TunedKernel:
     def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> list[Any]:
         """Compile for these arguments without launching, by the config that a launch would take: a list of one."""
         call = _Call(tuple(args), kwargs, grid)
-        (config, *_), _problem = self._looked_up(call)
+        (config, *_), _problem = self._looked_up(call, devices.current())
         return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
 
     def _launcher(self, grid: Any, *, warmup: bool) -> Callable[..., Any]:
@@ -198,8 +198,11 @@ class TunedKernel:
     def _first(self, call: _Call, *, warmup: bool) -> Any:
         """Launch a call whose key is new; keep its config."""
         args, kwargs = call.args, call.kwargs
-        order, problem = self._looked_up(call)
+        device = devices.current()
+        order, problem = self._looked_up(call, device)
         config, result = self._first_that_runs(order, call, warmup=warmup)
+        if len(self.cache) >= MOST_KEYS:
+            self.cache.clear()
         self.best_config = self.cache[problem] = config
         form = (len(args), *kwargs)
         reader = self._readers.get(form)
@@ -207,16 +210,15 @@ class TunedKernel:
             reader = self._readers[form] = Reader(self.signature, args, kwargs, several=_several_models())
         if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
             reader.known.clear()
-        count = lookups.counter(problem, devices.current())
+        count = lookups.counter(problem, device)
         reader.known[reader.read(args, kwargs)] = config, config.all_kwargs(), count
         return result
 
-    def _looked_up(self, call: _Call) -> tuple[list[Any], Problem]:
+    def _looked_up(self, call: _Call, device: Device) -> tuple[list[Any], Problem]:
         """The `triton.Config`s to launch a call by, what a lookup gives before those for its failure; its problem."""
         if conflicts := sorted(call.kwargs.keys() & {name for c in self.configs for name in c.all_kwargs()}):
             raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
-        device = devices.current()
         self._at_hand.call = problem, call
         try:
             match = lookups.lookup(problem, device)

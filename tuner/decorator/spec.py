@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tuner import keyed
 from tuner.config import Config
 from tuner.decorator import judging
-from tuner.decorator.arguments import Arguments, memory_of
+from tuner.decorator.arguments import memory_of
 from tuner.decorator.prepared import Prepared
 from tuner.device import Device
 from tuner.errors import KernelError, ProblemError
@@ -104,13 +104,7 @@ def launch(kernel: TunedKernel, inputs: Prepared, config: Config) -> None:
 
 
 def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> Prepared:
-    arguments = kernel.maker.made(problem, device, seed)
-    return prepared_of(kernel, arguments)
-
-
-def prepared_of(kernel: TunedKernel, arguments: Arguments) -> Prepared:
-    """A call's arguments with what the decorator says of them."""
-    options = kernel.options
+    arguments, options = kernel.maker.made(problem, device, seed), kernel.options
     return Prepared(
         arguments,
         kernel.signature.named(arguments.args, arguments.kwargs),

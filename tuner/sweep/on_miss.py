@@ -72,7 +72,7 @@ def _measured(
     import torch
 
     gpu = None if device.is_interpreter else torch.cuda.current_device()
-    outputs = kernel.maker.shaped(problem).outputs if kernel.maker.make_inputs is not None else ()
+    outputs = _outputs(kernel, problem)
     spec = dataclasses.replace(
         kernel.spec,
         make_inputs=lambda _problem, _device, _seed: _Copied(kernel, arguments, outputs),
@@ -102,6 +102,16 @@ def _measured(
     return job, verdict, trials, station.environment
 
 
+def _outputs(kernel: TunedKernel, problem: Problem) -> tuple[str, ...]:
+    """The arguments that the kernel writes, as `make_inputs` names them; () where it does not tell."""
+    try:
+        told = kernel.maker.shaped(problem).outputs
+    except KernelError:
+        return ()
+    named = tuple(each for each in told if isinstance(each, str))
+    return named if len(named) == len(told) else ()
+
+
 def _keep(job: Job, verdict: Verdict, trials: list[Trial], environment: Environment) -> None:
     """Write it into the database; where that cannot be, this process alone has it."""
     from tuner.store.store import RunStatus, Store
@@ -123,13 +133,13 @@ def _silent(_config: Config | None) -> None:
 class _Copied(Prepared):
     """A call's arguments in memory of their own. What the kernel writes is told by no one: every tensor is compared."""
 
-    def __init__(self, kernel: TunedKernel, arguments: Arguments, outputs: Any) -> None:
+    def __init__(self, kernel: TunedKernel, arguments: Arguments, outputs: tuple[str, ...]) -> None:
         copies = _copies(arguments)
         named = kernel.signature.named(copies.args, copies.kwargs)
         tensors = [name for name, value in named.items() if memory_of(value) is not None]
         options = kernel.options
         super().__init__(
-            dataclasses.replace(copies, outputs=tuple(outputs) or tuple(tensors)),
+            dataclasses.replace(copies, outputs=outputs or tuple(tensors)),
             named,
             reset_to_zero=() if options.pre_hook is not None else options.reset_to_zero,
             restore_value=options.restore_value,
@@ -156,11 +166,8 @@ def _copies(arguments: Arguments) -> Arguments:
         storage = memory.untyped_storage()
         if storage.data_ptr() not in storages:
             storages[storage.data_ptr()] = storage.clone()
-        twin = (
-            memory.detach()
-            .new_empty(0)
-            .set_(storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride())
-        )
+        place = (storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride())
+        twin = memory.detach().new_empty(0).set_(*place)
         return twin if value is memory else dataclasses.replace(value, base=twin)
 
     kwargs = {name: copy(value) for name, value in arguments.kwargs.items()}

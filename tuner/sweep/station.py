@@ -59,8 +59,9 @@ def attend(connection: Connection, gpu: int | None, log: str, clerk: Callable[[S
         os.environ["TRITON_INTERPRET"] = "1"
     with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:
         try:
-            registry.load(connection.recv())
+            kernels = connection.recv()
             station = open_station(gpu, stack)
+            registry.load(kernels)  # on its own GPU: a user's module may look at the current one
         except TunerError as e:
             connection.send(Refused(str(e)))
             return
