@@ -107,6 +107,9 @@ def contest(bench, problem, plain, variants):
         else:
             errors[name] = str(found.failure)
     del reference
+    if PLAIN not in calls:
+        print(f"  failed: {PLAIN}: {errors[PLAIN]}")
+        return {"problem": str(problem), "plain": str(plain), "variants": [], "failed": errors}
     if problem.op != "matmul":
         calls[TORCH] = lambda index: spec.vendor(sets[index])
         copies = [bandwidth.copy_of(spec.bytes_moved(problem), sets[0].output.dtype) for _ in sets]
@@ -160,7 +163,8 @@ def main():
             row["failed"] |= {str(config): said[problem, config] for config in configs if config not in ready}
             rows.append({"study": name, **row})
             torch.cuda.empty_cache()
-    record.write(args.out, {"seconds": round(time.monotonic() - begun), "rows": rows})
+            # A launch that breaks the context must not take the rows before it along.
+            record.write(args.out, {"seconds": round(time.monotonic() - begun), "rows": rows})
 
 
 def _able(problem: Problem, here, configs: list[Config]) -> list[Config]:

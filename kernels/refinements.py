@@ -90,9 +90,8 @@ def _no_hint(value: Value, config: Config, problem: Problem, device: Device) -> 
 def _not_packed(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
     if dtypes.ITEMSIZE[problem.a_dtype] != 2:
         return f"{value}: {problem.a_dtype} has no 16 bits"
-    if config.integer("BLOCK_SIZE_M") * rules.next_power_of_two(problem.n) < 2 * device.warp_size * config.integer(
-        "num_warps"
-    ):
+    threads = device.warp_size * config.integer("num_warps")
+    if config.integer("BLOCK_SIZE_M") * rules.next_power_of_two(problem.n) < 2 * threads:
         return f"{value}: a thread has less than a register of two"
     return _no_hint(value, config, problem, device)
 
