@@ -103,7 +103,7 @@ def tiled(
     steps = -(-problem.k // (block_k * splits))
     size = dtypes.ITEMSIZE[problem.a_dtype]
     math = _math_cycles(config, problem, device, width)
-    resident = _resident(config, problem, device, width, -(-programs // device.sm_count))
+    resident = _resident(config, problem, device, width, -(-programs // device.sm_count), by_tma=by_tma)
     waits = _wait_cycles(config, problem, device, width, by_tma=by_tma)
     alone = math / min(1.0, warps / 4)
     if _in_turns(config, problem, device):
@@ -116,8 +116,10 @@ def tiled(
     rounds, rest = divmod(each, resident)
     cycles = rounds * steps * max(alone, resident * busy) + (steps * max(alone, rest * busy) if rest else 0.0)
     store = block_m * width * dtypes.ITEMSIZE[problem.out_dtype] / _STORE_BYTES
-    # A persistent program's stores are under way while it multiplies the next tile.
-    cycles += _TILE_CYCLES + each * store / 2 if persistent else (rounds + (rest > 0)) * _TILE_CYCLES + each * store
+    if (not _unrounded(problem)) if persistent else resident > 1:
+        # On their way while this program multiplies its next tile, or the one beside it.
+        store /= 2
+    cycles += (1 if persistent else rounds + (rest > 0)) * _TILE_CYCLES + each * store
     wave = min(device.sm_count * resident, programs) / splits / products
     memory_us = _memory_bytes(config, problem, wave) / chip.memory
     shorter, longer = sorted((cycles / chip.mhz, memory_us))
@@ -186,16 +188,23 @@ def _wait_cycles(config: Config, problem: Problem, device: Device, width: int, *
     return max(latency, _ISSUE_CYCLES * block_k * (block_m / a_vector + width / b_vector) / threads)
 
 
-def _resident(config: Config, problem: Problem, device: Device, width: int, each: int) -> int:
+def _resident(config: Config, problem: Problem, device: Device, width: int, each: int, *, by_tma: bool) -> int:
     """Programs on a multiprocessor at once: by shared memory, by registers, and as many as there are."""
     block_m, block_n, block_k = rules.tile(config)
     warps = config.integer("num_warps")
     asynchronous = rules.reads_shared(block_m, block_n, warps, problem, device)
     stages = max(1, config.integer("num_stages", 1) - (not asynchronous))
     shared = stages * block_k * (block_m + width) * dtypes.ITEMSIZE[problem.a_dtype] + 1024
+    if by_tma and asynchronous and config.integer("SPLIT_K", 1) == 1 and _unrounded(problem):
+        shared += block_m * width * 4
     registers = 131_072 if device.vendor == "amd" else 65_536  # of 32 bits (CDNA3 ISA guide; CUDA Programming Guide)
     held = block_m * width + _THREAD_REGISTERS * device.warp_size * warps
     return max(1, min((device.shared_bytes + 1024) // shared, registers // held, each))
+
+
+def _unrounded(problem: Problem) -> bool:
+    """Whether sums are stored as wide as they are: by TMA from shared memory of their own (tma_space.shared_bytes)."""
+    return dtypes.ITEMSIZE[problem.out_dtype] == 4
 
 
 def _memory_bytes(config: Config, problem: Problem, wave: float) -> float:
