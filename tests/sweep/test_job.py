@@ -6,9 +6,11 @@ from tuner.device import KNOWN
 from tuner.problem import Problem
 from tuner.records import Outcome, Resources, State
 from tuner.sweep.compile import Compiled, Failed
+from tuner.sweep.field import survey
 from tuner.sweep.job import Job
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.search import EXHAUSTIVE
+from tuner.sweep.stopwatch import Stopwatch
 
 pytest.importorskip("triton")
 DEVICE = KNOWN["sm_90"]
@@ -30,7 +32,7 @@ class Pool:
 
 
 def job_of(decide, trials=None):
-    job = Job(PROBLEM, DEVICE, EXHAUSTIVE, trials=trials, seed=0)
+    job = Job(survey(PROBLEM, DEVICE, trials=trials), EXHAUSTIVE)
     job.resume({})
     pool = Pool(decide)
     job.request(pool)
@@ -125,3 +127,12 @@ def test_no_contestant_but_the_vendor_is_no_verdict():
     job, _ = job_of(lambda config: None, trials=1)
     settle(job, [100.0])
     assert job.verdict({VENDOR: [90.0] * 30}) is None
+
+
+def test_wall_time_is_told_by_phase():
+    clock = iter([1.0, 3.0, 3.5, 4.5])
+    watch = Stopwatch(lambda: next(clock))
+    for phase in ("search", "finals", "search", ""):
+        watch.enter(phase)
+    assert watch.phases_s == {"search": 3.0, "finals": 0.5}
+    assert watch.seconds == 3.5

@@ -11,8 +11,9 @@ from tuner.device import KNOWN
 from tuner.problem import Problem
 from tuner.records import Outcome, State
 from tuner.sweep import portfolio
+from tuner.sweep.field import Field
 from tuner.sweep.race import FIRST, PATIENCE, TRIALS, WAVE, Race
-from tuner.sweep.search import RANDOM, Field
+from tuner.sweep.search import RANDOM
 
 pytest.importorskip("triton")
 DEVICE = KNOWN["sm_90"]

@@ -13,7 +13,7 @@ from tuner.errors import StoreError, SweepError
 from tuner.problem import Problem
 from tuner.records import State
 from tuner.store.store import Store
-from tuner.sweep import lane, run, worker
+from tuner.sweep import crew, lane, worker
 from tuner.sweep.compile import CompilePool
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
@@ -230,7 +230,7 @@ def children_of(parent, marker):
 
 
 def test_a_sweep_with_compilers_that_fail_records_their_states_and_goes_on(faulty, store, monkeypatch):
-    monkeypatch.setattr(run, "_pool_for", lambda device: CompilePool(KNOWN["sm_90"], workers=2, time_limit_s=4))
+    monkeypatch.setattr(crew, "_pool_for", lambda device: CompilePool(KNOWN["sm_90"], workers=2, time_limit_s=4))
     kinds = "good,raise,segfault,hang,big"
     problems = [faulty(configs=1, behaviours=kinds, compiled=True), faulty(configs=2, behaviours="good")]
     first, second = sweep(store, problems, [None], Plan(EXHAUSTIVE)).problems

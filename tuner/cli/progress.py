@@ -120,6 +120,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "device": report.device.slug,
         "interrupted": report.interrupted,
         "seconds": round(report.seconds, 3),
+        "start_seconds": round(report.start_s, 3),
         "compiled": report.compiled,
         "compile_seconds": round(report.compile_s, 3),
         "problems": [
@@ -135,6 +136,8 @@ def report_json(report: Report) -> dict[str, Any]:
                 "states": {str(state): count for state, count in sorted(problem.states.items())},
                 "best_us": problem.best_us,
                 "seconds": round(problem.seconds, 3),
+                "phases_s": {phase: round(seconds, 3) for phase, seconds in problem.phases_s.items()},
+                "draft_s": round(problem.draft_s, 3),
             }
             for problem in report.problems
         ],

@@ -6,18 +6,20 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner import candidates
 from tuner import suite as suites
 from tuner.cli import kernel as kernels
 from tuner.cli.kernel import kernel_option, problem_option
 from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
 from tuner.cli.target import gpus_of, warn_of_large
+from tuner.config import Config
 from tuner.device import Device
 from tuner.errors import UsageError
 from tuner.problem import Problem, parse_shape
@@ -110,9 +112,24 @@ def run(
             warn_of_large(found)
         return found
 
+    plan = _plan(options, suggested(suite_names))
     if options["dry_run"]:
-        return _dry_run(problems, gpus, _plan(options), options)
-    return _run(problems, gpus, _plan(options), options)
+        return _dry_run(problems, gpus, plan, options)
+    return _run(problems, gpus, plan, options)
+
+
+def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
+    """Configs that others chose, by problem: those that `tuner import` wrote beside a suite, DIR/imported.csv.
+
+    Raises:
+        TableError: such a file is damaged.
+    """
+    found: dict[Problem, list[Config]] = {}
+    for name in suite_names:
+        path = Path(name).with_suffix(".candidates.json")
+        for candidate in candidates.load(path) if name.endswith(".csv") and path.exists() else ():
+            found.setdefault(candidate.problem, []).append(candidate.config)
+    return found
 
 
 def _named(
@@ -154,12 +171,16 @@ def _say_missed(record: misses.Record, device: Device, found: dict[Problem, int]
 
 
 def _run(problems: Problems, gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
-    from tuner.cli.progress import Progress, closing_table, report_json
-    from tuner.store.store import Store
-    from tuner.sweep.run import sweep
+    from tuner.sweep.crew import Crew
 
-    with Store.open(options["db"]) as store, Progress() as progress, _stop_on_signal() as stop:
-        report = sweep(store, problems, gpus, plan, argv=sys.argv, observer=progress, stop=stop)
+    with Crew(gpus) as crew:
+        # While its processes start: SQLAlchemy and rich take as long to import.
+        from tuner.cli.progress import Progress, closing_table, report_json
+        from tuner.store.store import Store
+        from tuner.sweep.run import sweep
+
+        with Store.open(options["db"]) as store, Progress() as progress, _stop_on_signal() as stop:
+            report = sweep(store, problems, crew, plan, argv=sys.argv, observer=progress, stop=stop)
     if options["as_json"]:
         print_json(report_json(report))
     else:
@@ -186,7 +207,7 @@ def _dry_run(problems: Problems, gpus: Sequence[int | None], plan: Plan, options
     return 0
 
 
-def _plan(options: dict[str, Any]) -> Plan:
+def _plan(options: dict[str, Any], suggested: Mapping[Problem, Sequence[Config]]) -> Plan:
     from tuner.sweep.report import Plan
     from tuner.sweep.strategies import STRATEGIES
 
@@ -196,6 +217,7 @@ def _plan(options: dict[str, Any]) -> Plan:
         time_budget_s=options["time_budget"],
         fresh=options["fresh"],
         seed=options["seed"],
+        suggested=suggested,
     )
 
 

@@ -18,23 +18,32 @@ def gpus_of(name: str) -> list[int | None]:
     """CUDA indices of `--device`; [None] is the interpreter. Counts GPUs without opening a CUDA context."""
     if name == "interpreter":
         return [None]
-    import torch
-    from triton import knobs
-
-    count = 0 if knobs.runtime.interpret else torch.cuda.device_count()
+    count, interpreting = _gpu_count()
     if name == "auto":
         if count:
             return list(range(count))
-        why = "TRITON_INTERPRET is set" if knobs.runtime.interpret else "no GPU found"
+        why = "TRITON_INTERPRET is set" if interpreting else "no GPU found"
         click.echo(f"{why}: running on Triton's interpreter; its figures say nothing about a GPU", err=True)
         return [None]
     if not re.fullmatch(r"cuda:\d+(,cuda:\d+)*", name):
         raise UsageError(f"unknown device {name!r}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
     indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
     if max(indices) >= count:
-        why = "TRITON_INTERPRET is set, unset it" if knobs.runtime.interpret else f"this machine has {count} GPUs"
+        why = "TRITON_INTERPRET is set, unset it" if interpreting else f"this machine has {count} GPUs"
         raise DeviceError(f"no GPU {name}: {why}; or type --device interpreter")
     return list(dict.fromkeys(indices))
+
+
+def _gpu_count() -> tuple[int, bool]:
+    """How many GPUs there are, and whether Triton's interpreter hides them."""
+    from tuner.sweep.visible import gpu_count
+
+    if (known := gpu_count()) is not None:
+        return known, False
+    import torch
+    from triton import knobs
+
+    return (0, True) if knobs.runtime.interpret else (torch.cuda.device_count(), False)
 
 
 def warn_of_large(problems: Sequence[Problem]) -> None:

@@ -26,12 +26,11 @@ import pebble
 
 from tuner import registry
 from tuner.config import Config
-from tuner.device import KNOWN, Device
+from tuner.device import Device
 from tuner.errors import SweepError
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.records import Resources, State
-from tuner.sweep.clocks import first_arch
 from tuner.sweep.process import (
     deaf_to_interrupts,
     death,
@@ -96,12 +95,6 @@ def start_fork_server() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "triton", "triton.compiler"])
     with deaf_to_interrupts():
         forkserver.ensure_running()
-
-
-def pool_ahead() -> CompilePool | None:
-    """Compilers for the machine's first GPU, to start while its worker does; None where nobody knows which that is."""
-    device = KNOWN.get(first_arch() or "")
-    return None if device is None else CompilePool(device)
 
 
 class CompilePool:

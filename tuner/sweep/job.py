@@ -2,107 +2,63 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tuner import registry
 from tuner.config import Config
-from tuner.device import Device
-from tuner.errors import KernelError
-from tuner.kernel import KernelSpec
-from tuner.problem import Problem
 from tuner.records import KernelVersion, Outcome, State, Verdict
-from tuner.sweep import finals, portfolio
+from tuner.sweep import finals
 from tuner.sweep.compile import CompilePool, CompileResult, Failed, Urgency
+from tuner.sweep.field import Field
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.refine import Refined
-from tuner.sweep.search import Field, Strategy
+from tuner.sweep.search import Strategy
+from tuner.sweep.stopwatch import Stopwatch
 
 _SPARE = 2
 """Binaries waiting for each compiler below which some are compiled that a search may never come to."""
 
 
 class Job:
-    """The search for one problem's winner."""
+    """The search for one problem's winner.
 
-    def __init__(
-        self,
-        problem: Problem,
-        device: Device,
-        strategy: Strategy,
-        *,
-        trials: int | None,
-        seed: int,
-        nearby: Callable[[], Sequence[Config]] = tuple,
-    ) -> None:
-        """List what may be tried; nothing is proposed yet.
+    Attributes:
+        watch: where the wall time goes, since a lane took it on.
+        draft_s: what it took to make, before that.
+    """
+
+    def __init__(self, field: Field, strategy: Strategy) -> None:
+        """Begin a search; nothing is proposed yet.
 
         Args:
-            problem, device: what is tuned, and where.
+            field: what may be tried.
             strategy: picks the configs.
-            trials, seed, nearby: see `tuner.sweep.search.Field`.
-
-        Raises:
-            KernelError: no kernel serves the problem on this device, or it cannot be measured.
         """
-        self.problem, self.device, self.strategy = problem, device, strategy
-        self.specs: dict[str, KernelSpec] = {spec.name: spec for spec in registry.serving(problem, device)}
+        self.problem, self.device, self.strategy = field.problem, field.device, strategy
+        self.specs, self.default = field.specs, field.default
         self._versions = {
             name: KernelVersion(spec.op, name, spec.version, spec.source_hash()) for name, spec in self.specs.items()
         }
-        for spec in self.specs.values():
-            if (reason := spec.unmeasurable(problem)) is not None:
-                raise KernelError(reason)
-        spaces = {name: spec.space(problem, device) for name, spec in self.specs.items()}
-        default = registry.default_config(problem, device)
-        self.default = spaces[default.kernel].canonicalize(default)
-        everything = [config for space in spaces.values() for config in space.configs()]
-        self.considered = len(everything)
-        field = Field(
-            problem,
-            device,
-            self.specs,
-            everything,
-            self.default,
-            trials=trials,
-            seed=seed,
-            nearby=nearby,
-            portfolio=portfolio.configs(device.arch),
-        )
-        self._spaces, self._everything = spaces, frozenset([self.default, *everything])
-        able = not device.is_interpreter and any(space.options for space in spaces.values())
-        self._search = Refined(strategy.start(field), self._refinements, trials, able=able)
+        self.considered = len(field.configs)
+        self._search = Refined(strategy.start(field), field.refine, field.trials, able=field.refinable)
         self.candidates: list[Config] = []
         self.outcomes: dict[Config, Outcome] = {}
         self.rejected: dict[str, str] = {}
         self.measured = self.resumed = 0
         self._known: Mapping[Config, Outcome] = {}
         self._stopped = ""
-        self._begun: float | None = None
+        self.watch = Stopwatch()
+        self.draft_s = 0.0
         self._todo: deque[Config] = deque()
         self._flying = 0
         self._keys: dict[Config, str] = {}
         self._asked: dict[Config, int] = {}
         self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
 
-    def _refinements(self, config: Config) -> Sequence[Config]:
-        # What is in no space is a refinement itself.
-        return self._spaces[config.kernel].refinements(config) if config in self._everything else ()
-
     @property
     def kernels(self) -> list[KernelVersion]:
         """The kernels whose configs are candidates."""
         return list(self._versions.values())
-
-    @property
-    def seconds(self) -> float:
-        """Wall time since a lane took the problem on, 0 before."""
-        return 0.0 if self._begun is None else time.monotonic() - self._begun
-
-    def begin(self) -> None:
-        """A lane takes the problem on."""
-        self._begun = time.monotonic()
 
     def version(self, config: Config) -> KernelVersion:
         """The version of a config's kernel, as trials record it."""

@@ -85,7 +85,7 @@ class Lane:
 
     def assign(self, job: Job) -> None:
         """Take on a problem."""
-        job.begin()
+        job.watch.enter("set up")
         self.job, self.verdict, self.failure = job, None, None
         self._alone, self._strikes = self.gpu is None, 0
         self._ready = False
@@ -95,6 +95,7 @@ class Lane:
         """Hand back a problem that is done and be free for the next."""
         assert self.job is not None
         job, self.job, self.phase = self.job, None, Phase.FREE
+        job.watch.enter("")
         return job
 
     def step(self, *, late: bool = False, stopping: bool = False) -> None:
@@ -146,9 +147,14 @@ class Lane:
         for config, outcome in decided:
             self._finish(config, outcome)
         if batch:
+            job.watch.enter("search")
             self._flying = batch
             self._ask(Measure(tuple(batch), job.strategy.drop))
-        elif not job.searching:
+        elif job.searching:
+            job.watch.enter("compile")
+        elif not decided:
+            # Else the search is told first, and may want more.
+            job.watch.enter("finals")
             self.phase = Phase.FINALS
 
     def _ask(self, request: Request) -> None:

@@ -21,6 +21,7 @@ from tuner.device import Device, Environment
 from tuner.errors import KernelError, StoreError, SweepError
 from tuner.problem import Problem
 from tuner.records import Outcome, Trial, Verdict
+from tuner.sweep.field import survey
 from tuner.sweep.job import Job
 from tuner.sweep.lane import BATCH
 from tuner.sweep.measure import Measurement, PoisonedError
@@ -78,7 +79,7 @@ def _measured(
         make_inputs=lambda _problem, _device, _seed: _Copied(kernel, arguments, outputs),
         reference=lambda inputs: by_first_that_runs(kernel, inputs),
     )
-    job = Job(problem, device, RACE, trials=None, seed=0)
+    job = Job(survey(problem, device), RACE)
     job.resume({})
     trials: list[Trial] = []
 

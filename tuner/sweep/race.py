@@ -16,7 +16,8 @@ import numpy as np
 
 from tuner.config import Config
 from tuner.records import Outcome, State
-from tuner.sweep.search import Field, Strategy
+from tuner.sweep.field import Field
+from tuner.sweep.search import Strategy
 
 TRIALS = 48
 """Configs tried of a problem, unless told otherwise."""
@@ -105,6 +106,7 @@ class Race:
             if outcome.median_us is not None and config in self._index
         )
         chosen = [config for _, config in fastest[:_KNOWN]]
+        chosen += field.suggested
         chosen += [config for config in field.nearby() if config in self._index][:_NEARBY]
         covering = set(field.portfolio)
         chosen += [config for config in self._promising() if config in covering][:_COVERING]

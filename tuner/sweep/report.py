@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.config import Config
@@ -25,6 +25,7 @@ class Plan:
         time_budget_s: no new trial is begun after this many seconds; problems begun are decided on what there is.
         fresh: measure again what earlier runs measured.
         seed: of random choices.
+        suggested: configs that others chose for a problem (`tuner.candidates`), tried beside the strategy's own.
     """
 
     strategy: Strategy = RACE
@@ -32,6 +33,7 @@ class Plan:
     time_budget_s: float | None = None
     fresh: bool = False
     seed: int = 0
+    suggested: Mapping[Problem, Sequence[Config]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,10 @@ class ProblemReport:
         stopped: why the search ended; "" where there was none.
         states: trials by state, both kinds.
         best_us: median of the fastest trial, None without one; it has not been through the finals.
-        seconds: wall time.
+        seconds: wall time since a GPU was free for it.
+        phases_s: the same by phase: "set up" (inputs, reference), "search", "compile" (the GPU waits for a binary),
+            "finals".
+        draft_s: listing and ranking its configs, which happens before.
     """
 
     problem: Problem
@@ -63,6 +68,8 @@ class ProblemReport:
     states: Counter[State] = field(default_factory=Counter)
     best_us: float | None = None
     seconds: float = 0.0
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    draft_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -71,6 +78,7 @@ class Report:
 
     Attributes:
         compiled: binaries made, and `compile_s` the wall time from the first request to the last of them.
+        start_s: wall time until the workers had opened their devices.
         seconds: wall time of everything.
     """
 
@@ -81,6 +89,7 @@ class Report:
     interrupted: bool = False
     compiled: int = 0
     compile_s: float = 0.0
+    start_s: float = 0.0
     seconds: float = 0.0
 
 

@@ -8,42 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.config import Config
-from tuner.device import Device
-from tuner.kernel import KernelSpec
-from tuner.problem import Problem
 from tuner.records import Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """What a search may choose from.
-
-    Attributes:
-        problem, device: what is tuned, and where.
-        specs: the kernels that serve it, by name.
-        configs: every config of their search spaces, in canonical order.
-        default: the config of a problem nobody tuned; always tried.
-        trials: configs to try at most, None for no limit.
-        seed: of random choices.
-        nearby: winners of problems like this one, nearest first; asked again whenever a search wants them, for other
-            problems may have been decided meanwhile.
-        portfolio: see `tuner.sweep.portfolio`.
-    """
-
-    problem: Problem
-    device: Device
-    specs: Mapping[str, KernelSpec]
-    configs: Sequence[Config]
-    default: Config
-    trials: int | None = None
-    seed: int = 0
-    nearby: Callable[[], Sequence[Config]] = tuple
-    portfolio: Sequence[Config] = ()
-
-    @property
-    def budget(self) -> int:
-        """How many configs may be tried."""
-        return len(self.configs) + 1 if self.trials is None else self.trials
+from tuner.sweep.field import Field
 
 
 class Search(Protocol):
