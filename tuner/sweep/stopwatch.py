@@ -25,8 +25,9 @@ class Stopwatch:
     @property
     def phases_s(self) -> dict[str, float]:
         """Seconds of each phase, in the order they were first entered."""
-        running = {self._phase: self._spent.get(self._phase, 0.0) + self._clock() - self._since}
-        return {**self._spent, **running} if self._phase else dict(self._spent)
+        if not self._phase:
+            return dict(self._spent)
+        return {**self._spent, self._phase: self._spent.get(self._phase, 0.0) + self._clock() - self._since}
 
     @property
     def seconds(self) -> float:
