@@ -12,7 +12,7 @@ import argparse
 import statistics
 
 import record
-from search_replay import H200, ROOT, landscapes
+from recorded import H200, ROOT, landscapes
 
 from tuner import registry, suite
 

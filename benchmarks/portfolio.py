@@ -12,7 +12,7 @@ import gzip
 import json
 from pathlib import Path
 
-from search_replay import H200, ROOT, covering, landscapes
+from recorded import H200, ROOT, covering, landscapes
 
 from tuner import suite
 

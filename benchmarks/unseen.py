@@ -15,7 +15,7 @@ import argparse
 import statistics
 
 import record
-from search_replay import H200, ROOT, landscapes
+from recorded import H200, ROOT, landscapes
 
 from tuner import registry, suite
 from tuner.device import Environment

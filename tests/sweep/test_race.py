@@ -12,7 +12,7 @@ from tuner.problem import Problem
 from tuner.records import Outcome, State
 from tuner.sweep import portfolio
 from tuner.sweep.field import Field
-from tuner.sweep.race import FIRST, PATIENCE, TRIALS, WAVE, Race
+from tuner.sweep.race import FIRST, PATIENCE, RACE, TRIALS, WAVE, Race
 from tuner.sweep.search import RANDOM
 
 pytest.importorskip("triton")
@@ -75,7 +75,7 @@ def test_the_default_comes_first_then_what_is_likely_and_two_of_every_kernel():
     assert near in wave
     assert covering in wave
     assert sum(config.kernel == "two" for config in wave) >= 2
-    assert len(wave) == FIRST
+    assert len(wave) == FIRST.of(len(field.configs))
 
 
 def test_without_any_estimate_it_still_climbs_the_hill_by_what_it_measured():
@@ -86,25 +86,32 @@ def test_without_any_estimate_it_still_climbs_the_hill_by_what_it_measured():
 
 
 def test_trials_are_kept_to_the_letter():
-    for trials in (1, 7, FIRST + 1, 61):
+    for trials in (1, 7, 17, 61):
         race = Race(field_of("one", "two", trials=trials))
         waves, outcomes = run(race, lambda config: 1000.0 / (1 + len(config.kernel) + hill(config)))
         assert len(outcomes) <= trials == race.most
         assert sum(map(len, waves)) == len(outcomes)
 
 
-def test_it_ends_when_waves_bring_nothing_and_says_so():
+def test_it_ends_when_trials_bring_nothing_and_says_so():
     race = Race(field_of("one"))
     waves, _ = run(race, lambda _config: 5.0)
-    assert race.stopped == f"{PATIENCE} waves brought no gain"
-    assert [len(wave) for wave in waves] == [FIRST, *[WAVE] * PATIENCE]
+    assert race.stopped == f"{PATIENCE.least} trials brought no gain"
+    assert [len(wave) for wave in waves] == [FIRST.least, *[WAVE.least] * (PATIENCE.least // WAVE.least)]
+
+
+def test_a_large_space_is_searched_longer_in_larger_waves():
+    configs = [Config("one", BLOCK=block, num_warps=1) for block in range(1, 4001)]
+    field = Field(PROBLEM, DEVICE, {"one": Kernel(None)}, configs, configs[0])
+    waves, _ = run(Race(field), lambda _config: 5.0)
+    assert [len(wave) for wave in waves] == [40, 16, 16, 16]
 
 
 def test_it_ends_with_its_trials_and_says_so():
     race = Race(field_of("one"))
     clock = iter(range(10_000))
     run(race, lambda _config: 1e6 * 0.9 ** next(clock))
-    assert race.stopped == f"its {TRIALS} trials are spent"
+    assert race.stopped == f"its {TRIALS.least} trials are spent"
 
 
 def test_a_small_space_is_tried_whole():
@@ -121,7 +128,7 @@ def test_trials_known_from_earlier_runs_guide_the_first_wave_and_the_fastest_tak
     known = complete(field.configs[:90], hill)
     wave = Race(field).propose(known)
     assert min(known, key=hill) in wave
-    assert len([config for config in wave if config in known]) <= FIRST
+    assert len([config for config in wave if config in known]) <= FIRST.of(100)
 
 
 def test_failed_configs_teach_nothing_and_do_not_end_it():
@@ -137,7 +144,7 @@ def test_what_it_has_in_reserve_was_not_proposed_and_is_what_comes_next():
     race = Race(field_of("one"))
     wave = race.propose({})
     reserve = race.reserve()
-    assert len(reserve) == 2 * WAVE
+    assert len(reserve) == 2 * WAVE.of(100)
     assert not set(reserve) & set(wave)
 
 
@@ -162,22 +169,24 @@ def test_the_portfolio_holds_configs_of_installed_kernels_that_a_search_would_tr
 
 
 @pytest.fixture(scope="module")
-def replay():
+def benchmarks():
+    """The modules that read and replay landscapes."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        import search_replay
+        import recorded
+        import replay
 
-        yield search_replay
+        yield recorded, replay
     finally:
         sys.path.remove(str(BENCHMARKS))
 
 
-def test_on_recorded_landscapes_it_comes_near_the_best_for_a_fraction_of_the_trials(replay):
-    lands = {land.label: land for land in replay.landscapes(BENCHMARKS / "data" / "landscapes-h200.json.gz")}
-    for label in ("64x4096x14336 bfloat16 nt", "1024x1024x1024 float16 nn", "4096x4096x4096 bfloat16 nt"):
+def test_on_recorded_landscapes_it_comes_near_the_best_for_a_fraction_of_the_trials(benchmarks):
+    recorded, replay = benchmarks
+    lands = {land.label: land for land in recorded.landscapes()}
+    for label in ("64x4096x14336 bfloat16 nt", "1024x1024x1024 float16 nn", "4096x4096x4096 int8 nt"):
         land = lands[f"matmul {label}"]
-        course = replay.Course(land, others=[])
-        found = replay.play(course, replay.RACE, trials=None, seed=0)
+        found = replay.play(replay.Course(land, others=[]), RACE)
         assert found["ratio"] < 1.03, found
-        assert found["trials"] <= TRIALS
-        assert found["seconds"] < 0.15 * land.exhaustive_s()
+        assert found["trials"] <= TRIALS.of(len(land.us))
+        assert found["seconds"] < 0.15 * len(land.us) * (land.enter_s + land.replay_s)

@@ -12,6 +12,8 @@ import numpy as np
 
 TIE = 0.005
 """Paired medians closer than this are a tie: one config's paired ratio moves by about as much between processes."""
+_SLIGHT = 0.01
+"""Who is slower by less than this for certain may count as a tie or not: that is worth no more rounds."""
 _STEP = 10
 _RESAMPLES = 1_000
 
@@ -33,8 +35,8 @@ class Standing:
 
     @property
     def undecided(self) -> bool:
-        """Whether the interval lies on both sides of the tie's edge."""
-        return self.low < 1 + TIE < self.high
+        """Whether the interval lies on both sides of the tie's edge, and so far out that it matters."""
+        return self.low < 1 + TIE and self.high >= 1 + _SLIGHT
 
 
 def play(
@@ -50,7 +52,7 @@ def play(
     """Run the contestants together, round after round, in an order shuffled each round.
 
     After `rounds` those that are clearly slower leave; the others play on, `max_rounds` at most, while somebody's
-    interval straddles the edge of a tie.
+    interval straddles the edge of a tie and reaches beyond 1%.
 
     Args:
         contestants: their names.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from tuner.config import Config
+from tuner.kernel import KernelSpec
 from tuner.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals
 from tuner.sweep.compile import CompilePool, CompileResult, Failed, Urgency
@@ -36,9 +38,7 @@ class Job:
         """
         self.problem, self.device, self.strategy = field.problem, field.device, strategy
         self.specs, self.default = field.specs, field.default
-        self._versions = {
-            name: KernelVersion(spec.op, name, spec.version, spec.source_hash()) for name, spec in self.specs.items()
-        }
+        self._versions = {name: _version(spec) for name, spec in self.specs.items()}
         self.considered = len(field.configs)
         self._search = Refined(strategy.start(field), field.refine, field.trials, able=field.refinable)
         self.candidates: list[Config] = []
@@ -233,3 +233,9 @@ class Job:
         if twin != config:
             return Outcome(State.INVALID, f"same program as {twin}", resources=result.resources)
         return None
+
+
+@functools.cache
+def _version(spec: KernelSpec) -> KernelVersion:
+    # Hashing a source reads and tokenizes files.
+    return KernelVersion(spec.op, spec.name, spec.version, spec.source_hash())

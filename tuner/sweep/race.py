@@ -3,14 +3,14 @@
 First come the configs that are likely for other reasons than the model's: the default, winners of nearby problems, the
 portfolio, the best two of every kernel; then the model's own. After each wave the model's estimates are corrected by
 how configs like these fared (a distance-weighted mean of the log errors), and the next wave is the most promising of
-the rest. It ends when waves bring nothing, or with its trials. docs/search.md: what that guarantees, and what not.
+the rest. It ends when trials bring nothing, or with all it has. docs/search.md: what that guarantees, and what not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,26 @@ from tuner.records import Outcome, State
 from tuner.sweep.field import Field
 from tuner.sweep.search import Strategy
 
-TRIALS = 48
-"""Configs tried of a problem, unless told otherwise."""
-FIRST = 24
-"""Of the first wave, at most; more where there are more kernels or the portfolio asks for it."""
-WAVE = 8
-PATIENCE = 2
-"""Waves without a gain after which a race ends."""
+
+class Share(NamedTuple):
+    """A number of configs that grows with a space: one of so many, within bounds."""
+
+    one_of: int
+    least: int
+    most: int
+
+    def of(self, configs: int) -> int:
+        """The number for a space of so many configs."""
+        return max(self.least, min(self.most, configs // self.one_of))
+
+
+TRIALS = Share(14, 48, 320)
+"""Configs tried of a problem at most, unless told otherwise."""
+FIRST = Share(48, 16, 40)
+"""Of the first wave; more where there are more kernels or the portfolio asks for it."""
+WAVE = Share(200, 4, 16)
+PATIENCE = Share(100, 12, 48)
+"""Trials without a gain after which a race ends."""
 GAIN = 0.003
 """Of the fastest time, to count as one: a config's own figure moves as much between replays."""
 _NEARBY = 4
@@ -64,29 +77,33 @@ class Race:
         self._predicted = self._estimates
         self._proposed: dict[Config, None] = {}
         self._best = math.inf
-        self._stalled = 0
-        limit = TRIALS if field.trials is None else field.trials
-        self.most = min(limit, len(self._configs))
+        self._since_gain = 0
+        count = len(self._configs)
+        self._wave, self._patience = WAVE.of(count), PATIENCE.of(count)
+        self.most = min(TRIALS.of(count) if field.trials is None else field.trials, count)
 
     def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:
-        """The next wave; none when waves bring nothing any more, or the trials are spent."""
+        """The next wave; none when trials bring nothing any more, or all are spent."""
         left = self.most - len(self._proposed)
-        if not self._proposed:
-            self._learn(outcomes)
-            return self._take(self._starters(outcomes), left)
         self._learn(outcomes)
+        if not self._proposed:
+            return self._take(self._starters(outcomes), left)
         if left <= 0:
             whole = self.most == len(self._configs)
             self.stopped = "every config was tried" if whole else f"its {self.most} trials are spent"
-        elif self._stalled >= PATIENCE:
-            self.stopped = f"{PATIENCE} waves brought no gain"
-        return () if self.stopped else self._take(self._promising(), min(WAVE, left))
+        elif self._since_gain >= self._patience:
+            self.stopped = f"{self._since_gain} trials brought no gain"
+        if self.stopped:
+            return ()
+        wave = self._take(self._promising(), min(self._wave, left))
+        self._since_gain += len(wave)
+        return wave
 
     def reserve(self) -> Sequence[Config]:
         """The two waves that would come next by what is known."""
         left = self.most - len(self._proposed)
         coming = (config for config in self._promising() if config not in self._proposed)
-        return [config for config, _ in zip(coming, range(min(2 * WAVE, left)), strict=False)]
+        return [config for config, _ in zip(coming, range(min(2 * self._wave, left)), strict=False)]
 
     def _take(self, candidates: Iterator[Config], count: int) -> list[Config]:
         wave: dict[Config, None] = {}
@@ -114,7 +131,9 @@ class Race:
             chosen += self._apart(config for config in self._promising() if config.kernel == name)
         chosen = list(dict.fromkeys([field.default, *chosen]))
         yield from chosen
-        yield from [config for config in self._promising() if config not in chosen][: max(0, FIRST - len(chosen))]
+        yield from [config for config in self._promising() if config not in chosen][
+            : max(0, FIRST.of(len(self._configs)) - len(chosen))
+        ]
 
     def _apart(self, ranked: Iterator[Config]) -> list[Config]:
         """The first of some configs, and those that follow it at a distance from all taken before."""
@@ -132,7 +151,7 @@ class Race:
         return (self._configs[index] for index in np.argsort(self._predicted, kind="stable"))
 
     def _learn(self, outcomes: Mapping[Config, Outcome]) -> None:
-        """Correct the estimates by what was measured, and count waves without a gain."""
+        """Correct the estimates by what was measured."""
         measured = {
             self._index[config]: math.log(outcome.median_us)
             for config, outcome in outcomes.items()
@@ -141,7 +160,8 @@ class Race:
         if not measured:
             return
         best = min(measured.values())
-        self._stalled = 0 if best < self._best - GAIN else self._stalled + 1
+        if best < self._best - GAIN:
+            self._since_gain = 0
         self._best = min(self._best, best)
         indices = np.array(list(measured))
         errors = np.array(list(measured.values())) - self._estimates[indices]
@@ -174,4 +194,4 @@ def _places(configs: Sequence[Config]) -> _Array:
     return places[:, np.ptp(places, axis=0) > 0]
 
 
-RACE = Strategy("race", Race, drop=(1.1, 1.05), finalists=3, margin=1.015, revisits=False)
+RACE = Strategy("race", Race, drop=(1.1, 1.05), finalists=2, margin=1.015, revisits=False)

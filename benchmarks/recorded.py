@@ -1,0 +1,83 @@
+"""Recorded landscapes, read: of each problem every config's time, what it costs to enter, how one replay scatters.
+
+Recorded by landscapes.py, kept in data/landscapes-h200.json.gz.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+from tuner.config import Config
+from tuner.device import Device
+from tuner.problem import Problem
+
+ROOT = Path(__file__).parent
+DATA = ROOT / "data" / "landscapes-h200.json.gz"
+H200 = Device("nvidia-h200-sm90-132", "NVIDIA H200", "nvidia", "sm_90", 132, 150_000_000_000, 232_448, 62_914_560)
+
+
+class Landscape:
+    """One problem's recorded times.
+
+    Attributes:
+        problem, label: which.
+        us: every config's time; of those measured again side by side, the median of rounds without what moved a round
+            as a whole.
+        best_us: the fastest of those.
+        scatter: standard deviation of the log of one replay, beside the others of its round.
+        enter_s, replay_s: what a config costs to enter, and one replay.
+    """
+
+    def __init__(self, entry, configs):
+        self.problem, self.label = Problem.from_fields(entry["problem"]), entry["label"]
+        self.enter_s, self.replay_s = entry["enter_ms"] / 1e3, entry["replay_ms"] / 1e3
+        swept = dict(zip(entry["configs"], entry["us"], strict=True))
+        logs = {int(number): [math.log(us) for us in times] for number, times in entry["rounds"].items()}
+        count = min(len(times) for times in logs.values())
+        moved = [statistics.median(times[i] for times in logs.values()) for i in range(count)]
+        level = statistics.median(moved)
+        flat = {number: [t - m + level for t, m in zip(times, moved, strict=False)] for number, times in logs.items()}
+        again = {number: math.exp(statistics.median(times)) for number, times in flat.items()}
+        ratio = statistics.median(swept[number] / us for number, us in again.items() if number in swept)
+        self.scatter = statistics.median(statistics.stdev(times) for times in flat.values())
+        self.best_us = min(again.values())
+        truth = {number: max(us / ratio, self.best_us) for number, us in swept.items()} | again
+        self.us = {configs[number]: us for number, us in truth.items()}
+
+
+def landscapes(path=DATA):
+    """Every landscape of a file."""
+    document = json.loads(gzip.decompress(Path(path).read_bytes()))
+    configs = [Config(kernel, **parameters) for kernel, parameters in document["configs"]]
+    return [Landscape(entry, configs) for entry in document["problems"]]
+
+
+def covering(lands, *, within=1.02, most=24):
+    """Greedy set cover: configs that are within `within` of the best on the most problems not yet covered.
+
+    Args:
+        lands: recorded problems.
+        within: of the best: what counts as covered.
+        most: configs at most.
+
+    Returns:
+        Each config, and the numbers of the problems that it is the first to cover.
+    """
+    covers = defaultdict(set)
+    for number, land in enumerate(lands):
+        for config, us in land.us.items():
+            if us <= within * land.best_us:
+                covers[config].add(number)
+    chosen, open_ = [], set(range(len(lands)))
+    while covers and open_ and len(chosen) < most:
+        config = min(covers, key=lambda config: (-len(covers[config] & open_), config))
+        if not covers[config] & open_:
+            break
+        chosen.append((config, sorted(covers[config] & open_)))
+        open_ -= covers[config]
+    return chosen
