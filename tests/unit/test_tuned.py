@@ -204,8 +204,12 @@ def test_inputs_are_made_without_memory_on_no_gpu_whatever_device_they_name():
     assert str(problem) == "add N=1000000000 bfloat16 one(x_stride)"
     made = kernel.spec.make_inputs(kernel.spec.read({"N": "64"}), "cpu", 3)
     assert [made.named[name].device.type for name in ("x_ptr", "out_ptr")] == ["cpu", "cpu"]
+    torch.manual_seed(7)
+    following = torch.randn(1)
+    torch.manual_seed(7)
     again = kernel.spec.make_inputs(kernel.spec.read({"N": "64"}), "cpu", 3)
     assert torch.equal(made.named["x_ptr"], again.named["x_ptr"])
+    assert torch.equal(torch.randn(1), following)  # the caller's generator was left alone
 
 
 def looking(problem):
@@ -296,7 +300,7 @@ def test_a_space_offers_the_list_and_refuses_what_is_not_in_it():
     assert spec.default_config(problem, H200) == listed[0]
     assert space.odd_parameters(listed[0]) == set()
     reason = space.rejection(listed[0].replace(BLOCK=32), fatal_only=True)
-    assert reason == "configs: its configs have changed since: it is none of them"
+    assert reason == "configs: it is none of the configs that the decorator lists"
     assert spec.supports(Problem(1, 1, 1), H200) == "a problem of it is tuner.Problem.keyed('add', ...)"
     assert spec.supports(Problem.keyed("add", {"M": 3}), H200) == "its key has no M: it is N"
 

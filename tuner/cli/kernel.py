@@ -53,6 +53,9 @@ def find(name: str) -> KernelSpec:
     """
     if ":" in name:
         spec = registry.spec_in(reference.load(name))
+        if spec is None:  # decorated by a call: what a miss prints is then the plain function's name
+            named = [each for each in registry.specs().values() if each.origin == name]
+            spec = named[0] if len(named) == 1 else None
         if spec is None:
             raise UsageError(f"{name} is no kernel under tuner.tuned: put @tuner.tuned(...) above its @triton.jit")
     else:

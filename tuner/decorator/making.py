@@ -98,8 +98,7 @@ class Maker:
                 "function from a Problem to tuner.Arguments, or tuner.tuned(make_inputs=...)"
             )
         try:
-            with _everything_on(device):
-                torch.manual_seed(seed)
+            with _everything_on(device), _seeded(device, seed):
                 arguments = self.make_inputs(problem)
         except (TunerError, torch.cuda.OutOfMemoryError, MemoryError):
             raise
@@ -166,6 +165,20 @@ def _everything_on(device: str) -> Iterator[None]:
 
     with torch.device(device), Elsewhere():
         yield
+
+
+@contextlib.contextmanager
+def _seeded(device: str, seed: int) -> Iterator[None]:
+    """Seed torch; where this may be a user's process its CPU generator goes on afterwards as if nothing had been."""
+    import torch
+
+    if device == "cuda":
+        torch.manual_seed(seed)
+        yield
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
 
 
 def _names_device(argument: Any) -> bool:

@@ -32,7 +32,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
     def unlisted(config: Config, problem: Problem, device: Device) -> str | None:
         if config in choices or config == kernel.default_config(problem, device):
             return None
-        return "its configs have changed since: it is none of them"
+        return "it is none of the configs that the decorator lists"
 
     def pruned(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
         kept = kernel.pruned_for_call(problem)
