@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from tuner.device import KNOWN, Device, Environment
 from tuner.errors import SweepError
@@ -35,8 +36,13 @@ class Crew:
             self._stack.callback(lane.close)
         self.arch = None if None in gpus else first_arch()
         self.pool: CompilePool | None = None
+        self._coming: Future[CompilePool] | None = None
         if compilers and (likely := KNOWN.get(self.arch or "")) is not None:
-            self.pool = self._stack.enter_context(CompilePool(likely))
+            # In a thread: it waits until the process that they are forked from has imported torch and Triton.
+            thread = ThreadPoolExecutor(1, thread_name_prefix="tuner-crew")
+            self._coming = thread.submit(CompilePool, likely)
+            self._stack.callback(self._dismiss, self._coming)
+            thread.shutdown(wait=False)
 
     def __enter__(self) -> Crew:
         return self
@@ -58,11 +64,15 @@ class Crew:
                 f"these GPUs are of several models ({', '.join(models)}): name some of one, --device cuda:0"
             )
         device, environment = hellos[0].device, hellos[0].environment
-        if self._compilers and (self.pool is None or self.pool.arch != device.arch):
-            self.pool = _pool_for(device)
-            if self.pool is not None:
-                self._stack.enter_context(self.pool)
+        if self._coming is not None and self.arch == device.arch:
+            self.pool = self._coming.result()
+        elif self._compilers and (pool := _pool_for(device)) is not None:
+            self.pool = self._stack.enter_context(pool)
         return device, environment
+
+    @staticmethod
+    def _dismiss(coming: Future[CompilePool]) -> None:
+        coming.result().__exit__()
 
 
 def _pool_for(device: Device) -> CompilePool | None:

@@ -1,0 +1,41 @@
+"""The processes of a sweep, before and after they have met."""
+
+import pytest
+
+from tuner.device import INTERPRETER, KNOWN
+from tuner.sweep import crew
+
+pytest.importorskip("triton")
+
+
+def test_compilers_for_the_machines_gpu_start_unasked_and_end_with_the_crew(monkeypatch):
+    monkeypatch.setattr(crew, "first_arch", lambda: "sm_90")
+    monkeypatch.setattr(crew, "Lane", Somebody)
+    with crew.Crew([0]) as hired:
+        assert hired.pool is None
+        device, _ = hired.meet()
+        assert device == KNOWN["sm_90"]
+        assert hired.pool.arch == "sm_90"
+    assert not hired.pool._pool.active
+
+
+def test_under_the_interpreter_nothing_compiles(monkeypatch):
+    monkeypatch.setattr(crew, "Lane", Somebody)
+    with crew.Crew([None]) as hired:
+        assert hired.meet()[0] == INTERPRETER
+        assert hired.pool is None
+
+
+class Somebody:
+    """As much of a lane as a crew asks for."""
+
+    def __init__(self, gpu):
+        self.worker = self
+        self.device = INTERPRETER if gpu is None else KNOWN["sm_90"]
+        self.environment = None
+
+    def hello(self):
+        return self
+
+    def close(self):
+        pass
