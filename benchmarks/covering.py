@@ -16,7 +16,9 @@ from tuner.config import Config
 from tuner.device import Device
 from tuner.errors import ProblemError
 from tuner.kernel import KernelSpec
-from tuner.problem import ACTIVATIONS, LAYOUTS, Extra, Problem
+from tuner.keyed import Extra
+from tuner.parts import ACTIVATIONS, LAYOUTS
+from tuner.problem import Problem
 from tuner.space import SearchSpace
 
 SIZES = (1, 3, 7, 16, 17, 127, 128, 129, 256, 1000, 1024, 4093)

@@ -12,7 +12,7 @@ from tuner.errors import InputError, ProblemError
 from tuner.kernels.operands import SCALE_GROUP, overlaps_itself, share_memory
 from tuner.kernels.pointer_space import DTYPES, outputs
 from tuner.kernels.precision import torch_precision
-from tuner.problem import ACTIVATIONS, PRECISIONS
+from tuner.parts import ACTIVATIONS, PRECISIONS
 
 
 def check_tensors(**tensors: object) -> None:

@@ -15,7 +15,8 @@ from tuner.kernels.elementwise import Tensors
 from tuner.kernels.elementwise_arguments import check_input, check_out
 from tuner.kernels.operands import is_aligned, placement
 from tuner.kernels.planned import Calls
-from tuner.problem import MAX_SIZE, Problem
+from tuner.parts import MAX_SIZE
+from tuner.problem import Problem
 from tuner.runtime.lookup import desk
 
 CALLS = Calls()

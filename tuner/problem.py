@@ -10,25 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tuner import dtype as dtypes
-from tuner import keyed
+from tuner import keyed, parts
 from tuner.errors import ProblemError
 from tuner.keyed import Extra
+from tuner.parts import ACTIVATIONS, COARSE_SUMS, LAYOUTS
 
 if TYPE_CHECKING:
     import torch
-
-LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Row-major storage of A, then B: `t` means stored transposed (`nt`: B is stored [N, K], as nn.Linear weights are)."""
-ACTIVATIONS = ("none", "relu", "leaky_relu", "gelu", "silu")
-PRECISIONS = ("default", "ieee", "tf32", "tf32x3")
-"""How fp32 operands are multiplied; every other dtype has one way, `default`."""
-SCALINGS = ("none", "scalar", "row", "block")
-"""Scales of 8-bit operands: none; one an operand; one for each row of A and column of B; one for each 1x128 block of A
-and 128x128 block of B."""
-COARSE_SUMS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-"""Outputs that do not show what Hopper's fp8 accumulators lose: there fast accumulation is the default."""
-MAX_SIZE = 2**31 - 1
-"""M, N and K are 32-bit run-time arguments of the kernels."""
 
 _SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
 
@@ -117,7 +105,7 @@ class Problem:
         given = (("scaling", scaling), ("fast_accum", fast_accum), ("b_padded", b_padded or None))
         extras |= {name: value for name, value in given if value is not None}
         if op == "matmul":
-            _check_scaling(extras, a_dtype)
+            parts.check_scaling(extras, a_dtype)
         scaled = "scaling" in extras
         out_dtype = dtypes.canonical(out_dtype) if out_dtype else dtypes.default_out(a_dtype, scaled=scaled)
         if extras.get("fast_accum") is (out_dtype in COARSE_SUMS):
@@ -125,8 +113,8 @@ class Problem:
         if layout not in LAYOUTS:
             raise ProblemError(f"unknown layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
         for name, size in (("M", m), ("N", n), ("K", k)):
-            _check_size(name, size)
-        if not _gains_by_padding(n, k, b_dtype, layout):
+            parts.check_size(name, size)
+        if not parts.gains_by_padding(n, k, b_dtype, layout):
             extras.pop("b_padded", None)
         values: dict[str, Any] = {
             "op": op,
@@ -137,11 +125,11 @@ class Problem:
             "b_dtype": b_dtype,
             "out_dtype": out_dtype,
             "layout": layout,
-            "aligned": _contiguous_aligned(op, (m, n, k), (a_dtype, b_dtype, out_dtype), layout)
+            "aligned": parts.contiguous_aligned(op, (m, n, k), (a_dtype, b_dtype, out_dtype), layout)
             if aligned is None
             else bool(aligned),
-            "epilogue": _check_epilogue(epilogue),
-            "precision": _check_precision(precision, a_dtype),
+            "epilogue": parts.check_epilogue(epilogue),
+            "precision": parts.check_precision(precision, a_dtype),
             "extras": tuple(sorted(extras.items())),
         }
         self._set(values)
@@ -184,15 +172,15 @@ class Problem:
     def __str__(self) -> str:
         if self.is_keyed:
             return " ".join((self.op, *keyed.words(self.extras, self.a_dtype)))
-        parts = [f"{self.op} {self.m}x{self.n}x{self.k}", self.dtype_label, self.layout]
+        said = [f"{self.op} {self.m}x{self.n}x{self.k}", self.dtype_label, self.layout]
         if self.epilogue != "none":
-            parts.append(self.epilogue)
+            said.append(self.epilogue)
         if self.precision not in ("default", "ieee"):
-            parts.append(self.precision)
+            said.append(self.precision)
         if not self.aligned:
-            parts.append("unaligned")
-        parts.extend(f"{name}={value}" for name, value in self.extras)
-        return " ".join(parts)
+            said.append("unaligned")
+        said.extend(f"{name}={value}" for name, value in self.extras)
+        return " ".join(said)
 
     @property
     def is_keyed(self) -> bool:
@@ -315,73 +303,10 @@ def parse_shape(text: str) -> tuple[int, int, int]:
         raise ProblemError(f"not a shape: {text!r}: expected MxNxK, for instance 4096x4096x1024")
     m, n, k = (int(part) for part in found.groups())
     for name, size in (("M", m), ("N", n), ("K", k)):
-        _check_size(name, size)
+        parts.check_size(name, size)
     return m, n, k
 
 
 def _from_fields(fields: Mapping[str, Any]) -> Problem:
     rest = {name: value for name, value in fields.items() if name not in ("m", "n", "k")}
     return Problem(fields["m"], fields["n"], fields["k"], **rest)
-
-
-def _check_size(name: str, size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise ProblemError(f"{name} must be a whole number, got {size!r}")
-    if not 1 <= size <= MAX_SIZE:
-        raise ProblemError(f"{name} must be from 1 to {MAX_SIZE}, got {size}")
-
-
-def _check_epilogue(epilogue: str) -> str:
-    parts = epilogue.split("+")
-    activation = parts[-1] if parts[0] == "bias" else parts[0]
-    known = activation in ACTIVATIONS or parts == ["bias"]
-    if not known or len(parts) > 2 or (len(parts) == 2 and parts[0] != "bias"):
-        raise ProblemError(
-            f"unknown epilogue {epilogue!r}: expected none, bias, {', '.join(ACTIVATIONS[1:])}, or bias+ one of these"
-        )
-    return "bias" if parts[0] == "bias" and activation in ("none", "bias") else epilogue
-
-
-def _check_precision(precision: str | None, a_dtype: str) -> str:
-    if precision is not None and precision not in PRECISIONS:
-        raise ProblemError(f"unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
-    if a_dtype != "float32":
-        if precision not in (None, "default"):
-            raise ProblemError(f"precision {precision!r} is for float32 operands, these are {a_dtype}")
-        return "default"
-    return "ieee" if precision in (None, "default") else str(precision)
-
-
-def _check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
-    """Check the keys of a GEMM's scales; "none" is dropped, since no key means none."""
-    scaling, fast_accum = extras.get("scaling", "none"), extras.get("fast_accum")
-    if scaling not in SCALINGS:
-        raise ProblemError(f"unknown scaling {scaling!r}: expected one of {', '.join(SCALINGS)}")
-    if scaling == "none":
-        extras.pop("scaling", None)
-    elif a_dtype != "int8" and not dtypes.is_fp8(a_dtype):
-        raise ProblemError(f"scaling {scaling!r} is for fp8 and int8 operands, these are {a_dtype}: leave it out")
-    elif scaling == "block" and a_dtype == "int8":
-        raise ProblemError("scaling 'block' is for fp8 operands, these are int8: use scaling 'row'")
-    if fast_accum is not None and not dtypes.is_fp8(a_dtype):
-        raise ProblemError(f"fast_accum is for fp8 operands, these are {a_dtype}: leave it out")
-    if fast_accum and scaling == "block":
-        raise ProblemError("fast_accum cannot be with scaling 'block', which sums 128 products at a time: leave it out")
-    if scaling == "block":
-        extras.pop("fast_accum", None)
-
-
-def _gains_by_padding(n: int, k: int, b_dtype: str, layout: str) -> bool:
-    """Whether B has rows (or columns, where those are contiguous) of which only the first can be aligned."""
-    rows, extent = (k, n) if layout[1] == "n" else (n, k)
-    return rows > 1 and extent * dtypes.ITEMSIZE[b_dtype] % 16 != 0
-
-
-def _contiguous_aligned(op: str, shape: tuple[int, int, int], dtype_names: tuple[str, str, str], layout: str) -> bool:
-    m, n, k = shape
-    extents = (k if layout[0] == "n" else m, n if layout[1] == "n" else k, n)
-    if op == "vector_add":
-        return True  # whatever the length: only the last block is cut short
-    if op == "softmax":
-        extents = (n if layout[0] == "n" else m, n, n)
-    return all(extent * dtypes.ITEMSIZE[name] % 16 == 0 for extent, name in zip(extents, dtype_names, strict=True))

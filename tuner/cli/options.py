@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tuner.problem import SCALINGS
+from tuner.parts import SCALINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
