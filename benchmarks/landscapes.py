@@ -3,6 +3,8 @@
     python benchmarks/tune_suite.py --suite FILE.csv --db NEW.db --out RESULT.json
     python benchmarks/landscapes.py --db NEW.db --gpus 0,1 --out benchmarks/data/NAME.json.gz
 
+With --beside OLDER.json.gz what a sweep of some kernels alone (tune_suite.py --kernel) did not try is taken from there.
+
 A sweep replays a config once to three times, so the fastest of a thousand is partly luck. Here the configs that were
 within `NEAR` of the fastest, `TOP` at most, and the default run `ROUNDS` rounds in rotation: what counts as the best,
 and how one replay scatters, come from these. What a config costs to enter (launch, check, capture) and a replay costs
@@ -21,8 +23,11 @@ from concurrent.futures import ProcessPoolExecutor
 
 import record
 
+from tuner import device as devices
 from tuner import registry
-from tuner.records import State
+from tuner.config import Config
+from tuner.problem import Problem
+from tuner.records import Outcome, Resources, State
 from tuner.store.listing import TrialFilter
 from tuner.store.store import Store
 
@@ -35,6 +40,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--db", required=True)
     parser.add_argument("--gpus", default="0", help="CUDA indices, comma separated; -1: the interpreter, to rehearse")
+    parser.add_argument("--beside", help="landscapes recorded before: their configs join those of the database")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     with Store.open(args.db, read_only=True) as store:
@@ -43,6 +49,9 @@ def main():
         for row in store.trials(TrialFilter()):
             if row.problem in trials:
                 trials[row.problem].append((row.config, row.outcome))
+    if args.beside:
+        join(trials, args.beside)
+    trials = {problem: offered(problem, listed) for problem, listed in trials.items()}
     gpus = args.gpus.split(",")
     work = [(problem, fastest(trials[problem])) for problem in problems]
     spawn = multiprocessing.get_context("spawn")
@@ -58,6 +67,29 @@ def main():
     for entry in document["problems"]:
         best = min(min(times) for times in entry["rounds"].values())
         print(f"{entry['label']:44} {len(entry['us']):5} configs {best:9.2f} us, {entry['enter_ms']:6.2f} ms to enter")
+
+
+def join(trials, path):
+    """Add what landscapes know of configs that a problem's trials lack."""
+    with gzip.open(path) as file:
+        document = json.load(file)
+    configs = [Config(kernel, **parameters) for kernel, parameters in document["configs"]]
+    for entry in document["problems"]:
+        listed = trials.get(Problem.from_fields(entry["problem"]))
+        if listed is None:
+            continue
+        known = {config for config, _ in listed}
+        for number, us, compile_ms in zip(entry["configs"], entry["us"], entry["compile_ms"], strict=True):
+            if configs[number] not in known:
+                outcome = Outcome(State.COMPLETE, median_us=us, resources=Resources(compile_ms=compile_ms))
+                listed.append((configs[number], outcome))
+
+
+def offered(problem, trials):
+    """Trials of the configs that today's search spaces offer."""
+    device = devices.KNOWN["sm_90"]
+    spaces = {spec.name: spec.space(problem, device) for spec in registry.serving(problem, device)}
+    return [(config, outcome) for config, outcome in trials if spaces[config.kernel].rejection(config) is None]
 
 
 def fastest(trials):
@@ -79,7 +111,6 @@ def again(task):
     problem, configs = task
     import torch
 
-    from tuner import device as devices
     from tuner.sweep.bench import GraphTimer, HostTimer
     from tuner.sweep.clocks import Clocks
     from tuner.sweep.measure import Measurement
@@ -95,10 +126,10 @@ def again(task):
     with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else torch.no_grad():
         measurement = Measurement(spec, problem, timer, Clocks(), "cuda" if on_gpu else "cpu")
         set_up_s = time.perf_counter() - begin
-        warm = [config for config, _ in measurement.search(configs, lambda _config: None)]
+        warm = [config for config, _ in measurement.search(configs, lambda _config: None, drop=())]
         begin = time.perf_counter()
         again_at = warm[:_BATCH]
-        list(measurement.search(again_at, lambda _config: None))
+        list(measurement.search(again_at, lambda _config: None, drop=()))
         both_s = (time.perf_counter() - begin) / len(again_at)
         shots = {config: measurement._capture(measurement._call(config)) for config in configs}
         timer.fire(list(shots.values()))

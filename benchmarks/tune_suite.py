@@ -1,23 +1,32 @@
 """Tune a suite exhaustively and say what it took: trials by state, seconds, rates, winners beside default and vendor.
 
 python benchmarks/tune_suite.py --suite FILE.csv --rows bfloat16/nt,float16/nn --db NEW.db --out RESULT.json
-Several suites (--suite A --suite B) and several GPUs of one model (--gpus 0,1,2,3) make one sweep.
+Several suites (--suite A --suite B) and several GPUs of one model (--gpus 0,1,2,3) make one sweep. With --kernel NAME
+and --beside LANDSCAPES.json.gz these kernels of `matmul` alone are tried exhaustively, beside the fastest recorded there.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import time
 from collections import Counter
 
 import record
 
 from tuner import suite
+from tuner.config import Config
+from tuner.problem import Problem
 from tuner.records import State
 from tuner.store.store import Store
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import sweep
+from tuner.sweep.search import Listed, Strategy
 from tuner.sweep.strategies import STRATEGIES
+
+RECORDED = 40
+"""Of each problem, of the configs recorded before: beyond these none is within reach of the fastest."""
 
 
 class Stopwatch(Observer):
@@ -58,17 +67,49 @@ def main():
     parser.add_argument("--trials", type=int)
     parser.add_argument("--time-budget", type=float)
     parser.add_argument("--strategy", default="exhaustive", choices=STRATEGIES)
+    parser.add_argument("--kernel", action="append", default=[], help="these alone, every config of them")
+    parser.add_argument("--beside", help="landscapes: with --kernel, their fastest configs are tried too")
     parser.add_argument("--gpus", default="0", help="CUDA indices, comma separated; -1: the interpreter, to rehearse")
     args = parser.parse_args()
     kinds = [tuple(kind.split("/")) for kind in args.rows.split(",") if kind]
     listed = [problem for name in args.suite for problem in suite.load(name)]
     problems = [problem for problem in listed if not kinds or (problem.a_dtype, problem.layout) in kinds]
+    if args.kernel:
+        problems = [problem for problem in problems if problem.op == "matmul"]
     gpus = [None if gpu == "-1" else int(gpu) for gpu in args.gpus.split(",")]
     watch = Stopwatch()
-    plan = Plan(strategy=STRATEGIES[args.strategy], trials=args.trials, time_budget_s=args.time_budget)
+    strategy = only(args.kernel, args.beside) if args.kernel else STRATEGIES[args.strategy]
+    plan = Plan(strategy=strategy, trials=args.trials, time_budget_s=args.time_budget)
     with Store.open(args.db) as store:
         report = sweep(store, problems, gpus, plan, observer=watch)
     record.write(args.out, body(report, watch))
+
+
+def only(kernels, beside):
+    """Every config of some kernels, and of the others the fastest that landscapes recorded."""
+    recorded = recorded_configs(beside) if beside else {}
+
+    def start(field):
+        known = dict.fromkeys(field.configs)
+        kept = [config for config in known if config.kernel in kernels]
+        fastest = [config for config in recorded.get(field.problem, ()) if config in known]
+        return Listed(
+            list(dict.fromkeys([field.default, *fastest[:RECORDED], *kept])), "every config of these was tried"
+        )
+
+    return Strategy("exhaustive", start)
+
+
+def recorded_configs(path):
+    """Configs of each problem of a file of landscapes, from the fastest on."""
+    with gzip.open(path) as file:
+        document = json.load(file)
+    configs = [Config(kernel, **parameters) for kernel, parameters in document["configs"]]
+    found = {}
+    for entry in document["problems"]:
+        ranked = sorted(zip(entry["us"], entry["configs"], strict=True))
+        found[Problem.from_fields(entry["problem"])] = [configs[number] for _, number in ranked]
+    return found
 
 
 def body(report, watch):

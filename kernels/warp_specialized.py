@@ -102,13 +102,13 @@ _TWO_WARPGROUPS = _Registers(168, 40, 232)
 _ONE_WARPGROUP = _Registers(128, 40, 0)
 """216 to multiply; two programs fit a multiprocessor."""
 _ONE_WIDE = _Registers(160, 72, 0)
-"""248 to multiply: ptxas asks for 154 where one wgmma has 256 columns."""
+"""248 to multiply: ptxas asks for 154 where one wgmma has 256 columns, and spills more than 128 sums otherwise."""
 
 
-def _registers(groups: int, columns: int) -> _Registers:
+def _registers(groups: int, columns: int, sums: float) -> _Registers:
     if groups == 2:
         return _TWO_WARPGROUPS
-    return _ONE_WIDE if columns > 128 else _ONE_WARPGROUP
+    return _ONE_WIDE if columns > 128 or sums > 128 else _ONE_WARPGROUP
 
 
 @functools.cache
@@ -123,7 +123,7 @@ def _static(
     """Tiles, programs a multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
     inner, _ = spaces.seen(config, problem)
     groups, swapped = spaces.warpgroups(config), bool(config.get("SWAP_AB", False))
-    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"))
+    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), spaces.held_sums(inner, problem))
     rows = -(-shape[0] // inner.integer("BLOCK_SIZE_M"))
     constants = {
         **{name: inner.integer(name) for name in TILE},
@@ -156,6 +156,16 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     return cost.tiled(inner, shown, device, by_tma=True, persistent=True)
 
 
+def precedence(problem: Problem, device: Device) -> int:
+    """First beyond 64 rows of A; of scales of blocks where 128x128 tiles fill half the device, for no sum is split.
+
+    Source: benchmarks/tune_suite.py over every kernel, benchmarks/results/warp-specialized-h200.json.
+    """
+    if problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count:
+        return -1
+    return 5 if problem.m > 64 else -1
+
+
 SOURCES = (
     *sources_of(
         warp_specialized_kernel,
@@ -180,5 +190,6 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    precedence=precedence,
     sources=SOURCES,
 )

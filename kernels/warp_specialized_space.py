@@ -106,6 +106,12 @@ def tiles(config: Config, problem: Problem) -> int:
     return -(-problem.m // config.integer("BLOCK_SIZE_M")) * -(-problem.n // width(config))
 
 
+def held_sums(config: Config, problem: Problem) -> float:
+    """Registers of a multiplying thread for sums, and for products that are added to them by steps."""
+    sums = config.integer("BLOCK_SIZE_M") * width(config) / (128 * warpgroups(config))
+    return 2 * sums if by_steps(problem) else sums
+
+
 def resident(config: Config, problem: Problem, device: Device) -> int:
     """Programs on a multiprocessor at once: two of one multiplying warpgroup where both rings fit."""
     twice = 2 * (shared_bytes(config, problem, device) + 1024) <= device.shared_bytes + 1024
@@ -187,8 +193,10 @@ def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
     """Two widths are for what one fills badly; shorter rows of K leave such wide tiles their stages."""
     rest = config.integer("BLOCK_SIZE_N_REST")
     short = config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
+    if short and problem.k > 64 and (not rest or warpgroups(config) == 1):
+        return "rows of 64 bytes are for wide tiles of two warpgroups"
     if not rest:
-        return "rows of 64 bytes are for wide tiles" if short and problem.k > 64 else None
+        return None
     if (config.integer("BLOCK_SIZE_N"), rest) not in WIDTHS:
         return f"{config['BLOCK_SIZE_N']} + {rest} columns"
     if config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] > 128:
@@ -198,16 +206,17 @@ def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    held = config.integer("BLOCK_SIZE_M") * width(config) / (128 * warpgroups(config))
-    most = _MOST_SUMS // 2 if by_steps(problem) else _MOST_SUMS  # beside as many products
-    return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
+    held = held_sums(config, problem)
+    return f"a thread would hold {held:g} sums, {_MOST_SUMS} fit" if held > _MOST_SUMS else None
 
 
 def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """What a step that is added by itself may be."""
+    """What a step that is added by itself may be, so that one scale is for all of a part's columns."""
     length = config.integer("BLOCK_SIZE_K")
     if problem.scaling == "block" and length != SCALE_GROUP:
         return f"BLOCK_SIZE_K is {length}, a scale is for {SCALE_GROUP}"
+    if problem.scaling == "block" and config.integer("BLOCK_SIZE_N_REST"):
+        return "two widths: columns of one part would belong to two scales"
     if by_steps(problem) and length > SCALE_GROUP:
         return f"BLOCK_SIZE_K is {length}: more than {SCALE_GROUP} products lose what they are added for"
     return None
