@@ -2,7 +2,7 @@
 
 python benchmarks/tune_suite.py --suite FILE.csv --rows bfloat16/nt,float16/nn --db NEW.db --out RESULT.json
 Several suites (--suite A --suite B) and several GPUs of one model (--gpus 0,1,2,3) make one sweep. With --kernel NAME
-and --beside LANDSCAPES.json.gz these kernels of `matmul` alone are tried exhaustively, beside the fastest recorded there.
+and --beside LANDSCAPES.json.gz all configs of these kernels of `matmul` are tried, beside the fastest recorded there.
 """
 
 from __future__ import annotations
