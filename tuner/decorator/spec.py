@@ -168,8 +168,10 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
         return [str(memory.dtype), memory is value and memory.data_ptr() % 16 == 0]
     if name in kernel.signature.constexprs or name not in kernel.arg_names:  # the rest are options of the compiler
         return repr(value)
-    if type(value) is int and kernel.signature.is_specialized(name):
-        return 1 if value == 1 else [value % 16 == 0, -(2**31) <= value < 2**31]
+    if type(value) is int:
+        specialized = kernel.signature.is_specialized(name)
+        width = -(2**31) <= value < 2**31
+        return [specialized and value == 1, specialized and value % 16 == 0, width]
     return type(value).__name__
 
 

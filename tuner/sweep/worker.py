@@ -111,6 +111,7 @@ class _Bench:
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
             return _too_large(e)
         except TunerError as e:
+            at.timer.synchronize()  # raises where the context is lost: then this process is of no use any more
             return Refused(str(e))
         return Ready()
 
