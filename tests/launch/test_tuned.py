@@ -44,11 +44,3 @@ def test_an_untuned_kernel_launches_by_the_first_config_that_the_device_takes(re
     assert [launch.block for launch in report.launches[12:]] == [(32, 1, 1)]
     assert "summed cannot be launched by BLOCK: 256, num_warps: 8" in report.stderr
     assert "out of resource: shared memory" in report.stderr
-
-
-def test_the_benchmark_launches_the_same_kernel_every_way(stub):
-    report = stub.run("decorated.py", "2", "3")
-    assert set(report.printed["figures"]) == {"kernel[grid]", "triton.autotune", "tuner.tuned"}
-    # Each way a round to warm up and three, of two calls each.
-    assert len(report.launches) == 3 * 4 * 2
-    assert len({(launch.name, launch.grid, launch.block, launch.shared_bytes) for launch in report.launches}) == 1
