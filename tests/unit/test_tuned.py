@@ -158,10 +158,6 @@ def test_configs_that_cannot_be_kept_are_one_clear_line(configs, message):
     ("options", "message"),
     [
         (
-            {"key": ["n"]},
-            "add: key names 'n', which is no argument of the kernel: it has x_ptr, y_ptr,",
-        ),
-        (
             {"reset_to_zero": ["out"]},
             "add: reset_to_zero names 'out', which is no argument of the kernel: it",
         ),
@@ -177,6 +173,13 @@ def test_configs_that_cannot_be_kept_are_one_clear_line(configs, message):
 def test_options_that_cannot_be_meant_are_one_clear_line(options, message):
     with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
         decorated(**options)
+
+
+def test_a_name_of_the_key_that_is_no_argument_is_left_out_with_a_warning_as_triton_leaves_it_out(caplog):
+    kernel = decorated(key=["N", "n"])
+    assert caplog.messages == ["add: its key names n, which is no argument of it: left out"]
+    assert kernel.keys == ["N"]
+    assert "n" not in kernel.spec.read({"N": "64", "dtype": "fp16"}).fields()["extras"]
 
 
 def test_a_function_without_jit_is_refused():

@@ -72,7 +72,7 @@ class TunedKernel:
         self.signature.check("reset_to_zero", options.reset_to_zero)
         self.signature.check("restore_value", options.restore_value)
         self.choices = Choices(options.name, configs)
-        self.arg_names, self.keys = list(self.signature.names), list(options.key)
+        self.arg_names, self.keys = list(self.signature.names), list(self.signature.key)
         self.configs = list(self.choices.listed)
         self.best_config: Any = None
         self.cache: dict[Problem, Any] = {}

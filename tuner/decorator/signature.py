@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from tuner.problem import Problem
 
 ALIGNMENT = 16
 """What Triton looks at in addresses (bytes) and in whole numbers, to load wider: its own specialization."""
+_log = logging.getLogger(__name__)
 
 
 class Signature:
@@ -23,6 +25,7 @@ class Signature:
     Attributes:
         op: what its problems are called.
         names: of all parameters, in order.
+        key: those of them that tell problems apart.
         constexprs: of those that are compiled in.
     """
 
@@ -32,18 +35,18 @@ class Signature:
         Args:
             op: the kernel's name.
             fn: the function itself, without decorators, below `jit` the jit function.
-            key: names of the parameters whose values tell problems apart.
-
-        Raises:
-            UsageError: a name of the key is no parameter.
+            key: names of the parameters whose values tell problems apart; what is none is left out, with a warning.
         """
-        self.op, self.key = op, tuple(key)
+        self.op = op
         parameters = inspect.signature(base_of(fn)).parameters
         self.names = tuple(parameters)
         self.constexprs = frozenset(name for name, parameter in parameters.items() if _is_constexpr(parameter))
         self._defaults = {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
         self._plain = frozenset(_not_specialized(fn, self.names))
-        self.check("key", self.key)
+        self.key = tuple(name for name in key if name in self.names)
+        if unknown := [name for name in key if name not in self.names]:
+            # triton.autotune passes over them without a word, and Triton's own tutorial of grouped GEMMs has one.
+            _log.warning("%s: its key names %s, which is no argument of it: left out", op, " and ".join(unknown))
 
     def check(self, option: str, names: Sequence[str]) -> None:
         """Raise UsageError where an option names what is no parameter."""

@@ -178,8 +178,8 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
 def _foreign(kernel: TunedKernel, problem: Problem) -> str | None:
     if not problem.is_keyed:
         return f"a problem of it is tuner.Problem.keyed({kernel.options.name!r}, ...)"
-    odd = [name for name, _ in problem.extras if "." not in name and name not in kernel.options.key]
-    return f"its key has no {odd[0]}: it is {', '.join(kernel.options.key) or 'empty'}" if odd else None
+    odd = [name for name, _ in problem.extras if "." not in name and name not in kernel.signature.key]
+    return f"its key has no {odd[0]}: it is {', '.join(kernel.signature.key) or 'empty'}" if odd else None
 
 
 def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
@@ -197,7 +197,7 @@ def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
 def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
     """A problem from cells by name: the key's, `dtype`, and facts about arguments."""
     options = kernel.options
-    known = (*options.key, "dtype")
+    known = (*kernel.signature.key, "dtype")
     facts = {f"{name}.{fact}" for name in kernel.arg_names for fact in keyed.FACTS}
     for name in cells:
         if name not in known and name not in facts:
