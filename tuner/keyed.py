@@ -139,6 +139,21 @@ def typed(problem: Problem) -> str:
     return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in pairs)
 
 
+def asked(text: str) -> tuple[tuple[str, Extra], ...]:
+    """Read "N=1024,dtype=fp16" as values that a problem's key may have: `has` compares them.
+
+    Raises:
+        ProblemError: a part that is no NAME=VALUE, or a dtype that is none.
+    """
+    return tuple((name, dtypes.spelled(cell) if name == "dtype" else value(cell)) for name, cell in cells(text).items())
+
+
+def has(problem: Problem, key: Iterable[tuple[str, Extra]]) -> bool:
+    """Whether a problem has these values in its key; "dtype" is that of most operands."""
+    known = {**dict(problem.extras), "dtype": problem.a_dtype}
+    return all(known.get(name) == wanted for name, wanted in key)
+
+
 def value(cell: str) -> Extra:
     """A cell as what it looks like: a whole number, a number, true or false, else a word."""
     if cell.lower() in _TRUTH:

@@ -119,6 +119,18 @@ def test_winners_and_trials_are_shown_under_the_names_of_the_key(run):
     assert len(run("show", "trials", "--db", "tuner.db", "--kernel", "scale_rows")[1].splitlines()) == 9
 
 
+@pytest.mark.parametrize(("noun", "of_one", "of_all"), [("winners", 1, 2), ("trials", 4, 8), ("problems", 1, 2)])
+def test_values_of_the_key_filter_what_is_shown(run, noun, of_one, of_all):
+    def shown(problem: str) -> int:
+        code, out, _ = run("show", noun, "--db", "tuner.db", "--problem", problem, "--json")
+        assert code == 0
+        return len(json.loads(out))
+
+    assert shown("N=256") == shown("N=200,stride.aligned=false") == of_one
+    assert shown("dtype=fp32") == of_all
+    assert shown("N=25") == shown("N=256,dtype=fp16") == shown("stride=false") == 0
+
+
 def test_a_lookup_tells_by_which_key_and_a_nearest_key_is_told_too(run):
     here = ("--kernel", "mine:scale_rows", "--device", "interpreter", "--db", "tuner.db")
     code, out, _ = run("lookup", *here, "--problem", "N=256", "--dtype", "fp32")

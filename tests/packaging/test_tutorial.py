@@ -75,7 +75,7 @@ def write(folder: Path, text: str) -> None:
 
 def change(folder: Path, text: str) -> None:
     """A block of changed lines, which stand once in the file that its first line names."""
-    name, *lines = text.splitlines()
+    name, *lines = (line or " " for line in text.splitlines())  # editors strip a blank line that stays
     path = folder / name.removeprefix("# ")
     before, after = ("".join(f"{line[1:]}\n" for line in lines if line[0] in kept) for kept in (" -", " +"))
     assert path.read_text().count(before) == 1, f"{before}\nstands not once in {path.read_text()}"

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tuner import keyed
 from tuner.cli import options
 from tuner.cli.tables import FIGURES, config_document, figures, print_table, winner_document
 from tuner.errors import UsageError
+from tuner.keyed import Extra
 from tuner.problem import parse_shape
 from tuner.records import State
 
@@ -32,7 +34,9 @@ def show() -> None:
 
 
 _device_option = click.option("--device", metavar="SLUG", help="Of this device only; `tuner show devices` lists them.")
-_shape_option = click.option("--shape", "--problem", "shape", metavar="MxNxK", help="Of this shape only.")
+_shape_option = click.option(
+    "--shape", "--problem", "shape", metavar="MxNxK|N=1024", help="Of this shape, or of these values of a key, only."
+)
 _kernel_option = click.option("--kernel", metavar="NAME", help="Of this kernel only.")
 _limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
 
@@ -48,12 +52,14 @@ def winners(
     *, db: str | None, device: str | None, shape: str | None, kernel: str | None, limit: int | None, as_json: bool
 ) -> None:
     """The current winner of each problem, by device."""
-    wanted = parse_shape(shape) if shape else None
+    wanted, key = _problems_of(shape)
     with _open(db, device) as store:
         found = [
             winner
             for winner in store.winners(device_slug=device)
-            if wanted in (None, winner.problem.shape) and kernel in (None, winner.config.kernel)
+            if wanted in (None, winner.problem.shape)
+            and keyed.has(winner.problem, key)
+            and kernel in (None, winner.config.kernel)
         ][:limit]
         empty = _NONE_MATCH if not found and store.winners() else "no winners: `tuner run` makes them"
     if as_json:
@@ -96,7 +102,8 @@ def trials(
     """Every config that was measured, the newest first."""
     from tuner.store.listing import TrialFilter
 
-    asked = TrialFilter(device, parse_shape(shape) if shape else None, kernel, State(state) if state else None)
+    wanted, key = _problems_of(shape)
+    asked = TrialFilter(device, wanted, kernel, State(state) if state else None, key)
     with _open(db, device) as store:
         found = store.trials(asked, limit=limit if as_json else limit or NEWEST)
         count = store.count_trials(asked)
@@ -200,8 +207,9 @@ def devices(*, db: str | None, as_json: bool) -> None:
 @options.json_option
 def problems(*, db: str | None, device: str | None, shape: str | None, limit: int | None, as_json: bool) -> None:
     """Every problem that was tried, with its trials, how many of them are COMPLETE, and its winners."""
+    wanted, key = _problems_of(shape)
     with _open(db, device) as store:
-        found = store.problems(device_slug=device, shape=parse_shape(shape) if shape else None, limit=limit)
+        found = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
         empty = _NONE_MATCH if not found and store.problems(limit=1) else "no problems: `tuner run` tries some"
     if as_json:
         options.print_json(
@@ -221,6 +229,13 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
         [(str(row.problem), str(row.trials), str(row.complete), str(row.winners)) for row in found],
         empty=empty,
     )
+
+
+def _problems_of(text: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
+    """What `--shape` or `--problem` asks for: a shape, or values of a key."""
+    if text is None:
+        return None, ()
+    return (None, keyed.asked(text)) if "=" in text else (parse_shape(text), ())
 
 
 def _open(db: str | None, device: str | None) -> Store:

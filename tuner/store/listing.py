@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
 
 from tuner.config import Config
 from tuner.device import Device, Environment
+from tuner.keyed import Extra
 from tuner.problem import Problem
 from tuner.records import Outcome, State
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
@@ -23,6 +26,7 @@ class TrialFilter:
     Attributes:
         device: a device's slug.
         shape: (M, N, K).
+        key: values of a problem's key, by name.
         kernel: a kernel's name.
         state: how the trial ended.
     """
@@ -31,10 +35,11 @@ class TrialFilter:
     shape: tuple[int, int, int] | None = None
     kernel: str | None = None
     state: State | None = None
+    key: tuple[tuple[str, Extra], ...] = ()
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """What a query that joins trial, device, problem and kernel must demand."""
-        demanded: list[ColumnElement[bool]] = [] if self.shape is None else _has_shape(self.shape)
+        demanded = _is_of(self.shape, self.key)
         if self.device is not None:
             demanded.append(device.c.slug == self.device)
         if self.kernel is not None:
@@ -174,7 +179,12 @@ def devices(connection: Connection) -> list[DeviceRow]:
 
 
 def problems(
-    connection: Connection, *, device_slug: str | None, shape: tuple[int, int, int] | None, limit: int | None
+    connection: Connection,
+    *,
+    device_slug: str | None,
+    shape: tuple[int, int, int] | None,
+    key: Sequence[tuple[str, Extra]],
+    limit: int | None,
 ) -> list[ProblemRow]:
     """Problems that were tried, sorted; with a device, those tried there and what is known there."""
     complete = func.count().filter(trial.c.state == State.COMPLETE.value)
@@ -197,7 +207,7 @@ def problems(
         select(problem, trial_counts.c.trials, trial_counts.c.complete, winners)
         .join_from(problem, trial_counts, problem.c.problem_id == trial_counts.c.problem_id)
         .outerjoin(winner_counts, problem.c.problem_id == winner_counts.c.problem_id)
-        .where(*([] if shape is None else _has_shape(shape)))
+        .where(*_is_of(shape, key))
     )
     found = [
         ProblemRow(problem_of(row), row["trials"], row["complete"], row["winners"])
@@ -216,6 +226,15 @@ def _of_trials(query: Select[Any]) -> Select[Any]:
     )
 
 
-def _has_shape(shape: tuple[int, int, int]) -> list[ColumnElement[bool]]:
-    m, n, k = shape
-    return [problem.c.m == m, problem.c.n == n, problem.c.k == k]
+def _is_of(shape: tuple[int, int, int] | None, key: Sequence[tuple[str, Extra]]) -> list[ColumnElement[bool]]:
+    demanded: list[ColumnElement[bool]] = []
+    if shape is not None:
+        m, n, k = shape
+        demanded += [problem.c.m == m, problem.c.n == n, problem.c.k == k]
+    for name, value in key:
+        if name == "dtype":
+            demanded.append(problem.c.a_dtype == value)
+        else:  # `extras` are canonical JSON: sorted, without spaces
+            text = f"{json.dumps(name)}:{json.dumps(value)}"
+            demanded.append(or_(*(problem.c.extras.contains(text + end, autoescape=True) for end in ",}")))
+    return demanded

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine
 
 from tuner.config import Config
 from tuner.device import Device, Environment
+from tuner.keyed import Extra
 from tuner.problem import Problem
 from tuner.records import KernelVersion, Outcome, Trial, Verdict, Winner
 from tuner.store import listing, models, rows, runs, schema, verdicts
@@ -202,11 +203,12 @@ class Store:
         *,
         device_slug: str | None = None,
         shape: tuple[int, int, int] | None = None,
+        key: Sequence[tuple[str, Extra]] = (),
         limit: int | None = None,
     ) -> list[ProblemRow]:
         """Problems that were tried, sorted; with a device, those tried there and what is known there."""
         with self._reading() as connection:
-            return listing.problems(connection, device_slug=device_slug, shape=shape, limit=limit)
+            return listing.problems(connection, device_slug=device_slug, shape=shape, key=key, limit=limit)
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
