@@ -90,9 +90,12 @@ class Course:
         self.land = land
         covered = [config for config, _ in covering(others)]
         today, kernels = survey(land.problem, H200), {config.kernel for config in land.us}
+        specs = {name: spec for name, spec in today.specs.items() if name in kernels}
+        first = next(iter(specs.values()))  # by precedence: whose formula came first then
         self.field = dataclasses.replace(
             today,
-            specs={name: spec for name, spec in today.specs.items() if name in kernels},
+            specs=specs,
+            default=first.space(land.problem, H200).canonicalize(first.default_config(land.problem, H200)),
             configs=[config for config in today.configs if config.kernel in kernels],
             portfolio=covered,
             refine=lambda _config: (),

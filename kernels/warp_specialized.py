@@ -175,13 +175,13 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def precedence(problem: Problem, device: Device) -> int:
-    """First beyond 64 rows of A; of scales of blocks where 128x128 tiles fill half the device, for no sum is split.
+    """First beyond 128 rows of A; of scales of blocks where 128x128 tiles fill half the device, for no sum is split.
 
     Source: benchmarks/tune_suite.py over every kernel, benchmarks/results/warp-specialized-h200.json.
     """
     if problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count:
         return -1
-    return 5 if problem.m > 64 else -1
+    return 5 if problem.m > 128 else -1
 
 
 SOURCES = (

@@ -13,7 +13,7 @@ from tuner.runtime.row import Row
 
 REACH = 3.0
 """How far a neighbour may be away (`tuner.nearness.apart`): beyond it, winners lose to the formula
-(benchmarks/unseen.py)."""
+"""
 MOST = 16
 """Rows looked at for one problem and source: a large table, or one of another kernel version, must not cost a check a
 row."""
