@@ -12,8 +12,7 @@ from tuner.problem import Problem
 from tuner.runtime.row import Row
 
 REACH = 3.0
-"""How far a neighbour may be away (`tuner.nearness.apart`): beyond it, winners lose to the formula
-"""
+"""How far a neighbour may be away (`tuner.nearness.apart`): beyond it, winners lose to the formula."""
 MOST = 16
 """Rows looked at for one problem and source: a large table, or one of another kernel version, must not cost a check a
 row."""
