@@ -162,13 +162,13 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; of equals wide groups, a deep ring and two warpgroups."""
+    """The candidate of least estimated time; of equals operands as they are, wide groups, a deep ring, two warpgroups."""
 
     def rank(config: Config) -> tuple[float, ...]:
         short = config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
         estimated = estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
-        order = -config.integer("GROUP_SIZE_M")
-        return estimated, order, -config.integer("num_stages"), -config.integer("num_warps")
+        swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
+        return estimated, swapped, -group, -config.integer("num_stages"), -config.integer("num_warps")
 
     tried = space(problem, device)
     return tried.best(rank) or tried.smallest()

@@ -33,14 +33,16 @@ _OTHER_BYTES = 256
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := _elsewhere(device) or tma_space.supports(problem.unscaled(), device):
+    plain = problem.unscaled() if problem.scaling == "block" else problem  # of blocks the loads' own rules know nothing
+    if reason := _elsewhere(device) or tma_space.supports(plain, device):
         return reason
     if problem.precision not in ("default", "tf32"):
         return f"no {problem.precision}: its products are single wgmma instructions"
     if dtypes.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt":
         return f"{problem.a_dtype} in layout {problem.layout}: wgmma reads such operands along K alone"
-    if problem.k * dtypes.ITEMSIZE[problem.a_dtype] < _SHORTEST_ROW:
-        return f"K is {problem.k}: a stage has rows of {_SHORTEST_ROW} bytes or more"
+    shortest = SCALE_GROUP // 2 + 1 if problem.scaling == "block" else _SHORTEST_ROW // dtypes.ITEMSIZE[problem.a_dtype]
+    if problem.k < shortest:
+        return f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
     return None if problem.n >= 64 else f"N is {problem.n}: a tile has 64 columns"
 
 
