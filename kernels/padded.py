@@ -116,6 +116,9 @@ def default_config(problem: Problem, device: Device) -> Config:
     """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
     seen = _seen(problem)
     able = [spec for spec, _ in _PROGRAMS.values() if spec.supports(seen, device) is None]
+    if problem.n * dtypes.ITEMSIZE[problem.out_dtype] % VECTOR_BYTES:
+        # Rows that TMA cannot store it would store from the tensor cores' own layout, two elements at a time.
+        able = [spec for spec in able if spec.name != warp_specialized.NAME] or able
     inner = max(able, key=lambda spec: spec.precedence(seen, device))
     config = inner.default_config(seen, device)
     if inner.name == swap_ab.NAME and not splitting.by_tma(config):

@@ -43,11 +43,14 @@ def test_problems_of_other_ops_are_tuned_looked_up_and_exported(tmp_path):
         run("-m", "tuner", "run", "--suite", "ours.csv", "--device", "interpreter", "--trials", "4", "--json")
     )
     assert all(problem["winner"] for problem in measured["problems"])
-    assert run("-c", LOOKUPS, TRITON_INTERPRET="1").splitlines() == ["bmm exact", "grouped_mm exact", "bmm default"]
+    found = run("-c", LOOKUPS, TRITON_INTERPRET="1").splitlines()
+    assert found[:2] == ["bmm exact", "grouped_mm exact"]
+    # Whether the neighbour is borrowed follows from what the interpreter measured.
+    assert found[2:] in (["bmm default"], ["bmm near_shape"])
 
     run("-m", "tuner", "export", "tables", "--device", "interpreter")
     for op, extras in (("bmm", {"batch": 2}), ("grouped_mm", {"groups": 3})):
         table = json.loads((tmp_path / "tables" / f"{op}--interpreter.json").read_text())
         assert [row["extras"] for row in table["rows"]] == [extras]
     from_table = {"TRITON_INTERPRET": "1", "TUNER_DB": "none.db", "TUNER_TABLES": "tables"}
-    assert run("-c", LOOKUPS, **from_table).splitlines() == ["bmm exact", "grouped_mm exact", "bmm default"]
+    assert run("-c", LOOKUPS, **from_table).splitlines() == found

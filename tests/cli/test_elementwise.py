@@ -28,7 +28,9 @@ assert torch.equal(vector_add(x, x), x + x)
 rows = torch.randn(64, 16).t()
 torch.testing.assert_close(softmax(rows), torch.softmax(rows, -1))
 """
-RULES = ["vector_add exact", "vector_add near_m", "softmax exact", "softmax exact", "softmax near_shape"]
+EXACT = ["vector_add exact", "softmax exact", "softmax exact"]
+BORROWED = {"vector_add near_m", "vector_add default", "softmax near_shape", "softmax default"}
+"""Which of them follows from what the interpreter measured."""
 
 
 def test_problems_of_ops_that_are_no_gemm_are_tuned_looked_up_and_exported(tmp_path):
@@ -51,14 +53,16 @@ def test_problems_of_ops_that_are_no_gemm_are_tuned_looked_up_and_exported(tmp_p
         run("-m", "tuner", "run", "--suite", "ours.csv", "--device", "interpreter", "--trials", "4", "--json")
     )
     assert all(problem["winner"] for problem in measured["problems"])
-    assert run("-c", LOOKUPS, TRITON_INTERPRET="1").splitlines() == RULES
+    found = run("-c", LOOKUPS, TRITON_INTERPRET="1").splitlines()
+    assert [found[0], *found[2:4]] == EXACT
+    assert {found[1], found[4]} <= BORROWED
 
     run("-m", "tuner", "export", "tables", "--device", "interpreter")
     for op, count in (("vector_add", 1), ("softmax", 2)):
         table = json.loads((tmp_path / "tables" / f"{op}--interpreter.json").read_text())
         assert len(table["rows"]) == count
     from_table = {"TRITON_INTERPRET": "1", "TUNER_DB": "none.db", "TUNER_TABLES": "tables"}
-    assert run("-c", LOOKUPS, **from_table).splitlines() == RULES
+    assert run("-c", LOOKUPS, **from_table).splitlines() == found
 
     (tmp_path / "bad.csv").write_text("op,m,n,k,dtype,layout\nvector_add,8,2,1,fp32,nn\n")
     refused = json.loads(

@@ -10,7 +10,7 @@ SERVING = {
     "sm_80": {"gemv", "pointer", "split_k", "swap_ab"},
     "sm_90": {
         *("block_scaled", "composite_n", "gemv", "persistent_tma"),
-        *("pointer", "split_k", "swap_ab", "tma"),
+        *("pointer", "split_k", "swap_ab", "tma", "warp_specialized"),
     },
     "sm_100": {
         *("block_scaled", "composite_n", "gemv", "persistent_tma"),

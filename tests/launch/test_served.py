@@ -59,6 +59,15 @@ def test_the_second_call_looks_nothing_up_and_launches_the_same_kernel_on_its_ow
         assert len(launch.params) == len(first.params)
 
 
+def test_a_plan_of_gluon_descriptors_gives_operands_in_the_order_of_the_launch_it_was_made_of(served):
+    report = served("specialized")
+    assert {launch.name for launch in report.launches} == {"warp_specialized_kernel"}
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
+    for launch, told in zip(report.launches, report.printed["calls"], strict=True):
+        (a, b), out = told["given"], told["out"]
+        assert addresses(launch)[:3] == [b, a, out]  # of 256 rows it computes the transposed output
+
+
 def test_each_launch_goes_to_the_stream_of_its_moment(served):
     report = served("streams")
     assert [launch.stream for launch in report.launches] == [11, 12, 11, 7]
