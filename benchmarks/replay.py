@@ -90,13 +90,14 @@ class Course:
         self.land = land
         covered = [config for config, _ in covering(others)]
         today, kernels = survey(land.problem, H200), {config.kernel for config in land.us}
+        inner = {config.get("INNER") for config in land.us}  # of `padded`; None of every other kernel
         specs = {name: spec for name, spec in today.specs.items() if name in kernels}
         first = next(iter(specs.values()))  # by precedence: whose formula came first then
         self.field = dataclasses.replace(
             today,
             specs=specs,
             default=first.space(land.problem, H200).canonicalize(first.default_config(land.problem, H200)),
-            configs=[config for config in today.configs if config.kernel in kernels],
+            configs=[c for c in today.configs if c.kernel in kernels and c.get("INNER") in inner],
             portfolio=covered,
             refine=lambda _config: (),
             refinable=False,
