@@ -18,6 +18,7 @@ from tuner.kernels import warp_specialized_space as spaces
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, placement
+from tuner.kernels.persistent_tma import multiprocessors
 from tuner.kernels.tma import descriptor, destination_strides
 from tuner.kernels.warp_specialized_space import NAME, shared_bytes, space, supports
 from tuner.problem import Problem
@@ -61,7 +62,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         *_scale_strides(operands),
         group,
     )
-    grid = (min(tiles, per_multiprocessor * _multiprocessors(on_device)),)
+    grid = (min(tiles, per_multiprocessor * multiprocessors(on_device)),)
     return (Launch(warp_specialized_kernel.warp_specialized_kernel, grid, arguments, constants, options),)
 
 
@@ -114,11 +115,6 @@ def _registers(groups: int, columns: int, sums: float) -> _Registers:
     if groups == 2:
         return _TWO_WARPGROUPS
     return _ONE_WIDE if columns > 128 or sums > 128 else _ONE_WARPGROUP
-
-
-@functools.cache
-def _multiprocessors(index: int | None) -> int:
-    return 1 if index is None else devices.current(index).sm_count
 
 
 @functools.lru_cache(maxsize=4096)
