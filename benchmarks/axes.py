@@ -3,7 +3,7 @@
     python benchmarks/axes.py --out RESULT.json [--study gemm --study softmax --study vector_add]
 
 Studies: `gemm` crosses configs with num_ctas, maxnreg and warp specialization, as far as rules allow them; `softmax`
-and `vector_add` cross the kernels' own axes with STREAMED and RECOMPUTED. All is compiled first, in parallel; every
+and `vector_add` cross the kernels' own axes with RECOMPUTED. All is compiled first, in parallel; every
 variant is checked against float64; what does not compile or launch is a row with its error.
 """
 
@@ -33,7 +33,11 @@ GEMMS = (
     Problem(128, 7168, 8192, dtype="bf16", layout="nt"),
 )
 SOFTMAX = tuple(Problem(2**27 // n, n, 1, dtype="bf16", op="softmax") for n in (32768, 16384, 8192))
-SUMS = tuple(Problem(2**power, 1, 1, dtype="bf16", op="vector_add") for power in (26, 27, 28))
+SUMS = tuple(
+    Problem(2**power, 1, 1, dtype=dtype, op="vector_add")
+    for dtype, powers in (("bf16", (20, 22, 24, 27)), ("fp32", (20, 25)))
+    for power in powers
+)
 
 
 def gemm(problem, here):
@@ -61,17 +65,15 @@ def softmax(problem, here):
     whole = [one for one in tried.configs() if one.integer("num_warps") >= 8]
     blocks = {"BLOCK_SIZE_M": (1,), "BLOCK_SIZE_N": (4096, 8192), "num_stages": (1, 2), "num_warps": (8, 16)}
     twice = online.space(problem, here).narrowed(**blocks).configs()
-    streamed = [one.replace(STREAMED=True) for one in whole if not one.integer("PROGRAMS_PER_SM")]
-    return {config: [*whole, *streamed, *twice]}
+    return {config: [*whole, *twice]}
 
 
 def vector_add(problem, here):
-    """The default config with other blocks and warps, streamed or not."""
+    """The default config with other blocks and warps."""
     spec = registry.find("vector_add", "add_block")
     config = spec.default_config(problem, here)
-    blocks = {"BLOCK_SIZE": (1024, 2048, 4096), "PROGRAMS_PER_SM": (0,), "num_warps": (2, 4, 8)}
-    tried = spec.space(problem, here).narrowed(**blocks).configs()
-    return {config: [one for plain in tried for one in (plain, plain.replace(STREAMED=True))]}
+    blocks = {"BLOCK_SIZE": (512, 1024, 2048, 4096), "PROGRAMS_PER_SM": (0,), "num_warps": (1, 2, 4, 8)}
+    return {config: spec.space(problem, here).narrowed(**blocks).configs()}
 
 
 STUDIES = {"gemm": (gemm, GEMMS), "softmax": (softmax, SOFTMAX), "vector_add": (vector_add, SUMS)}

@@ -17,8 +17,6 @@ from tuner.problem import Problem
 
 NUM_CTAS, MAXNREG, WARP_SPECIALIZE = "num_ctas", "maxnreg", "warp_specialize"
 WAVES_PER_EU = "waves_per_eu"
-STREAMED = "STREAMED"
-"""A kernel's own: what is read or written once is marked as the first to leave the caches."""
 RECOMPUTED = "RECOMPUTED"
 """A kernel's own: operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
@@ -81,19 +79,15 @@ def _no_partitions(value: Value, config: Config, problem: Problem, device: Devic
     return None
 
 
-def _no_hint(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if device.vendor != "nvidia":
-        return f"{value}: it is of NVIDIA's memory and assembly, not for {device.arch}"
-    return None if value is True else f"{value!r}: expected true, or none"
-
-
 def _not_packed(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
+    if device.vendor != "nvidia":
+        return f"{value}: written in NVIDIA's assembly, not for {device.arch}"
     if dtypes.ITEMSIZE[problem.a_dtype] != 2:
         return f"{value}: {problem.a_dtype} has no 16 bits"
     threads = device.warp_size * config.integer("num_warps")
     if config.integer("BLOCK_SIZE_M") * rules.next_power_of_two(problem.n) < 2 * threads:
         return f"{value}: a thread has less than a register of two"
-    return _no_hint(value, config, problem, device)
+    return None if value is True else f"{value!r}: expected true, or none"
 
 
 _reasons = {
@@ -101,7 +95,6 @@ _reasons = {
     MAXNREG: _no_limit,
     WAVES_PER_EU: _no_waves,
     WARP_SPECIALIZE: _no_partitions,
-    STREAMED: _no_hint,
     RECOMPUTED: _not_packed,
 }
 
@@ -130,11 +123,6 @@ def of_tiles(
             yield config.replace(waves_per_eu=2)
 
     return refine
-
-
-def streamed(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
-    """`SearchSpace.refine` of a kernel that reads and writes everything once."""
-    yield config.replace(STREAMED=True)
 
 
 def held_sums(config: Config, device: Device) -> float:

@@ -58,17 +58,14 @@ def normalize_rows(  # noqa: ANN201, PLR0917
     EVEN_N: tl.constexpr,
     WIDE: tl.constexpr,
     RECOMPUTED: tl.constexpr,
-    STREAMED: tl.constexpr,
 ):
     """The block-th block of whole rows."""
-    policy: tl.constexpr = "evict_first" if STREAMED else ""
-    modifier: tl.constexpr = ".cs" if STREAMED else ""
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
     start = tl.cast(block, tl.int64) * BLOCK_SIZE_M
     mask = inside(rows, columns, M - start, N, EVEN_N)
     x_tile = x_ptr + start * stride_xm + offsets_of(rows, columns, stride_xm, stride_xn, WIDE)
-    x = tl.load(x_tile, mask=mask, other=float("-inf"), eviction_policy=policy)
+    x = tl.load(x_tile, mask=mask, other=float("-inf"))
     highest = tl.max(x.to(tl.float32), axis=1)[:, None]
     if RECOMPUTED:
         x = opaque(x)
@@ -78,7 +75,7 @@ def normalize_rows(  # noqa: ANN201, PLR0917
         powers = tl.exp(opaque(x).to(tl.float32) - highest)
     values = powers * share
     out_tile = out_ptr + start * stride_om + offsets_of(rows, columns, stride_om, stride_on, WIDE)
-    tl.store(out_tile, values.to(out_ptr.dtype.element_ty), mask=mask, cache_modifier=modifier)
+    tl.store(out_tile, values.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(
@@ -104,7 +101,6 @@ def whole_kernel(  # noqa: ANN201, PLR0917
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
     RECOMPUTED: tl.constexpr,
-    STREAMED: tl.constexpr,
 ):
     """Rows that fit into a program's registers: read once, written once.
 
@@ -122,7 +118,6 @@ def whole_kernel(  # noqa: ANN201, PLR0917
         STAGES: 0: a block of rows a program. Else programs take block after block, so many loads in flight.
         PDL: see `await_predecessor`.
         RECOMPUTED: x stays in registers as it was read, 16 bits a value; powers are made anew for the result.
-        STREAMED: the caches give up first what is read and written here.
     """
     stride_om = known_multiple(stride_om, OUT_VECTOR)
     N = known_multiple(N, OUT_VECTOR)
@@ -149,7 +144,6 @@ def whole_kernel(  # noqa: ANN201, PLR0917
             EVEN_N,
             WIDE,
             RECOMPUTED,
-            STREAMED,
         )
     else:
         for block in tl.range(tl.program_id(0), count_blocks(M, BLOCK_SIZE_M), tl.num_programs(0), num_stages=STAGES):
@@ -168,7 +162,6 @@ def whole_kernel(  # noqa: ANN201, PLR0917
                 EVEN_N,
                 WIDE,
                 RECOMPUTED,
-                STREAMED,
             )
 
 

@@ -24,9 +24,11 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "softmax_whole"
 VERSION = 1
-_OPTIONS = (refinements.STREAMED, refinements.RECOMPUTED, refinements.MAXNREG)
+_OPTIONS = (refinements.RECOMPUTED, refinements.MAXNREG)
 _ALONE = 8192
 """Columns beyond which a program's float32 values leave no registers for a second program."""
+_PACKED, _PACKED_WARPS = 16_384, 16
+"""Columns beyond which x packed is the default, and with which warps (benchmarks/axes.py, axes-bandwidth-h200.json)."""
 MOST_COLUMNS = 32_768
 """1,024 threads of 64 registers hold 32 values each, and what is computed with them."""
 _MOST_APART = 1024
@@ -57,7 +59,6 @@ def _static(
         "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
         "PDL": bool(config.get("launch_pdl", False)),
         "RECOMPUTED": "RECOMPUTED" in config,
-        "STREAMED": "STREAMED" in config,
     }
     return -(-shape[0] // block_m), constants, compiler_options(config)
 
@@ -77,9 +78,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(
-        NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, _OPTIONS, refinements.streamed
-    )
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, _OPTIONS)
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -126,7 +125,8 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 def default_config(problem: Problem, device: Device) -> Config:
     """A tile that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, one or two loads of 16 bytes a thread.
 
-    Fewer rows a program where blocks would not reach all multiprocessors; at least four warps a row that is shared.
+    Fewer rows a program where blocks would not reach all multiprocessors; at least four warps a row that is shared. The
+    longest rows of 16 bits are packed.
     """
     size = dtypes.ITEMSIZE[problem.a_dtype]
 
@@ -135,8 +135,10 @@ def default_config(problem: Problem, device: Device) -> Config:
         each = held * size / rules.threads(config, device)
         idle = max(0, device.sm_count - _blocks(config, problem))
         short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
+        if "RECOMPUTED" in config:
+            return problem.n <= _PACKED, idle, short, abs(config.integer("num_warps") - _PACKED_WARPS)
         away = abs(math.log2(each / (2 * rules.VECTOR_BYTES)))
-        return "RECOMPUTED" in config, idle, short, away, abs(config.integer("num_warps") - 4)
+        return problem.n > _PACKED, idle, short, away, abs(config.integer("num_warps") - 4)
 
     tried = space(problem, device)
     return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()

@@ -14,7 +14,7 @@ from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.errors import ProblemError
 from tuner.kernels import elementwise_rules as rules
-from tuner.kernels import refinements, tile_rules, vector_add_kernel
+from tuner.kernels import tile_rules, vector_add_kernel
 from tuner.kernels.elementwise import Operation, Tensors, elementwise_spec, lacking
 from tuner.kernels.launching import Launch, compiler_options
 from tuner.kernels.numerics import ROUNDOFF
@@ -26,8 +26,9 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "add_block"
 VERSION = 1
-_OPTIONS = (refinements.STREAMED,)
 _INT32_SPAN = 2**31
+_LOADS = {4: (1, 4), 2: (4, 2)}
+"""By an element's bytes, the default's loads of a thread from each operand and its warps (axes-bandwidth-h200.json)."""
 
 
 def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
@@ -103,7 +104,6 @@ def _static(length: int, strides: tuple[int, ...], config: Config) -> tuple[int,
         "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
         "WIDE": (block - 1) * max(strides) >= _INT32_SPAN,
         "PDL": bool(config.get("launch_pdl", False)),
-        "STREAMED": "STREAMED" in config,
     }
     return -(-length // block), constants, compiler_options(config)
 
@@ -117,9 +117,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(
-        NAME, problem, device, _axes(device), RULES, rules.without_loop, options=_OPTIONS, refine=refinements.streamed
-    )
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop)
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -148,12 +146,14 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """16 bytes of each operand a thread, as many threads as keep `rules.BYTES_IN_FLIGHT` on a full multiprocessor.
+    """16 bytes of each operand a load, as many threads as keep `rules.BYTES_IN_FLIGHT` on a full multiprocessor.
 
-    A multiprocessor full of threads then has 64 KiB of loads in flight, where 36 keep the memory busy. Programs of four
-    warps; fewer warps where blocks would not reach all multiprocessors.
+    A multiprocessor full of threads then has 64 KiB of loads in flight and more, where 36 keep the memory busy. One
+    load a thread in programs of four warps, for 16-bit elements four in programs of two; smaller blocks where they
+    would not reach all multiprocessors.
     """
     tried, size = space(problem, device), dtypes.ITEMSIZE[problem.a_dtype]
+    loads, few = _LOADS[size]
 
     def rank(config: Config) -> tuple[float, ...]:
         block, warps = config.integer("BLOCK_SIZE"), config.integer("num_warps")
@@ -162,7 +162,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         idle = max(0, device.sm_count - programs)
         in_flight = 2 * block * size * rules.resident(config, device)
         short = max(0.0, rules.BYTES_IN_FLIGHT - in_flight)
-        return idle, short, abs(math.log2(each / rules.VECTOR_BYTES)), abs(warps - 4)
+        return idle, short, abs(math.log2(each / (loads * rules.VECTOR_BYTES))), abs(warps - few)
 
     return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()
 
@@ -204,7 +204,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    rules.parameters(_axes, _OPTIONS),
+    rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/vector_add_block.py"),
     rules.idle_threads(_elements, _covering),
     rules.narrow_loads(_elements, _covering),

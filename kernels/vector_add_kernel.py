@@ -9,16 +9,12 @@ from tuner.kernels.blocks import await_predecessor
 
 
 @triton.jit
-def add_whole(  # noqa: ANN201, PLR0917  jit body
-    x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out, STREAMED: tl.constexpr
-):
+def add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out):  # noqa: ANN201, PLR0917  jit body
     """A block that lies inside the vectors: without a mask, whatever their length, loads are as wide as can be."""
-    policy: tl.constexpr = "evict_first" if STREAMED else ""
-    modifier: tl.constexpr = ".cs" if STREAMED else ""
-    x = tl.load(x_ptr + start * stride_x + lanes * stride_x, eviction_policy=policy)
-    y = tl.load(y_ptr + start * stride_y + lanes * stride_y, eviction_policy=policy)
+    x = tl.load(x_ptr + start * stride_x + lanes * stride_x)
+    y = tl.load(y_ptr + start * stride_y + lanes * stride_y)
     out = (x.to(tl.float32) + y.to(tl.float32)).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + start * stride_out + lanes * stride_out, out, cache_modifier=modifier)
+    tl.store(out_ptr + start * stride_out + lanes * stride_out, out)
 
 
 @triton.jit
@@ -47,7 +43,6 @@ def add_kernel(  # noqa: ANN201, PLR0917
     STAGES: tl.constexpr,
     WIDE: tl.constexpr,
     PDL: tl.constexpr,
-    STREAMED: tl.constexpr,
 ):
     """out = x + y, summed in float32.
 
@@ -59,7 +54,6 @@ def add_kernel(  # noqa: ANN201, PLR0917
         STAGES: 0: a block a program. Else programs take block after block, so many loads in flight.
         WIDE: offsets within a block may pass 2^31.
         PDL: see `await_predecessor`.
-        STREAMED: the caches give up first what is read and written here, but for the last block.
     """
     lanes = tl.arange(0, BLOCK_SIZE)
     if WIDE:
@@ -70,13 +64,13 @@ def add_kernel(  # noqa: ANN201, PLR0917
     if STAGES == 0:
         start = tl.cast(program, tl.int64) * BLOCK_SIZE
         if program < whole:
-            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out, STREAMED)
+            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
         else:
             add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)
     else:
         for block in tl.range(program, whole, tl.num_programs(0), num_stages=STAGES):
             start = tl.cast(block, tl.int64) * BLOCK_SIZE
-            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out, STREAMED)
+            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
         if program == whole % tl.num_programs(0):
             # Nothing is left where blocks divide M: the mask is empty then.
             start = tl.cast(whole, tl.int64) * BLOCK_SIZE

@@ -57,7 +57,7 @@ def test_figures_of_the_config_that_a_lookup_gives(inspect):
 
 def test_an_option_is_given_as_any_parameter_and_refused_where_the_kernel_has_none(inspect):
     rows = ("--problem", "M=4096,N=32768,K=1,dtype=bf16", "--target", "cuda:90")
-    packed = "RECOMPUTED=true,STREAMED=true,maxnreg=64,num_warps=16"
+    packed = "RECOMPUTED=true,maxnreg=64,num_warps=16"
     done = inspect("softmax_whole", *rows, "--config", packed, "--json")
     assert done.exit_code == 0, done.output
     (binary,) = json.loads(done.stdout)["binaries"]
@@ -66,7 +66,7 @@ def test_an_option_is_given_as_any_parameter_and_refused_where_the_kernel_has_no
     done = inspect("vector_add/add_block", *VECTOR, "--config", "num_ctas=2")
     assert done.exit_code == 1
     assert "unknown parameter 'num_ctas': known are" in str(done.exception)
-    assert "STREAMED" in str(done.exception)
+    assert "BLOCK_SIZE" in str(done.exception)
 
 
 def test_a_tuned_config_is_shown_with_the_rule_that_found_it(inspect, make_row, make_table, tmp_path):

@@ -111,7 +111,8 @@ def test_a_default_keeps_enough_bytes_in_flight_or_reaches_every_multiprocessor(
         in_flight = 2 * block * size * elementwise_rules.resident(config, H200)
         assert in_flight >= elementwise_rules.BYTES_IN_FLIGHT or -(-length // block) <= 2 * H200.sm_count
         if length >= 2**22:
-            assert block * size == 16 * elementwise_rules.threads(config, H200)
+            loads = 1 if dtype == "fp32" else 4
+            assert block * size == loads * 16 * elementwise_rules.threads(config, H200)
 
 
 def test_few_long_rows_are_split_and_short_ones_share_a_program():

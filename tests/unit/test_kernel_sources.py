@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tuner import registry
 RECORD = Path(__file__).with_name("kernel_sources.json")
 
 
+@functools.cache
 def current() -> dict[str, dict[str, object]]:
     """Version and hash of every kernel, by op and name."""
     specs = sorted(registry.specs().items())
