@@ -13,7 +13,13 @@ from tuner import device as devices
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import cost, warp_specialized_kernel, warp_specialized_tile
+from tuner.kernels import (
+    cost,
+    warp_specialized_kernel,
+    warp_specialized_loader,
+    warp_specialized_output,
+    warp_specialized_tile,
+)
 from tuner.kernels import warp_specialized_space as spaces
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
@@ -183,7 +189,9 @@ def precedence(problem: Problem, device: Device) -> int:
 SOURCES = (
     *sources_of(
         warp_specialized_kernel,
+        warp_specialized_loader,
         warp_specialized_tile,
+        warp_specialized_output,
         program,
         _laid_out,
         _destination,

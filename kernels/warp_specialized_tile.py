@@ -1,4 +1,4 @@
-"""One tile of a warpgroup that multiplies: its sums from the ring of stages, and its part of C. In Gluon, for Hopper.
+"""One tile of a warpgroup that multiplies: its sums from the ring of stages. In Gluon, for Hopper.
 
 What the arguments mean is said at `pointer_kernel.matmul_kernel`, `tma_tile` and `warp_specialized_kernel`.
 """
@@ -7,19 +7,7 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
-
-from tuner.kernels.epilogue import activate, saturate
-
-# The names of newer Tritons first, then that of 3.6.
-synchronize = getattr(gl, "barrier", None) or gl.thread_barrier
-async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 
 @gluon.jit
@@ -51,8 +39,7 @@ def layout_of(columns, dtype):  # noqa: ANN201
 @gluon.jit
 def sum_products(  # noqa: ANN201, PLR0917
     buffers,
-    ready,
-    free,
+    barriers,
     stage,
     phase,
     steps,
@@ -60,15 +47,14 @@ def sum_products(  # noqa: ANN201, PLR0917
     ROWS: gl.constexpr,
     COLUMNS: gl.constexpr,
     COLUMNS_REST: gl.constexpr,
-    STAGES: gl.constexpr,
-    A_TRANSPOSED: gl.constexpr,
-    B_TRANSPOSED: gl.constexpr,
+    FIXED: gl.constexpr,
 ):
     """Sums of a tile's two widths, all steps added up in the tensor cores; then the next stage and its phase.
 
     Without a second width its sums are the first's.
     """
     a_buffers, b_buffers, rest_buffers = buffers
+    ready, free = barriers
     dtype: gl.constexpr = a_buffers.dtype
     sum_dtype: gl.constexpr = gl.int32 if dtype == gl.int8 else gl.float32
     sums = gl.zeros((ROWS, COLUMNS), sum_dtype, layout_of(COLUMNS, dtype))
@@ -76,23 +62,23 @@ def sum_products(  # noqa: ANN201, PLR0917
         rest = gl.zeros((ROWS, COLUMNS_REST), sum_dtype, layout_of(COLUMNS_REST, dtype))
     for step in range(steps):
         mbarrier.wait(ready.index(stage), phase)
-        a = rows_of(a_buffers.index(stage), FIRST, ROWS, A_TRANSPOSED)
-        sums = warpgroup_mma(a, columns_of(b_buffers.index(stage), B_TRANSPOSED), sums, is_async=True)
+        a = rows_of(a_buffers.index(stage), FIRST, ROWS, FIXED.A_TRANSPOSED)
+        sums = warpgroup_mma(a, columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED), sums, is_async=True)
         # The step before this one is done, this one under way: its stage is free. (The stage's number is computed: a
         # variable that takes another's value in a loop is not carried by Triton's front end.)
         if COLUMNS_REST > 0:
-            rest = warpgroup_mma(a, columns_of(rest_buffers.index(stage), B_TRANSPOSED), rest, is_async=True)
+            rest = warpgroup_mma(a, columns_of(rest_buffers.index(stage), FIXED.B_TRANSPOSED), rest, is_async=True)
             sums, rest = warpgroup_mma_wait(2, deps=(sums, rest))
         else:
             sums = warpgroup_mma_wait(1, deps=(sums,))
-        mbarrier.arrive(free.index(gl.where(stage == 0, STAGES - 1, stage - 1)), count=1, pred=step > 0)
-        stage, phase = following(stage, phase, STAGES)
+        mbarrier.arrive(free.index(gl.where(stage == 0, FIXED.STAGES - 1, stage - 1)), count=1, pred=step > 0)
+        stage, phase = following(stage, phase, FIXED.STAGES)
     if COLUMNS_REST > 0:
         sums, rest = warpgroup_mma_wait(0, deps=(sums, rest))
     else:
         sums = warpgroup_mma_wait(0, deps=(sums,))
         rest = sums
-    mbarrier.arrive(free.index(gl.where(stage == 0, STAGES - 1, stage - 1)), count=1)
+    mbarrier.arrive(free.index(gl.where(stage == 0, FIXED.STAGES - 1, stage - 1)), count=1)
     return sums, rest, stage, phase
 
 
@@ -126,7 +112,6 @@ def scaled(products, a_scale, b_scale, A_ONE: gl.constexpr, B_ONE: gl.constexpr)
 @gluon.jit
 def scales_of_step(  # noqa: ANN201, PLR0917
     vectors,
-    strides,
     step,
     start_m,
     start_n,
@@ -141,7 +126,7 @@ def scales_of_step(  # noqa: ANN201, PLR0917
     LAYOUT_REST: gl.constexpr,
 ):
     """Scales of one step along K: of rows, of columns, and of the second width's columns if there is one."""
-    _, a_scale_ptr, b_scale_ptr = vectors
+    _, a_scale_ptr, b_scale_ptr, strides = vectors
     stride_asm, stride_ask, stride_bsk, stride_bsn = strides
     a_scale_ptr += step * stride_ask
     b_scale_ptr += step * stride_bsk
@@ -160,9 +145,7 @@ def scales_of_step(  # noqa: ANN201, PLR0917
 def sum_by_steps(  # noqa: ANN201, PLR0917
     buffers,
     vectors,
-    scale_strides,
-    ready,
-    free,
+    barriers,
     stage,
     phase,
     start_m,
@@ -174,20 +157,17 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
     ROWS: gl.constexpr,
     COLUMNS: gl.constexpr,
     COLUMNS_REST: gl.constexpr,
-    STAGES: gl.constexpr,
-    A_TRANSPOSED: gl.constexpr,
-    B_TRANSPOSED: gl.constexpr,
-    SCALED: gl.constexpr,
-    A_GROUP: gl.constexpr,
-    B_GROUP: gl.constexpr,
+    FIXED: gl.constexpr,
 ):
-    """`sum_products`, but every step's are added in float32 registers: SCALED by its blocks, else only more exact.
+    """`sum_products`, but every step's are added in float32 registers: scaled by its blocks, or only more exact.
 
     While one warpgroup adds, the other multiplies. Two widths take turns.
     """
     a_buffers, b_buffers, rest_buffers = buffers
-    A_ONE: gl.constexpr = A_GROUP >= ROWS
-    B_ONE: gl.constexpr = B_GROUP >= COLUMNS
+    ready, free = barriers
+    SCALED: gl.constexpr = FIXED.SCALING == "block"
+    A_ONE: gl.constexpr = FIXED.A_GROUP >= ROWS
+    B_ONE: gl.constexpr = FIXED.B_GROUP >= COLUMNS
     LAYOUT: gl.constexpr = layout_of(COLUMNS, a_buffers.dtype)
     sums = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
     products = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
@@ -197,26 +177,26 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
     rest_products = gl.zeros((ROWS, WIDTH_REST), gl.float32, LAYOUT_REST)
     if SCALED:
         a_scale, b_scale, b_rest_scale = scales_of_step(
-            *(vectors, scale_strides, 0, start_m, start_n, M, N),
-            *(ROWS, COLUMNS, COLUMNS_REST, A_GROUP, B_GROUP, LAYOUT, LAYOUT_REST),
+            *(vectors, 0, start_m, start_n, M, N),
+            *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),
         )
     for step in range(steps):
         mbarrier.wait(ready.index(stage), phase)
-        a = rows_of(a_buffers.index(stage), FIRST, ROWS, A_TRANSPOSED)
-        b = columns_of(b_buffers.index(stage), B_TRANSPOSED)
+        a = rows_of(a_buffers.index(stage), FIRST, ROWS, FIXED.A_TRANSPOSED)
+        b = columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED)
         products = warpgroup_mma(a, b, products, use_acc=False, is_async=True)
         if SCALED:
             # The next step's scales are on their way during this one.
             a_next, b_next, b_rest_next = scales_of_step(
-                *(vectors, scale_strides, min(step + 1, steps - 1), start_m, start_n, M, N),
-                *(ROWS, COLUMNS, COLUMNS_REST, A_GROUP, B_GROUP, LAYOUT, LAYOUT_REST),
+                *(vectors, min(step + 1, steps - 1), start_m, start_n, M, N),
+                *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),
             )
         products = warpgroup_mma_wait(0, deps=(products,))
         if COLUMNS_REST == 0:
             mbarrier.arrive(free.index(stage), count=1)
         sums += scaled(products, a_scale, b_scale, A_ONE, B_ONE) if SCALED else products
         if COLUMNS_REST > 0:
-            b_rest = columns_of(rest_buffers.index(stage), B_TRANSPOSED)
+            b_rest = columns_of(rest_buffers.index(stage), FIXED.B_TRANSPOSED)
             rest_products = warpgroup_mma(a, b_rest, rest_products, use_acc=False, is_async=True)
             rest_products = warpgroup_mma_wait(0, deps=(rest_products,))
             mbarrier.arrive(free.index(stage), count=1)
@@ -224,97 +204,12 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
                 a_rest_scale = a_scale
                 if not A_ONE:
                     a_rest_scale = gl.convert_layout(a_scale, gl.SliceLayout(1, LAYOUT_REST), assert_trivial=True)
-                rest += scaled(rest_products, a_rest_scale, b_rest_scale, A_ONE, B_GROUP >= COLUMNS_REST)
+                rest += scaled(rest_products, a_rest_scale, b_rest_scale, A_ONE, FIXED.B_GROUP >= COLUMNS_REST)
             else:
                 rest += rest_products
         if SCALED:
             a_scale = a_next
             b_scale = b_next
             b_rest_scale = b_rest_next
-        stage, phase = following(stage, phase, STAGES)
+        stage, phase = following(stage, phase, FIXED.STAGES)
     return sums, rest, stage, phase
-
-
-@gluon.jit
-def finished(  # noqa: ANN201, PLR0917
-    sums,
-    vectors,
-    start_m,
-    start_n,
-    M,
-    N,
-    BIAS_ALONG_M: gl.constexpr,
-    SCALING: gl.constexpr,
-    ACTIVATION: gl.constexpr,
-    out_dtype: gl.constexpr,
-):
-    """`epilogue.finish` where vectors have layouts: values of the output from sums, scaled, biased, activated."""
-    bias_ptr, a_scale_ptr, b_scale_ptr = vectors
-    values = sums if sums.dtype == gl.int32 and SCALING == "none" else sums.to(gl.float32)
-    offs_m = start_m + gl.arange(0, sums.shape[0], layout=gl.SliceLayout(1, sums.type.layout))
-    offs_n = start_n + gl.arange(0, sums.shape[1], layout=gl.SliceLayout(0, sums.type.layout))
-    if SCALING == "scalar":
-        values *= gl.load(a_scale_ptr) * gl.load(b_scale_ptr)
-    elif SCALING == "row":
-        values *= gl.load(a_scale_ptr + offs_m, mask=offs_m < M, other=0.0).expand_dims(1)
-        values *= gl.load(b_scale_ptr + offs_n, mask=offs_n < N, other=0.0).expand_dims(0)
-    else:
-        known: gl.constexpr = SCALING == "none" or SCALING == "block"  # noqa: PLR1714  jit bodies have no `in`
-        gl.static_assert(known, "unknown scaling")
-    if bias_ptr is not None:
-        if BIAS_ALONG_M:
-            bias = gl.load(bias_ptr + offs_m, mask=offs_m < M, other=0.0).expand_dims(1)
-        else:
-            bias = gl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).expand_dims(0)
-        values += bias.to(gl.float32)
-    if ACTIVATION != "none":
-        values = activate(values, ACTIVATION)
-    return saturate(values, out_dtype).to(out_dtype)
-
-
-@gluon.jit
-def store_block(  # noqa: ANN201, PLR0917
-    c,
-    buffer,
-    values,
-    row,
-    column,
-    M,
-    N,
-    strides,
-    PENDING: gl.constexpr,
-    TRANSPOSED: gl.constexpr,
-):
-    """Write a block of C by its pointer and strides, or start to through a descriptor of it as it is stored.
-
-    PENDING: stores before it that may still read their buffers, which take turns.
-    """
-    stride_m, stride_n = strides
-    if stride_m is not None:
-        rows = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, values.type.layout))
-        columns = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, values.type.layout))
-        inside = (rows < M).expand_dims(1) & (columns < N).expand_dims(0)
-        offsets = (rows.to(gl.int64) * stride_m).expand_dims(1) + (columns.to(gl.int64) * stride_n).expand_dims(0)
-        gl.store(c + offsets, values, mask=inside)
-    else:
-        tma.store_wait(PENDING)
-        synchronize()
-        if TRANSPOSED:
-            buffer.permute((1, 0)).store(values)
-        else:
-            buffer.store(values)
-        fence_async_shared()
-        synchronize()
-        if TRANSPOSED:
-            async_store(c, [column, row], buffer)
-        else:
-            async_store(c, [row, column], buffer)
-
-
-@gluon.jit
-def halves(sums, LAYOUT: gl.constexpr):  # noqa: ANN201
-    """The left and the right half of sums: each thread has its part of both, nothing moves."""
-    ROWS: gl.constexpr = sums.shape[0]
-    HALF: gl.constexpr = sums.shape[1] // 2
-    left, right = sums.reshape([ROWS, 2, HALF]).permute([0, 2, 1]).split()
-    return gl.convert_layout(left, LAYOUT, assert_trivial=True), gl.convert_layout(right, LAYOUT, assert_trivial=True)
