@@ -91,7 +91,11 @@ def _copied(problem: Problem, chosen: str) -> str:
 @functools.lru_cache(maxsize=1024)
 def _able(problem: Problem, device: Device) -> dict[str, str | None]:
     """Inner kernels, and why they cannot serve a problem once it is padded."""
-    return {name: spec.supports(_seen(problem), device) for name, (spec, _) in _PROGRAMS.items()}
+    reasons = {name: spec.supports(_seen(problem), device) for name, (spec, _) in _PROGRAMS.items()}
+    if problem.k == 1 and dtypes.ITEMSIZE[problem.a_dtype] != 2:
+        # One row of B, all of whose strides are 1, is stored along N as well and then not copied.
+        reasons[warp_specialized.NAME] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
+    return reasons
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -115,7 +119,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def default_config(problem: Problem, device: Device) -> Config:
     """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
     seen = _seen(problem)
-    able = [spec for spec, _ in _PROGRAMS.values() if spec.supports(seen, device) is None]
+    able = [_PROGRAMS[name][0] for name, reason in _able(problem, device).items() if reason is None]
     if problem.n * dtypes.ITEMSIZE[problem.out_dtype] % VECTOR_BYTES:
         # Rows that TMA cannot store it would store from the tensor cores' own layout, two elements at a time.
         able = [spec for spec in able if spec.name != warp_specialized.NAME] or able

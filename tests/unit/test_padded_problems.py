@@ -88,3 +88,11 @@ def test_a_row_that_padded_won_is_used_by_a_lookup(make_row):
         assert refusal(row, problem, H200) is None, config
     lacking = make_row(*problem.shape, **ODD, config=configs[0].replace(PAD="c"), version=SPEC.version)
     assert "PAD is 'c'" in refusal(lacking, problem, H200)
+
+
+@pytest.mark.parametrize(("k", "offered"), [(1, False), (2, True)])
+def test_one_row_of_b_in_float32_never_goes_to_wgmma_as_it_lies(k, offered):
+    problem = Problem(512, 512, k, dtype="fp32", layout="nt", precision="tf32")
+    inner = {config["INNER"] for config in SPEC.space(problem, H200).configs()}
+    assert ("warp_specialized" in inner) == offered
+    assert (SPEC.default_config(problem, H200)["INNER"] == "warp_specialized") == offered
