@@ -14,7 +14,7 @@ import triton
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
-from tuner.runtime import shipped
+from tuner.runtime import shipped, shortcut
 from tuner.runtime.launch import recording
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
@@ -81,6 +81,7 @@ def run(launches: Iterable[Launch]) -> None:
 def _launch(launch: Launch) -> Any:
     # The interpreter's functions take none of the compiler's options.
     options = launch.options if isinstance(launch.function, triton.JITFunction) else {}
+    shortcut.take(launch.function)
     return launch.function[launch.grid](*launch.arguments, **launch.constants, **options)
 
 

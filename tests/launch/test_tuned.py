@@ -11,12 +11,19 @@ from tuner.runtime.table import Provenance, Row, Table
 
 
 @pytest.fixture(scope="module")
-def report(stub, tmp_path_factory):
+def reports(stub, tmp_path_factory):
+    """Of a process that finds nothing compiled, and of the next one."""
     made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
     problem = Problem.keyed("scale", {"N": 1000, "stride.one": True}, dtype="float32")
     row = Row(problem, Config("scale", BLOCK=128, num_stages=3, num_warps=4), 1, made, 10.0, 1.5, None, 1)
     table = Table("scale", KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,))
-    return stub.run("tuned.py", str(table.write(tmp_path_factory.mktemp("tables"))))
+    path = str(table.write(tmp_path_factory.mktemp("tables")))
+    return [stub.run("tuned.py", path) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def report(reports):
+    return reports[0]
 
 
 def test_grid_block_and_arguments_are_those_of_the_plain_kernel(report):
@@ -44,3 +51,12 @@ def test_an_untuned_kernel_launches_by_the_first_config_that_the_device_takes(re
     assert [launch.block for launch in report.launches[12:]] == [(32, 1, 1)]
     assert "summed cannot be launched by BLOCK: 256, num_warps: 8" in report.stderr
     assert "out of resource: shared memory" in report.stderr
+
+
+def test_the_next_process_launches_the_same_without_hashing_triton(reports):
+    first, second = reports
+    assert (first.printed["hashed"], second.printed["hashed"]) == (True, False)
+    assert (second.printed["compiled"], second.loads) == (0, first.loads)
+    assert [(each.name, each.grid, each.block) for each in second.launches] == [
+        (each.name, each.grid, each.block) for each in first.launches
+    ]

@@ -9,6 +9,7 @@ import stub_driver
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import cache
 
 import tuner
 from tuner import device
@@ -52,4 +53,5 @@ for x, stride, size in calls:
 
 greedy = tuner.tuned([triton.Config({"BLOCK": 256}, num_warps=warps) for warps in (8, 1)], [], name="summed")(summed)
 greedy[(1,)](memory, y, 64)
-stub_driver.tell(looked=looked, compiled=compiled, warps=greedy.best_config.num_warps)
+hashed = cache.triton_key.cache_info().currsize > 0
+stub_driver.tell(looked=looked, compiled=compiled, warps=greedy.best_config.num_warps, hashed=hashed)

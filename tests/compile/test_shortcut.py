@@ -1,0 +1,60 @@
+"""Triton's key found again without hashing Triton: always the key that Triton would have found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.runtime import shortcut
+
+KNOWN = {"again", "once more", "mended"}
+
+
+@pytest.fixture(scope="module")
+def report(run_program, tmp_path_factory):
+    return run_program("shortcut.py", tmp_path_factory.mktemp("module"))
+
+
+@pytest.fixture(scope="module")
+def told(report):
+    return {row["case"]: row for row in report["told"]}
+
+
+def test_every_start_has_the_very_binary_that_tritons_own_key_finds(told):
+    assert [name for name, row in told.items() if not row["same"]] == []
+
+
+def test_a_start_like_one_before_never_asks_for_tritons_key_and_every_other_does(told):
+    assert {name for name, row in told.items() if not row["asked"]} == KNOWN
+
+
+def test_a_change_of_source_function_constant_option_environment_or_target_is_another_binary(told):
+    same = {name for name, row in told.items() if row["hash"] == told["first"]["hash"]}
+    same_code = {"other Triton", "always compiled", "damaged", "of another key", "gone from Triton's cache"}
+    # Two ptxas of one version are one to Triton; here they are two files.
+    assert same == {"first", "other ptxas", *KNOWN, *same_code}
+
+
+def test_whoever_listens_hears_of_a_kernel_from_the_cache(told):
+    assert told["again"]["cached"] == [True]
+    assert told["first"]["cached"] == told["gone from Triton's cache"]["cached"] == [False]
+
+
+def test_what_cannot_be_used_is_one_warning(report):
+    first, second = report["warned"]
+    assert "is not used, Triton looks its kernel up itself" in first
+    assert "it is for another key" in second
+
+
+def test_a_file_of_tritons_that_changed_is_told_by_its_size_or_time(tmp_path):
+    (tmp_path / "__pycache__").mkdir()
+    source = tmp_path / "compiler.py"
+    source.write_text("one")
+    before = list(shortcut._files(tmp_path))
+    (tmp_path / "__pycache__" / "compiler.pyc").write_text("made by an import")
+    assert list(shortcut._files(tmp_path)) == before
+    source.write_text("three")
+    assert list(shortcut._files(tmp_path)) != before
+
+
+def test_a_function_of_the_interpreter_or_none_at_all_is_left_alone():
+    shortcut.take(len)

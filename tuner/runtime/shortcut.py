@@ -1,0 +1,189 @@
+"""A shortcut to what Triton's cache holds: the key it has there, found again without hashing Triton itself.
+
+Triton keys each binary by all that it depends on, its own sources and what `ptxas --version` prints among it: a process
+hashes hundreds of MB and starts a subprocess before its first launch, though nothing is compiled. Those two are told
+here by the sizes and times of the same files, as make tells what changed; all else is hashed as Triton does. Under that
+cheaper key Triton's cache holds Triton's own, under which it holds the kernel. Triton alone compiles and keeps kernels,
+and none is used that its own key would not have found.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import TableError
+from tuner.runtime.row import BAD_VALUE
+
+VARIABLE = "TUNER_SHORTCUT"
+"""`0` there: every process asks Triton for its own key."""
+FILE = "triton-tuner.json"
+VERSION = 1
+_KEY_LENGTH = 64
+_log = logging.getLogger(__name__)
+
+
+def take(function: Any) -> None:
+    """Let a jit function's compiles on the current device take the shortcut; anything else stays as it is.
+
+    Args:
+        function: a `triton.JITFunction`, what a decorator made of one, or the interpreter's stand-in for it.
+    """
+    while not hasattr(function, "device_caches"):
+        if not hasattr(function, "fn"):
+            return
+        function = function.fn
+    from triton.runtime.driver import driver
+
+    _ = function.device_caches[driver.active.get_current_device()]  # made when first asked for, and with it `compile`
+    compiles = getattr(function, "compile", None)
+    if compiles is not None and not isinstance(compiles, Shortcut) and os.environ.get(VARIABLE) != "0":
+        function.compile = Shortcut(compiles)
+
+
+class Shortcut:
+    """In the place of Triton's `compile`: the kernel from Triton's cache where its key is known."""
+
+    def __init__(self, compiles: Callable[..., Any]) -> None:
+        self._compiles = compiles
+
+    def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
+        """Compile as `triton.compile` does, or find what it compiled before."""
+        key = _key(src, target, options)
+        if key is None:
+            return self._compiles(src, target=target, options=options, **more)
+        kernel = _found(key, src, target)
+        if kernel is None:
+            kernel = self._compiles(src, target=target, options=options, **more)
+            _keep(key, kernel)
+        return kernel
+
+
+def _key(src: Any, target: Any, options: Any) -> str | None:
+    """All that a binary depends on; None where that is more than can be told here."""
+    from triton import knobs
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.compiler import ASTSource, make_backend
+
+    if knobs.compilation.always_compile or getattr(knobs.runtime, "add_stages_inspection_hook", None) is not None:
+        return None
+    if not isinstance(src, ASTSource) or target is None:
+        return None
+    backend = make_backend(target)
+    parts = [
+        *(FILE, VERSION, _triton(), src.hash(), _assembler(target) or backend.hash()),
+        backend.parse_options({**(options or {}), **src.parse_options()}).hash(),
+        sorted(get_cache_invalidating_env_vars().items()),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _triton() -> str:
+    """Of every file that Triton's own key reads its path, size and time of change; and what its installer noted."""
+    import triton
+
+    root = Path(triton.__file__).parent
+    told = [str(triton.__version__), str(root), _installed(root, triton.__version__)]
+    for folder in ("compiler", "backends", "language", "runtime", "_C"):
+        told += sorted(_files(root / folder))
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _installed(root: Path, version: str) -> str:
+    """The installer's list of hashes: it tells builds apart whose files are as long, and all of one time."""
+    try:
+        return hashlib.sha256((root.parent / f"triton-{version}.dist-info" / "RECORD").read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _files(folder: Path | str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.is_dir():
+                yield _file(entry.path)
+            elif entry.name != "__pycache__":
+                yield from _files(entry.path)
+
+
+def _file(path: str) -> str:
+    try:
+        found = Path(path).stat()
+    except OSError as e:
+        return f"{path} {type(e).__name__}"
+    return f"{path} {found.st_size} {found.st_mtime_ns}"
+
+
+def _assembler(target: Any) -> str | None:
+    """Which ptxas would compile for a target; None where the target's backend says cheaply what its key needs.
+
+    Triton's own lies among its files. Another is chosen by the environment, or, against which nothing is known here but
+    to ask Triton, by an assignment in this process.
+    """
+    from triton import knobs
+
+    if target.backend != "cuda" or vars(knobs.nvidia):
+        return None
+    told = [str(target.arch), os.environ.get("TRITON_MOCK_PTX_VERSION", "")]
+    for variable in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
+        told.append(_file(os.environ[variable]) if os.environ.get(variable) else "")
+    return "\n".join(told)
+
+
+def _found(key: str, src: Any, target: Any) -> Any:
+    """The kernel in Triton's cache, told to whoever listens as Triton does; None where it is not there."""
+    from triton import knobs
+    from triton.compiler import CompiledKernel
+    from triton.compiler.compiler import CompileTimer
+    from triton.runtime.cache import get_cache_manager
+
+    timer, path = CompileTimer(), get_cache_manager(key).get_file(FILE)
+    if path is None:
+        return None
+    try:
+        theirs = _read(Path(path), key)
+        metadata = f"{src.name[:150]}.json"
+        group = get_cache_manager(theirs).get_group(metadata) or {}
+        if metadata not in group:
+            return None
+        kernel = CompiledKernel(src, group, theirs)
+        if (kernel.metadata.hash, kernel.metadata.target) != (theirs, target):
+            raise TableError(f"{group[metadata]} is of another kernel")
+    except (OSError, *BAD_VALUE) as e:
+        _log.warning("%s is not used, Triton looks its kernel up itself: %s", path, e)
+        return None
+    listener = knobs.compilation.listener
+    if listener:
+        told = kernel.metadata._asdict()
+        listener(src=src, metadata=told, metadata_group=group, times=timer.end(), cache_hit=True)
+    return kernel
+
+
+def _read(path: Path, key: str) -> str:
+    """Triton's key, from the file that `_keep` wrote."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if document["key"] != key:
+        raise TableError("it is for another key")
+    theirs = bytes.fromhex(document["triton_key"]).hex()
+    if len(theirs) != _KEY_LENGTH:
+        raise TableError(f"it holds {theirs!r}, which is no key of Triton's")
+    return theirs
+
+
+def _keep(key: str, kernel: Any) -> None:
+    from triton.compiler import CompiledKernel
+    from triton.runtime.cache import get_cache_manager
+
+    if not isinstance(kernel, CompiledKernel):
+        return
+    try:
+        get_cache_manager(key).put(json.dumps({"key": key, "triton_key": kernel.hash}), FILE, binary=False)
+    except OSError as e:
+        _log.warning("the key of %s cannot be kept, the next process asks Triton again: %s", kernel.name, e)
