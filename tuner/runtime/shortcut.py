@@ -26,6 +26,8 @@ VARIABLE = "TUNER_SHORTCUT"
 FILE = "triton-tuner.json"
 VERSION = 1
 _KEY_LENGTH = 64
+_BESIDE = ("__pycache__", "include")
+"""Folders of Triton's that no binary depends on."""
 _log = logging.getLogger(__name__)
 
 
@@ -109,7 +111,7 @@ def _files(folder: Path | str) -> Iterator[str]:
         for entry in entries:
             if not entry.is_dir():
                 yield _file(entry.path)
-            elif entry.name != "__pycache__":
+            elif entry.name not in _BESIDE:
                 yield from _files(entry.path)
 
 
