@@ -27,8 +27,8 @@ VERSION = 1
 _OPTIONS = (refinements.RECOMPUTED, refinements.MAXNREG)
 _ALONE = 8192
 """Columns beyond which a program's float32 values leave no registers for a second program."""
-_PACKED, _PACKED_WARPS = 16_384, 16
-"""Columns beyond which x packed is the default, and with which warps (benchmarks/axes.py, axes-bandwidth-h200.json)."""
+_PACKED = 16_384
+"""Columns beyond which x packed is the default (benchmarks/results/axes-bandwidth-h200.json)."""
 MOST_COLUMNS = 32_768
 """1,024 threads of 64 registers hold 32 values each, and what is computed with them."""
 _MOST_APART = 1024
@@ -123,22 +123,22 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """A tile that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, one or two loads of 16 bytes a thread.
+    """A tile that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, two loads of 16 bytes a thread.
 
-    Fewer rows a program where blocks would not reach all multiprocessors; at least four warps a row that is shared. The
-    longest rows of 16 bits are packed.
+    Fewer rows a program where blocks would not reach all multiprocessors; at least four warps a row that is shared. Of
+    16-bit rows that are long, eight loads a thread, the longest packed: fewer warps have to meet (the same results).
     """
     size = dtypes.ITEMSIZE[problem.a_dtype]
+    loads = 8 if size == 2 and problem.n > _ALONE else 2
 
     def rank(config: Config) -> tuple[float, ...]:
         held = elements(config, problem)
         each = held * size / rules.threads(config, device)
         idle = max(0, device.sm_count - _blocks(config, problem))
         short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
-        if "RECOMPUTED" in config:
-            return problem.n <= _PACKED, idle, short, abs(config.integer("num_warps") - _PACKED_WARPS)
-        away = abs(math.log2(each / (2 * rules.VECTOR_BYTES)))
-        return problem.n > _PACKED, idle, short, away, abs(config.integer("num_warps") - 4)
+        away = abs(math.log2(each / (loads * rules.VECTOR_BYTES)))
+        packed = "RECOMPUTED" in config
+        return packed != (problem.n > _PACKED), idle, short, away, abs(config.integer("num_warps") - 4)
 
     tried = space(problem, device)
     return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()

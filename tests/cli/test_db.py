@@ -102,6 +102,9 @@ def test_backup_prints_where_the_copy_is(tuner, database, tmp_path):
     code, out, err = tuner("db", "backup", tmp_path / "copy.db", "--db", database)
     assert (code, out) == (1, "")
     assert err == f"tuner: {tmp_path / 'copy.db'} is there already: name another file for the backup\n"
+    code, out, err = tuner("db", "backup", tmp_path / "copy.db" / "in.db", "--db", database)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert f"could be written to {tmp_path / 'copy.db' / 'in.db'}" in err
 
 
 @pytest.mark.parametrize("command", ["upgrade", "current", "check", "backup"])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import click
 import pytest
@@ -75,8 +76,9 @@ def test_what_a_command_returns_to_click_is_the_exit_code(monkeypatch):
 def test_an_unknown_command_or_option_exits_2_without_a_traceback(arguments):
     found = run(*arguments)
     assert found.returncode == 2
-    assert "No such" in found.stderr
-    assert "Traceback" not in found.stderr
+    assert found.stderr.startswith("tuner: No such ")
+    assert found.stderr.endswith("--help` says what can be typed\n")
+    assert found.stderr.count("\n") == 1
 
 
 def test_the_version_is_the_packages():
@@ -117,3 +119,14 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     finally:
         os.close(write)
     assert found.stderr == ""
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
+def test_a_full_disk_behind_stdout_is_one_line():
+    with FULL.open("w") as full:
+        command = [sys.executable, "-m", "tuner", "--version"]
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stderr) == (1, "tuner: [Errno 28] No space left on device\n")

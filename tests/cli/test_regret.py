@@ -141,7 +141,8 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(formula_won, run, tmp_path, 
     on = ("--device", "interpreter")
     for arguments, words in (
         ((formula_won, database, "--regret", *on), "one table"),
-        ((formula_won, "--update"), "go with --regret"),
+        ((formula_won, "--update"), "--update goes with --regret"),
+        ((formula_won, "--sample", "3"), "--sample goes with --regret"),
         ((database, "--regret", "--update", *on), f"tuner export DIR --db {database}"),
         ((formula_won, "--regret", "--suite", "gone", *on), "unknown suite"),
         ((formula_won, "--regret", "--suite", "demo", *on), "no tuned problem to hold out"),

@@ -153,7 +153,7 @@ def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
         ("sqlite://", "expected a path, or sqlite:/// and a path"),
         ("sqlite+pysqlite:///tuner.db", "expected a path, or sqlite:/// and a path"),
         ("postgresql://u:secret@host:port/x", "expected a path, or postgresql://user@host/name"),
-        ("nosuchbase://u:secret@host/x", "no driver for it"),
+        ("nosuchbase://u:secret@host/x", "expected a path, or postgresql://user@host/name"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_one_line_without_its_password(location, message):

@@ -187,6 +187,21 @@ def test_ranks_that_end_at_once_add_up_in_the_file_of_the_environment(record, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["misses.json", "misses.json.lock"]
 
 
+def test_what_cannot_be_written_at_the_end_is_told_once(record, tmp_path):
+    # multiprocessing's finalizers and atexit both flush.
+    script = f"import multiprocessing.util\n{RANK}\nopen({str(record)!r}, 'w').write('notes')"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(Path(__file__).parents[1]), "1"],
+        env=os.environ | {"TUNER_MISSES": str(record), "TUNER_DB": str(tmp_path / "absent.db")},
+        input="go\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr.count("misses of this process are lost") == 1
+
+
 def test_a_record_is_the_same_bytes_in_whatever_order_it_was_added(tmp_path):
     parts = [
         Record({miss(): 2, miss(BATCHED): 5}),

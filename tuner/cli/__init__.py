@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import keyword
 import logging
+import os
 import sys
 from typing import Any
 
@@ -69,18 +71,34 @@ def cli(debug: bool) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
-    debug = "--debug" in arguments
     try:
         result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
-    except click.ClickException as e:
-        e.show()
-        sys.exit(e.exit_code)
+        sys.stdout.flush()
+    except click.UsageError as e:
+        click.echo(_line(e), err=True)
+        sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
-    except TunerError as e:
-        if debug:
+    except (TunerError, OSError) as e:
+        if "--debug" in arguments:
             raise
+        if isinstance(e, OSError):
+            _abandon_stdout()
         click.echo(f"tuner: {e}", err=True)
         sys.exit(2 if isinstance(e, UsageError) else 1)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _line(error: click.UsageError) -> str:
+    """One line for people; of a group without its command, what there is."""
+    message = error.format_message()
+    if error.ctx is None or "\n" in message:
+        return message
+    return f"tuner: {message.rstrip('.')}: `{error.ctx.command_path} --help` says what can be typed"
+
+
+def _abandon_stdout() -> None:
+    """What is still to be written to a full disk would fail again while Python ends, with lines of its own."""
+    with contextlib.suppress(OSError, ValueError):  # a test's stdout is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

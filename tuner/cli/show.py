@@ -235,7 +235,11 @@ def _problems_of(text: str | None) -> tuple[tuple[int, int, int] | None, tuple[t
     """What `--shape` or `--problem` asks for: a shape, or values of a key."""
     if text is None:
         return None, ()
-    return (None, keyed.asked(text)) if "=" in text else (parse_shape(text), ())
+    if "=" in text:
+        return None, keyed.asked(text)
+    if "x" not in text.lower():
+        raise UsageError(f"{text!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
+    return parse_shape(text), ()
 
 
 def _open(db: str | None, device: str | None) -> Store:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tuner.cli import kernel as kernels
 from tuner.cli import options, tables
@@ -60,8 +61,9 @@ def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
             raise UsageError("--regret takes one table, folder of tables or database at a time")
         options_of = {name: given[name] for name in ("suite", "sample", "device", "update", "as_json")}
         ctx.exit(0 if regret.measure(places[0], **options_of) else 1)
-    if given["suite"] or given["update"]:
-        raise UsageError("--suite and --update go with --regret")
+    for name in ("suite", "sample", "device", "update"):
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--{name} goes with --regret: add it, or leave --{name} out")
     ctx.exit(0 if _inspect(places, strict=given["strict"], as_json=given["as_json"]) else 1)
 
 

@@ -221,11 +221,13 @@ def _parse(content: bytes, name: str) -> dict[str, Any]:
     try:
         text = content.decode()
     except UnicodeDecodeError as e:
-        raise TableError(f"cannot read table {name}: {e}") from e
+        raise TableError(f"{name}: neither a table nor a SQLite database: not text ({e.reason})") from e
     try:
         document: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise TableError(f"{name}: not JSON ({e}): export it again with `tuner export`") from e
+        raise TableError(
+            f"{name}: neither a table nor a SQLite database: not JSON ({e}): name another, or export it again"
+        ) from e
     return document
 
 

@@ -166,6 +166,8 @@ def _flush_at_exit() -> None:
         flush()
     except TableError as e:
         _log.warning("misses of this process are lost: %s", e)
+        if _recorder is not None:
+            _recorder.begin_anew()  # another finalizer would say it again
 
 
 def _in_child() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -42,5 +42,6 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
     except (sqlite3.Error, OSError) as e:
         raise StoreError(f"no backup of {path} could be written to {target}: {e}") from e
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that cannot be written has nothing to remove
+            partial.unlink()
     return target

@@ -202,7 +202,11 @@ def _server_engine(database: Database) -> Engine:
     assert database.url is not None
     try:
         engine = create_engine(database.url)
-    except (NoSuchModuleError, ModuleNotFoundError) as e:
+    except NoSuchModuleError:
+        raise StoreError(
+            f"{database.url.drivername}: unknown kind of database: expected a path, or postgresql://user@host/name"
+        ) from None
+    except ModuleNotFoundError as e:
         raise StoreError(
             f"{database.label}: no driver for it ({e}): pip install 'triton-tuner[postgres]', or name a SQLite file"
         ) from e
