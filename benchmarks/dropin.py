@@ -248,6 +248,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="these only")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
+    sys.dont_write_bytecode = False  # modules come compiled after the first process, as an installer leaves them
     torch.set_num_threads(1)  # a child that is forked from OpenMP's threads would wait for them
     rows, failed = {}, {}
     print(f"{'':20}" + "".join(f"{name:>14}" for name in ("autotune cold", "warm", "tuned cold", "warm", "faster")))
