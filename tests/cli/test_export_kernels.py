@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,8 @@ from tuner import registry
 from tuner.config import Config
 from tuner.device import KNOWN
 from tuner.kernels import pointer  # these tests compile
+from tuner.problem import Problem
+from tuner.runtime.row import Row
 
 H200 = KNOWN["sm_90"]
 WON = Config(
@@ -34,9 +37,9 @@ def export(tmp_path, make_database, make_row):
 
     def export(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-        command = [sys.executable, "-m", "tuner", "export", *map(str, arguments), "--db", str(db)]
-        environment = {"TRITON_CACHE_DIR": str(tmp_path / "cache"), **environment}
-        return subprocess.run(command, env=kept | environment, capture_output=True, text=True, check=False, timeout=240)
+        command = [sys.executable, "-m", "tuner", "export", "--db", str(db), *map(str, arguments)]
+        kept |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), **environment}
+        return subprocess.run(command, env=kept, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
 
     return export
 
@@ -63,3 +66,43 @@ def test_kernels_ship_beside_tables_only_and_are_not_compiled_under_the_interpre
     assert (done.returncode, "--with-kernels ships kernels beside tables" in done.stderr) == (2, True)
     done = export(tmp_path, "--with-kernels", TRITON_INTERPRET="1")
     assert (done.returncode, "cannot be done under TRITON_INTERPRET=1" in done.stderr) == (2, True)
+
+
+MODULE = """
+import torch, triton, triton.language as tl
+import tuner
+
+@tuner.tuned([triton.Config({"BLOCK": 128})], ["N"])
+@triton.jit
+def doubled(x_ptr, y_ptr, N, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, (2 * tl.load(x_ptr + at, mask=at < N)).to(KIND), mask=at < N)
+
+@doubled.make_inputs
+def inputs(problem):
+    assert problem["N"] < 100, "too long"
+    x = torch.randn(problem["N"])
+    return tuner.Arguments((1,), (x, torch.empty_like(x), problem["N"], tl.float32), outputs=["y_ptr"])
+"""
+
+
+def test_a_kernel_under_tuned_ships_where_it_is_named_and_what_does_not_compile_is_told(
+    export, tmp_path, make_database, make_row
+):
+    def row(op: str, size: int) -> Row:
+        config = Config(op, BLOCK=128, num_stages=3, num_warps=4)
+        return replace(make_row(), problem=Problem.keyed(op, {"N": size}, dtype="float32"), config=config)
+
+    (tmp_path / "mine.py").write_text(MODULE)
+    db = make_database(tmp_path / "keyed.db", row("doubled", 64), row("doubled", 640), row("other", 64))
+    done = export("tables", "--with-kernels", "--kernel", "mine:doubled", "--json", "--db", db)
+    assert done.returncode == 0, done.stderr
+    (written,) = json.loads(done.stdout)["kernels"]
+    assert (written["kernels"], written["path"]) == (1, f"tables/doubled--{H200.slug}.kernels")
+    assert "make_inputs of doubled failed for doubled N=640 float32: AssertionError: too long" in written["failed"][0]
+    assert "other ships without kernels: say which it is, --kernel MODULE:NAME" in done.stderr
+
+
+def test_a_kernel_is_named_to_be_compiled_only(export):
+    done = export("tables", "--kernel", "mine:doubled")
+    assert (done.returncode, done.stderr) == (2, "tuner: --kernel names a kernel to compile: add --with-kernels\n")

@@ -58,3 +58,7 @@ def test_a_file_of_tritons_that_changed_is_told_by_its_size_or_time(tmp_path):
 
 def test_a_function_of_the_interpreter_or_none_at_all_is_left_alone():
     shortcut.take(len)
+
+
+def test_one_function_is_compiled_for_each_target_that_is_activated(report):
+    assert report["targets"] == [90, 80]

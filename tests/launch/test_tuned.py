@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from tuner.config import Config
@@ -11,14 +14,18 @@ from tuner.runtime.table import Provenance, Row, Table
 
 
 @pytest.fixture(scope="module")
-def reports(stub, tmp_path_factory):
-    """Of a process that finds nothing compiled, and of the next one."""
+def table(tmp_path_factory):
     made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
     problem = Problem.keyed("scale", {"N": 1000, "stride.one": True}, dtype="float32")
     row = Row(problem, Config("scale", BLOCK=128, num_stages=3, num_warps=4), 1, made, 10.0, 1.5, None, 1)
     table = Table("scale", KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,))
-    path = str(table.write(tmp_path_factory.mktemp("tables")))
-    return [stub.run("tuned.py", path) for _ in range(2)]
+    return table.write(tmp_path_factory.mktemp("tables"))
+
+
+@pytest.fixture(scope="module")
+def reports(stub, table):
+    """Of a process that finds nothing compiled, and of the next one."""
+    return [stub.run("tuned.py", str(table)) for _ in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -59,4 +66,16 @@ def test_the_next_process_launches_the_same_without_hashing_triton(reports):
     assert (second.printed["compiled"], second.loads) == (0, first.loads)
     assert [(each.name, each.grid, each.block) for each in second.launches] == [
         (each.name, each.grid, each.block) for each in first.launches
+    ]
+
+
+def test_a_winner_whose_kernel_ships_is_launched_without_a_compile(make_stub, report, table, tmp_path):
+    shipped = Path(shutil.copy(table, tmp_path))
+    told = make_stub().run("ship.py", str(shipped)).printed
+    assert (told["kernels"], told["failed"]) == ([1], [[]])
+    served = make_stub().run("tuned.py", str(shipped))
+    # An unaligned address and another stride are other binaries than the row's problem takes.
+    assert (report.printed["compiled"], served.printed["compiled"]) == (3, 2)
+    assert [(each.name, each.grid, each.block) for each in served.launches] == [
+        (each.name, each.grid, each.block) for each in report.launches
     ]

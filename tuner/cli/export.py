@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner import registry
+from tuner.cli import kernel as kernels
 from tuner.cli import options
 from tuner.device import INTERPRETER
 from tuner.errors import TableError, UsageError
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
 )
+@kernels.kernel_option
 @click.option("--device", metavar="SLUG", help="This device only; `tuner show devices` lists them.")
 @options.db_option
 @options.json_option
@@ -43,6 +46,7 @@ def export(
     kind: str,
     package: str | None,
     with_kernels: bool,
+    names: tuple[str, ...],
     device: str | None,
     db: str | None,
     as_json: bool,
@@ -55,6 +59,10 @@ def export(
         raise UsageError("--package ships tables: leave --format out")
     if with_kernels and kind != "table":
         raise UsageError("--with-kernels ships kernels beside tables: leave --format out")
+    if names and not with_kernels:
+        raise UsageError("--kernel names a kernel to compile: add --with-kernels")
+    for name in names:
+        kernels.find(name)
     winners = _winners(db, device)
     if kind == "sqlite":
         _report_database(_write_database(db, directory, winners), winners, as_json=as_json)
@@ -72,8 +80,8 @@ def export(
     folder = directory if package is None else packages.prepare(directory, package)
     lines = None if package is None else packages.pyproject_lines(package, with_kernels=with_kernels)
     paths = table.write(selection.tables, folder)
-    kernels = _write_kernels(selection, folder) if with_kernels else None
-    _report_tables(selection, paths, kernels, lines, as_json=as_json)
+    binaries = _write_kernels(selection, folder) if with_kernels else None
+    _report_tables(selection, paths, binaries, lines, as_json=as_json)
 
 
 def _winners(db: str | None, device: str | None) -> list[Winner]:
@@ -161,7 +169,7 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
 def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
     from triton import knobs
 
-    from tuner.export import kernels
+    from tuner.export import kernels as binaries
     from tuner.sweep import target
 
     if knobs.runtime.interpret:
@@ -170,11 +178,11 @@ def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
     for table in selection.tables:
         if table.device.is_interpreter:
             continue  # nothing is compiled there
-        if any(row.problem.is_keyed for row in table.rows):
-            click.echo(f"{table.op} ships without kernels: those under tuner.tuned compile where they launch", err=True)
+        if not registry.of(table.op):
+            click.echo(f"{table.op} ships without kernels: say which it is, --kernel MODULE:NAME", err=True)
             continue
         target.activate(table.device.arch)
-        written.append(kernels.write(table, folder))
+        written.append(binaries.write(table, folder))
     return written
 
 

@@ -23,7 +23,7 @@ from tuner.errors import ConfigError, KernelError, UsageError
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.runtime import lookup as lookups
-from tuner.runtime import shortcut
+from tuner.runtime import shipped, shortcut
 
 MOST_KEYS = 65_536
 """Keys whose config is kept; beyond it all are forgotten."""
@@ -106,7 +106,7 @@ class TunedKernel:
         """Compile for these arguments without launching, by the config that a launch would take: a list of one."""
         call = _Call(tuple(args), kwargs, grid)
         (config, *_), _problem = self._looked_up(call, devices.current())
-        shortcut.take(self.fn)
+        shortcut.take(self.fn, self._shipped)
         return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
 
     def _launcher(self, grid: Any, *, warmup: bool) -> Callable[..., Any]:
@@ -242,7 +242,7 @@ class TunedKernel:
         """Launch by the first config that this device takes: an untuned one may need too much of it."""
         failures = _failures()
         failed: Exception | None = None
-        shortcut.take(self.fn)
+        shortcut.take(self.fn, self._shipped)
         named = self.signature.named(call.args, call.kwargs)
         for config in order:
             meta = config.all_kwargs()
@@ -259,6 +259,9 @@ class TunedKernel:
             return config, result
         assert failed is not None
         raise failed
+
+    def _shipped(self) -> shipped.Shelf | None:
+        return shipped.shelf(self.options.name, devices.current().slug)
 
     def _forget(self) -> None:
         self.cache.clear()

@@ -18,6 +18,7 @@ from tuner.device import Device
 from tuner.errors import KernelError, ProblemError
 from tuner.kernel import KernelSpec
 from tuner.problem import Problem
+from tuner.runtime import shortcut
 from tuner.space import Rule, SearchSpace
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:
     meta = chosen.all_kwargs()
     if chosen.pre_hook is not None:
         chosen.pre_hook({**kernel.signature.named(arguments.args, arguments.kwargs), **meta})
+    shortcut.take(kernel.fn)
     return kernel.fn.warmup(*arguments.args, grid=arguments.grid, **arguments.kwargs, **meta)
 
 

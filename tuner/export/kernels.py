@@ -15,6 +15,7 @@ from tuner.device import Device
 from tuner.errors import KernelError, TableError
 from tuner.export.table import make_folder, write_text
 from tuner.problem import Problem
+from tuner.runtime import shortcut
 from tuner.runtime.launch import recorded
 from tuner.runtime.shipped import FORMAT, INDEX, VERSION, folder_name
 from tuner.runtime.table import Table
@@ -60,8 +61,6 @@ def write(table: Table, directory: Path) -> Written:
     Raises:
         TableError: the folder cannot be written, or nothing compiled.
     """
-    if any(row.problem.is_keyed for row in table.rows):
-        raise TableError(f"{table.op} has no kernels that ship: kernels under tuner.tuned compile where they launch")
     failed: list[str] = []
     made: dict[str, _Kernel] = {}
     for problem, config in _served(table):
@@ -87,7 +86,9 @@ def _served(table: Table) -> Iterator[tuple[Problem, Config]]:
         try:
             compile_class = registry.find(problem.op, config.kernel).compile_class(problem, config)
         except (KernelError, NotImplementedError):
-            continue
+            if not problem.is_keyed:
+                continue
+            compile_class = str(problem)  # to be told below why it does not compile
         if (config.kernel, compile_class) not in seen:
             seen.add((config.kernel, compile_class))
             yield problem, config
@@ -104,6 +105,8 @@ def _asked(table: Table) -> Iterator[tuple[Problem, Config]]:
 
 
 def _alignments(problem: Problem) -> Iterable[Problem]:
+    if problem.is_keyed:  # a fact of its own: who makes its arguments, makes those of a row
+        return ()
     return dict.fromkeys((problem, Problem.from_fields({**problem.fields(), "aligned": False})))
 
 
@@ -115,28 +118,29 @@ def _default(problem: Problem, device: Device) -> Config | None:
 
 
 def _compiled(problem: Problem, config: Config) -> Iterator[_Kernel]:
-    with recorded() as seen:
+    with recorded() as seen, shortcut.watched() as compiled:
         registry.find(problem.op, config.kernel).compile(problem, config)
+    if problem.is_keyed:
+        for key, kernel in compiled:
+            yield _entry(key, kernel, [], [])  # Triton says the rest where it would compile
     for launch, kernel in seen.launches:
-        entry = _entry(launch, kernel)
-        if entry is not None:
-            yield entry
+        signature = [[name, kind] for name, kind in kernel.src.signature.items()]
+        constants = [[list(path), value] for path, value in kernel.src.constants.items()]
+        # A kernel whose constants JSON cannot hold compiles where it is launched.
+        if all(value is None or isinstance(value, (bool, int, float, str)) for _, value in constants):
+            yield _entry(launch.key, kernel, signature, constants)
 
 
-def _entry(launch: Any, kernel: Any) -> _Kernel | None:
-    """None for a kernel whose constants JSON cannot hold: that one compiles where it is launched."""
-    constants = [[list(path), value] for path, value in kernel.src.constants.items()]
-    if not all(value is None or isinstance(value, (bool, int, float, str)) for _, value in constants):
-        return None
+def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) -> _Kernel:
     (suffix,) = (suffix for suffix in _BINARIES if suffix in kernel.asm)
     metadata = next(Path(path) for name, path in kernel.metadata_group.items() if name.endswith(".json"))
     contents = {"json": metadata.read_bytes(), suffix: kernel.asm[suffix]}
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in contents.items()}
     entry = {
-        "key": launch.key,
-        "function": launch.function.__name__,
-        "source": launch.function.cache_key,
-        "signature": [[name, kind] for name, kind in kernel.src.signature.items()],
+        "key": key,
+        "function": kernel.src.fn.__name__,
+        "source": kernel.src.fn.cache_key,
+        "signature": signature,
         "constants": constants,
         "files": digests,
     }

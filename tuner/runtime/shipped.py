@@ -31,8 +31,8 @@ class Entry:
     Attributes:
         key: what its launch depends on, see `key_of`.
         source: of the jit function and all that it calls: Triton's own hash.
-        signature: types of the arguments by name, as Triton has them.
-        constants: values compiled in, by their place among the arguments.
+        signature: types of the arguments by name, as Triton has them; empty where the launch says them itself.
+        constants: values compiled in, by their place among the arguments; empty likewise.
         files: SHA-256 of its metadata and of its binary, by the files' suffixes; files are named for them.
     """
 
@@ -51,15 +51,22 @@ class Shelf:
         self._made: dict[tuple[str, int | None], Any] = {}
         self._bad: set[str] = set()
 
-    def kernel(self, key: str, function: Any, index: int | None) -> Any:
-        """The CompiledKernel under a key, for the current device, whose index this is; None where there is none."""
+    def kernel(self, key: str, function: Any, index: int | None, source: Any = None) -> Any:
+        """The CompiledKernel under a key, for the current device; None where there is none.
+
+        Args:
+            key: see `key_of`.
+            function: the jit function.
+            index: of the current device.
+            source: Triton's ASTSource of the launch, where there is one; else the entry's signature makes it.
+        """
         made = self._made.get((key, index))
         if made is not None or key not in self.entries or key in self._bad:
             return made
         folder, entry = self.entries[key]
         try:
             # Without a lock: of two threads that load it at once both use what came first.
-            return self._made.setdefault((key, index), _load(folder, entry, function))
+            return self._made.setdefault((key, index), _load(folder, entry, function, source))
         except (TableError, OSError, *BAD_VALUE) as e:
             self._bad.add(key)
             _log.warning("%s: a kernel is not used, Triton compiles it instead: %s", folder, e)
@@ -152,7 +159,7 @@ def _here() -> tuple[str, list[Any]]:
     return str(triton.__version__), [target.backend, target.arch, target.warp_size]
 
 
-def _load(folder: Path, entry: Entry, function: Any) -> Any:
+def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
     from triton.compiler import ASTSource, CompiledKernel
 
     if function.cache_key != entry.source:
@@ -163,8 +170,8 @@ def _load(folder: Path, entry: Entry, function: Any) -> Any:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise TableError(f"{path.name} was changed: export again with --with-kernels")
         paths[f"{function.__name__}.{suffix}"] = path
-    source = ASTSource(function, dict(entry.signature), dict(entry.constants))
-    return CompiledKernel(source, paths, entry.key)
+    made = ASTSource(function, dict(entry.signature), dict(entry.constants)) if source is None else source
+    return CompiledKernel(made, paths, entry.key)
 
 
 _shelves: dict[tuple[str, str], Shelf | None] = {}

@@ -1,10 +1,10 @@
-"""A shortcut to what Triton's cache holds: the key it has there, found again without hashing Triton itself.
+"""A shortcut to kernels that were compiled before: those that ship, and those that Triton's cache holds.
 
 Triton keys each binary by all that it depends on, its own sources and what `ptxas --version` prints among it: a process
 hashes hundreds of MB and starts a subprocess before its first launch, though nothing is compiled. Those two are told
 here by the sizes and times of the same files, as make tells what changed; all else is hashed as Triton does. Under that
-cheaper key Triton's cache holds Triton's own, under which it holds the kernel. Triton alone compiles and keeps kernels,
-and none is used that its own key would not have found.
+cheaper key Triton's cache holds Triton's own, under which it holds the kernel. Triton alone compiles and fills its
+cache, and nothing is found there that its own key would not have found.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
+from tuner.runtime import shipped
 from tuner.runtime.row import BAD_VALUE
 
 VARIABLE = "TUNER_SHORTCUT"
@@ -29,13 +32,18 @@ _KEY_LENGTH = 64
 _BESIDE = ("__pycache__", "include")
 """Folders of Triton's that no binary depends on."""
 _log = logging.getLogger(__name__)
+_local = threading.local()
+
+Shelf = Callable[[], shipped.Shelf | None]
+"""Gives the kernels that ship for a jit function and the current device."""
 
 
-def take(function: Any) -> None:
+def take(function: Any, shelf: Shelf | None = None) -> None:
     """Let a jit function's compiles on the current device take the shortcut; anything else stays as it is.
 
     Args:
         function: a `triton.JITFunction`, what a decorator made of one, or the interpreter's stand-in for it.
+        shelf: where kernels of it may ship.
     """
     while not hasattr(function, "device_caches"):
         if not hasattr(function, "fn"):
@@ -45,45 +53,80 @@ def take(function: Any) -> None:
 
     _ = function.device_caches[driver.active.get_current_device()]  # made when first asked for, and with it `compile`
     compiles = getattr(function, "compile", None)
-    if compiles is not None and not isinstance(compiles, Shortcut) and os.environ.get(VARIABLE) != "0":
-        function.compile = Shortcut(compiles)
+    if compiles is not None and not isinstance(compiles, Shortcut):
+        function.compile = Shortcut(compiles, shelf)
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, Any]]]:
+    """Collect what this thread compiles by shortcuts inside the block: what each kernel is found by, and the kernel."""
+    before = getattr(_local, "seen", None)
+    seen: list[tuple[str, Any]] = []
+    _local.seen = seen
+    try:
+        yield seen
+    finally:
+        _local.seen = before
 
 
 class Shortcut:
-    """In the place of Triton's `compile`: the kernel from Triton's cache where its key is known."""
+    """In the place of Triton's `compile`: the kernel that was shipped, or that Triton's cache holds."""
 
-    def __init__(self, compiles: Callable[..., Any]) -> None:
-        self._compiles = compiles
+    def __init__(self, compiles: Callable[..., Any], shelf: Shelf | None) -> None:
+        self._compiles, self._shelf = compiles, shelf
 
     def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
-        """Compile as `triton.compile` does, or find what it compiled before."""
-        key = _key(src, target, options)
-        if key is None:
-            return self._compiles(src, target=target, options=options, **more)
-        kernel = _found(key, src, target)
+        """Compile as `triton.compile` does, or find what was compiled before."""
+        told = _told(src, target, options)
+        kernel = None if told is None else self._found(told, src, target)
         if kernel is None:
             kernel = self._compiles(src, target=target, options=options, **more)
-            _keep(key, kernel)
+            if told is not None and _is_on():
+                _keep(_key(told, target), kernel)
+        seen = getattr(_local, "seen", None)
+        if seen is not None and told is not None:
+            seen.append((told, kernel))
         return kernel
 
+    def _found(self, told: str, src: Any, target: Any) -> Any:
+        from triton import knobs
+        from triton.runtime.driver import driver
 
-def _key(src: Any, target: Any, options: Any) -> str | None:
-    """All that a binary depends on; None where that is more than can be told here."""
+        if knobs.compilation.always_compile:
+            return None
+        shelf = None if self._shelf is None else self._shelf()
+        if shelf is not None:
+            kernel = shelf.kernel(told, src.fn, driver.active.get_current_device(), source=src)
+            if kernel is not None:
+                return kernel
+        return _cached(_key(told, target), src, target) if _is_on() else None
+
+
+def _is_on() -> bool:
+    return os.environ.get(VARIABLE) != "0"
+
+
+def _told(src: Any, target: Any, options: Any) -> str | None:
+    """All that a binary depends on but who compiles it; None where that is more than can be told here."""
     from triton import knobs
     from triton._C.libtriton import get_cache_invalidating_env_vars
     from triton.compiler import ASTSource, make_backend
 
-    if knobs.compilation.always_compile or getattr(knobs.runtime, "add_stages_inspection_hook", None) is not None:
-        return None
     if not isinstance(src, ASTSource) or target is None:
         return None
-    backend = make_backend(target)
-    parts = [
-        *(FILE, VERSION, _triton(), src.hash(), _assembler(target) or backend.hash()),
-        backend.parse_options({**(options or {}), **src.parse_options()}).hash(),
-        sorted(get_cache_invalidating_env_vars().items()),
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    if getattr(knobs.runtime, "add_stages_inspection_hook", None) is not None:
+        return None
+    parsed = make_backend(target).parse_options({**(options or {}), **src.parse_options()})
+    told = {"source": src.hash(), "options": parsed.hash(), "target": str(target)}
+    return shipped.key_of({**told, "environment": sorted(get_cache_invalidating_env_vars().items())})
+
+
+def _key(told: str, target: Any) -> str:
+    """With this Triton, and what it calls: what its cache holds our file under."""
+    from triton.compiler import make_backend
+
+    compiler = _assembler(target) or make_backend(target).hash()
+    return hashlib.sha256(json.dumps([VERSION, told, _triton(), compiler]).encode()).hexdigest()
 
 
 @functools.cache
@@ -139,7 +182,7 @@ def _assembler(target: Any) -> str | None:
     return "\n".join(told)
 
 
-def _found(key: str, src: Any, target: Any) -> Any:
+def _cached(key: str, src: Any, target: Any) -> Any:
     """The kernel in Triton's cache, told to whoever listens as Triton does; None where it is not there."""
     from triton import knobs
     from triton.compiler import CompiledKernel

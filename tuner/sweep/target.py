@@ -7,6 +7,9 @@ from typing import Any
 
 from tuner.errors import DeviceError
 
+_known: list[Any] = []
+"""Targets that were active in this process: the place of each is its device's index."""
+
 
 def activate(arch: str) -> None:
     """Make Triton compile for `arch` from here on, in this process.
@@ -35,6 +38,10 @@ def activate(arch: str) -> None:
 def _target_only_driver(target: Any) -> Any:
     from triton.backends.driver import DriverBase
 
+    if target not in _known:
+        _known.append(target)
+    index = _known.index(target)  # jit functions keep what they compiled, and for what, by device
+
     class TargetOnly(DriverBase):  # type: ignore[misc]  # Triton carries no types
         """What `JITFunction.warmup` asks of a driver, and nothing else."""
 
@@ -54,7 +61,7 @@ def _target_only_driver(target: Any) -> Any:
             return torch.device("meta")
 
         def get_current_device(self) -> int:
-            return 0
+            return index
 
         def get_current_stream(self, device: int = 0) -> int:
             return device * 0

@@ -89,6 +89,14 @@ def spoil(change: Callable[[Path], object]) -> None:
         change(kept)
 
 
+def of_two_targets() -> list[int]:
+    """What one jit function is compiled for, one target after the other."""
+    first = start()
+    target.activate("sm_80")
+    second = first.src.fn.warmup(torch.float32, torch.float32, 128, BLOCK=128, KIND="plain", grid=(1,))
+    return [each.metadata.target.arch for each in (first, second)]
+
+
 def main() -> None:
     logging.getLogger("tuner").addHandler(Warned())
     logging.getLogger("tuner").propagate = False
@@ -130,7 +138,7 @@ def main() -> None:
     case("of another key")
     shutil.rmtree(Path(knobs.cache.dir) / cache._base32(told[0]["hash"]))
     case("gone from Triton's cache")
-    sys.stdout.write(json.dumps({"told": told, "warned": warned}))
+    sys.stdout.write(json.dumps({"told": told, "warned": warned, "targets": of_two_targets()}))
 
 
 if __name__ == "__main__":
