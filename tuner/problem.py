@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tuner import dtype as dtypes
-from tuner import keyed, parts
+from tuner import keyed, parts, work
 from tuner.errors import ProblemError
 from tuner.keyed import Extra
 from tuner.parts import ACTIVATIONS, COARSE_SUMS, LAYOUTS
@@ -219,24 +219,12 @@ class Problem:
     @property
     def flops(self) -> int:
         """Floating-point operations: 2·M·N·K, of every product of a batch; 0 where nobody knows."""
-        return 0 if self.is_keyed else 2 * self.m * self.n * self.k * self._extra_count("batch")
+        return work.flops(self)
 
     @property
     def bytes_moved(self) -> int:
         """Fewest bytes of device memory: A and B read once, the output written once; 0 where nobody knows."""
-        if self.is_keyed:
-            return 0
-        batch, groups = self._extra_count("batch"), self._extra_count("groups")
-        return (
-            self.m * self.k * dtypes.ITEMSIZE[self.a_dtype] * batch
-            + self.k * self.n * dtypes.ITEMSIZE[self.b_dtype] * batch * groups
-            + self.m * self.n * dtypes.ITEMSIZE[self.out_dtype] * batch
-        )
-
-    def _extra_count(self, name: str) -> int:
-        """What `extras` holds under a name: "batch" products of M x N x K, or M rows in "groups" with a B each."""
-        count = dict(self.extras).get(name, 1)
-        return count if isinstance(count, int) else 1
+        return work.bytes_moved(self)
 
     @property
     def scaling(self) -> str:

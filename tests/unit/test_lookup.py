@@ -15,10 +15,11 @@ from tuner.config import Config
 from tuner.device import INTERPRETER, KNOWN, Environment
 from tuner.errors import DeviceError, KernelError
 from tuner.problem import Problem
+from tuner.runtime import desk as desks
 from tuner.runtime import lookup as lookups
 from tuner.runtime import rules, table
+from tuner.runtime.advice import command
 from tuner.runtime.decision import Match
-from tuner.runtime.lookup import command
 from tuner.runtime.row import Provenance
 from tuner.suite import load as load_suite
 
@@ -270,7 +271,7 @@ def test_a_child_forked_in_the_middle_of_a_first_lookup_can_look_up(tuned, make_
     with_lock, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lookups._lock:
+        with desks.lock:
             with_lock.set()
             forked.wait(30)
 
@@ -306,7 +307,7 @@ def test_a_formula_that_looks_something_up_itself_does_not_block(install, toy):
 
 
 def test_answers_do_not_grow_without_bound(monkeypatch):
-    monkeypatch.setattr(lookups, "MEMO_LIMIT", 100)
+    monkeypatch.setattr(desks, "MEMO_LIMIT", 100)
     for m in range(1, 250):
         tuner.lookup(at(m), H200)
     assert 0 < sum(map(len, lookups.desk().answers.values())) <= 100
@@ -316,7 +317,7 @@ def test_a_hit_takes_no_lock_and_about_a_microsecond_at_most(tuned, make_row, mo
     tuned(make_row(64))
     monkeypatch.setattr(devices, "current", lambda: H200)
     tuner.lookup(PROBLEM)
-    with lookups._lock:
+    with desks.lock:
         found = []
         thread = threading.Thread(target=lambda: found.append(tuner.lookup(PROBLEM)))
         thread.start()

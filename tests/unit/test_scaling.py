@@ -12,7 +12,7 @@ from tuner.device import KNOWN
 from tuner.errors import ProblemError
 from tuner.kernels.numerics import max_imprecise, reference, tolerance
 from tuner.kernels.operands import make_operands
-from tuner.runtime.lookup import command
+from tuner.runtime.advice import command
 from tuner.sweep import verify
 
 

@@ -11,10 +11,11 @@ from tuner.cli import options
 from tuner.device import INTERPRETER, KNOWN, Device, current
 from tuner.errors import DeviceError, TableError, UsageError
 from tuner.problem import Problem, parse_shape
+from tuner.runtime.advice import command
 from tuner.runtime.decision import Decision
 from tuner.runtime.digest import digest
 from tuner.runtime.explain import evidence, explain
-from tuner.runtime.lookup import command, desk, use
+from tuner.runtime.lookup import desk, use
 from tuner.runtime.shelf import Shelf
 
 

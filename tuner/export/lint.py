@@ -16,7 +16,7 @@ from tuner.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Device
 from tuner.export.finding import Finding, Level
 from tuner.records import PROTOCOL
 from tuner.runtime import rules
-from tuner.runtime.lookup import command
+from tuner.runtime.advice import command
 from tuner.runtime.row import BAD_VALUE, Provenance, Row
 from tuner.runtime.table import Table
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from tuner import nearness
 from tuner.device import Device
 from tuner.problem import Problem
+from tuner.runtime.advice import command
 from tuner.runtime.decision import Decision
-from tuner.runtime.lookup import command, desk
+from tuner.runtime.lookup import desk
 from tuner.runtime.row import Row
 from tuner.runtime.shelf import Shelf
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from tuner.errors import TableError
 from tuner.runtime import lookup
+from tuner.runtime.desk import Desk
 from tuner.runtime.row import BAD_VALUE
 
 FORMAT = "triton-tuner kernels"
@@ -101,7 +102,7 @@ def shelf(op: str, slug: str) -> Shelf | None:
     return found
 
 
-def _folders(desk: lookup.Desk, name: str) -> list[Path]:
+def _folders(desk: Desk, name: str) -> list[Path]:
     from tuner.runtime import sources
 
     found: list[Path] = []

@@ -5,9 +5,7 @@ tables that installed packages ship.
 from __future__ import annotations
 
 import functools
-import logging
 import os
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -18,18 +16,15 @@ from tuner.device import Device
 from tuner.entries import entry_points
 from tuner.errors import TableError
 from tuner.location import database_location, sqlite_path
-from tuner.runtime import index, package
+from tuner.runtime import index, package, stock
 from tuner.runtime.index import Reading
-from tuner.runtime.row import Row
-from tuner.runtime.shelf import Shelf, by_problem, joined
+from tuner.runtime.shelf import Shelf
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 GROUP = "tuner.tables"
 VARIABLE = "TUNER_TABLES"
-Read = Callable[["Traversable"], Reading]
-_log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
@@ -74,11 +69,11 @@ class TableFile:
 
     def shelf(self, slug: str) -> Shelf:
         """Its rows, where it is for this device."""
-        return _shelf_of_tables(self.name, slug, [self.path], lambda _: self._reading)
+        return stock.of_tables(self.name, slug, [self.path], lambda _: self._reading)
 
     def devices(self) -> list[Device]:
         """The one it is for."""
-        return _devices(self.name, [self.path])
+        return stock.devices(self.name, [self.path])
 
     def slugs(self) -> list[str]:
         """Of that one."""
@@ -97,19 +92,19 @@ class TableFolder:
 
     def check(self) -> None:
         """List it."""
-        _list(self.path)
+        stock.entries(self.path)
 
     def shelf(self, slug: str) -> Shelf:
         """The rows of this device's tables."""
-        return _shelf_of_folder(self.name, slug, self.path)
+        return stock.of_folder(self.name, slug, self.path)
 
     def devices(self) -> list[Device]:
         """Those of all its tables."""
-        return _devices(self.name, _tables_in(self.path))
+        return stock.devices(self.name, stock.tables_in(self.path))
 
     def slugs(self) -> list[str]:
         """By the names of its tables."""
-        return _slugs_in(self.path)
+        return stock.slugs_in(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +125,9 @@ class TablePackage:
     def shelf(self, slug: str) -> Shelf:
         """The rows of this device's tables."""
         try:
-            return _shelf_of_folder(self.name, slug, package.folder(self.point.value, GROUP))
+            return stock.of_folder(self.name, slug, package.folder(self.point.value, GROUP))
         except TableError as e:
-            return _unusable(self.name, e)
+            return stock.unusable(self.name, e)
 
     def folder(self) -> Traversable | None:
         """Where its tables lie; None where it cannot be found."""
@@ -143,12 +138,12 @@ class TablePackage:
 
     def devices(self) -> list[Device]:
         """Those of all its tables."""
-        return _devices(self.name, _tables_in(package.folder(self.point.value, GROUP)))
+        return stock.devices(self.name, stock.tables_in(package.folder(self.point.value, GROUP)))
 
     def slugs(self) -> list[str]:
         """By the names of its tables."""
         folder = self.folder()
-        return [] if folder is None else _slugs_in(folder)
+        return [] if folder is None else stock.slugs_in(folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +162,17 @@ class Database:
         try:
             path = self._path()
             if not path.exists():
-                return _shelf(self.name, (), "not there")
+                return stock.holding(self.name, (), "not there")
             if path.stat().st_size == 0:
-                return _shelf(self.name, (), "an empty file")
+                return stock.holding(self.name, (), "an empty file")
             winners = _reader().read_winners(path, slug)
         except OSError as e:
-            return _unusable(self.name, TableError(f"cannot read the database {self.location}: {e.strerror}"))
+            return stock.unusable(self.name, TableError(f"cannot read the database {self.location}: {e.strerror}"))
         except TableError as e:
-            return _unusable(self.name, e)
-        _warn_of_faults(self.name, winners.faults)
-        return _shelf(self.name, winners.rows, "; ".join([_count(len(winners.rows), slug), *winners.faults]))
+            return stock.unusable(self.name, e)
+        stock.warn_of_faults(self.name, winners.faults)
+        held = stock.counted(len(winners.rows), slug)
+        return stock.holding(self.name, winners.rows, "; ".join([held, *winners.faults]))
 
     def devices(self) -> list[Device]:
         """Those it has seen."""
@@ -244,92 +240,11 @@ def _at(name: str, path: Path) -> Source:
         return TableFile(name, path)  # reading it will say what is wrong
 
 
-def _shelf_of_folder(name: str, slug: str, folder: Traversable) -> Shelf:
-    try:
-        paths = _tables_in(folder)
-    except TableError as e:
-        return _unusable(name, e)
-    mine = [path for path in paths if path.name.endswith(f"--{slug}.json")]
-    others = sorted({path.name[:-5].rpartition("--")[2] for path in paths} - {slug})
-    if mine or not others:
-        return _shelf_of_tables(name, slug, mine)
-    return _shelf(name, (), f"nothing for {slug}; it has tables for {', '.join(others)}")
-
-
-def _shelf_of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = index.load) -> Shelf:
-    readings, trouble = _read_all(name, paths, read)
-    mine = [reading for reading in readings if reading.device.slug == slug]
-    others = sorted({reading.device.slug for reading in readings} - {slug})
-    count = sum(reading.count for reading in mine)
-    note = f"nothing for {slug}: it is for {', '.join(others)}" if others and not count else _count(count, slug)
-    rows, groups = joined([reading.rows for reading in mine]), joined([reading.groups for reading in mine])
-    regret = {op: figures for reading in reversed(mine) for op, figures in reading.regret.items()}
-    return Shelf(name, rows, groups, "; ".join([note, *trouble]), regret)
-
-
-def _read_all(name: str, paths: Iterable[Traversable], read: Read = index.load) -> tuple[list[Reading], list[str]]:
-    """The tables that can be read, and what is wrong with the others: one warning each."""
-    readings: list[Reading] = []
-    trouble: list[str] = []
-    for path in paths:
-        try:
-            readings.append(read(path))
-        except TableError as e:
-            _log.warning("%s is not used: %s", name, e)
-            trouble.append(f"not used: {e}")
-        else:
-            _warn_of_faults(str(path), readings[-1].faults)
-            trouble.extend(readings[-1].faults)
-    return readings, trouble
-
-
-def _devices(name: str, paths: Iterable[Traversable]) -> list[Device]:
-    return [reading.device for reading in _read_all(name, paths)[0]]
-
-
-def _warn_of_faults(name: str, faults: tuple[str, ...]) -> None:
-    """One warning a file: a table that somebody mangled must not fill the log."""
-    if faults:
-        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-        _log.warning("%s: %s%s", name, "; ".join(faults[:3]), more)
-
-
-def _shelf(name: str, rows: Iterable[Row], note: str) -> Shelf:
-    return Shelf(name, *by_problem(rows), note)
-
-
-def _unusable(name: str, error: TableError) -> Shelf:
-    _log.warning("%s is not used: %s", name, error)
-    return _shelf(name, (), f"not used: {error}")
-
-
-def _count(rows: int, slug: str) -> str:
-    return f"{rows} tuned {'problem' if rows == 1 else 'problems'} for {slug}" if rows else f"nothing for {slug}"
-
-
 def _reader() -> ModuleType:
     """Of databases; imported where there is one, for SQLite comes with it."""
     from tuner.runtime import database
 
     return database
-
-
-def _list(folder: Traversable) -> list[Traversable]:
-    try:
-        return sorted(folder.iterdir(), key=lambda path: path.name)
-    except OSError as e:
-        raise TableError(f"cannot list {folder}: {e.strerror}") from e
-
-
-def _tables_in(folder: Traversable) -> list[Traversable]:
-    return [path for path in _list(folder) if path.name.endswith(".json") and "--" in path.name]
-
-
-def _slugs_in(folder: Traversable) -> list[str]:
-    try:
-        return sorted({path.name[:-5].rpartition("--")[2] for path in _tables_in(folder)})
-    except TableError:
-        return []
 
 
 def _without_password(location: str) -> str:
