@@ -28,7 +28,10 @@ NAME = "add_block"
 VERSION = 1
 _INT32_SPAN = 2**31
 _LOADS = {4: (1, 4), 2: (4, 2)}
-"""By an element's bytes, the default's loads of a thread from each operand and its warps (axes-bandwidth-h200.json)."""
+"""The default's loads of a thread from each operand, and its warps, by bytes of an element.
+
+Measured: benchmarks/results/axes-sums-h200.json.
+"""
 
 
 def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
