@@ -149,8 +149,9 @@ def asked(text: str) -> tuple[tuple[str, Extra], ...]:
 
 
 def has(problem: Problem, key: Iterable[tuple[str, Extra]]) -> bool:
-    """Whether a problem has these values in its key; "dtype" is that of most operands."""
-    known = {**dict(problem.extras), "dtype": problem.a_dtype}
+    """Whether a problem has these values in its key, M, N and K among them; "dtype" is that of most operands."""
+    sizes = {} if problem.is_keyed else dict(zip("MNK", problem.shape, strict=True))
+    known = {**sizes, **dict(problem.extras), "dtype": problem.a_dtype}
     return all(known.get(name) == wanted for name, wanted in key)
 
 

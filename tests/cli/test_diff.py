@@ -9,25 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tuner import cli
 from tuner.config import Config
 from tuner.device import KNOWN, Environment
 from tuner.runtime.row import Row
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command; returns exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main([str(argument) for argument in arguments])
-        return exited.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tuner import cli
 from tuner.device import INTERPRETER, KNOWN, Environment
 from tuner.problem import Problem
 from tuner.runtime import table
@@ -20,19 +19,6 @@ from tuner.runtime import table
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 
 pytestmark = pytest.mark.usefixtures("toy", "no_tables")
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command; returns exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main([str(argument) for argument in arguments])
-        return exited.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tuner import cli
 from tuner.config import Config, Value
 from tuner.device import INTERPRETER, KNOWN, Device, Environment
 from tuner.problem import Problem
@@ -30,19 +29,6 @@ def scaled(m: int, n: int = 2112, k: int = 7168, **parts: str) -> Problem:
 
 def ours(theirs: dict[str, int], **more: Value) -> Config:
     return Config("block_scaled", **{**theirs, "LOADS": "pointer", "SPLIT_K": 1, "SWAP_AB": False, **more})
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command; returns exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main([str(argument) for argument in arguments])
-        return exited.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tuner import candidates, cli, suite
+from tuner import candidates, suite
 from tuner.config import Config
 from tuner.device import KNOWN
 from tuner.errors import TableError
@@ -36,19 +36,6 @@ gfx950,256,1,1280,8192,torch.int8,34,0,17.6914,a8w8_rowwise,1.19,593.31,0.0
 gfx950,256,1,1280,8192,torch.float8_e4m3fn,79,3,7.6797,a8w8_rowwise,2.73,1366.79,0.1344
 gfx942,80,1,1280,8192,torch.float8_e4m3fnuz,79,3,7.6797,a8w8_rowwise,2.73,1366.79,0.1344
 """
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command; returns exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main([str(argument) for argument in arguments])
-        return exited.value.code, *capsys.readouterr()
-
-    return run
 
 
 def names(folder: Path) -> list[str]:

@@ -133,7 +133,7 @@ LARGE = "num_stages=12,BLOCK_SIZE_M=256,BLOCK_SIZE_N=256"
 MISTAKES = {
     "unknown kernel 'add_blok': known are": ("add_blok", *VECTOR),
     "unknown name 'Q': known are m, n, k": ("add_block", "--problem", "M=1,Q=2"),
-    "missing N, K: expected for instance": ("add_block", "--problem", "M=1"),
+    "missing N, K: expected for instance": ("pointer", "--problem", "M=1"),
     "m is there twice": ("add_block", "--problem", "M=1,m=2,N=1,K=1"),
     "not a pair NAME=VALUE: 'M'": ("add_block", "--problem", "M"),
     "M must be a whole number, got 'few'": ("add_block", "--problem", "M=few,N=1,K=1"),

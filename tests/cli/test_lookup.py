@@ -8,23 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tuner import cli
 from tuner.device import INTERPRETER, KNOWN, describe
 
 H200 = KNOWN["sm_90"]
 
-
-@pytest.fixture
-def run(capsys, monkeypatch, toy, no_tables):
-    """Run a command; returns exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main([str(argument) for argument in arguments])
-        return exited.value.code, *capsys.readouterr()
-
-    return run
+pytestmark = pytest.mark.usefixtures("toy", "no_tables")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import json
 import pytest
 
 import tuner
-from tuner import cli
 from tuner.config import Config
 from tuner.contest.held_out import Case, Played, cases, summary
 from tuner.device import INTERPRETER, KNOWN
@@ -18,19 +17,6 @@ from tuner.runtime.regret import FEWEST, Regret
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command; returns exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main([str(argument) for argument in arguments])
-        return exited.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

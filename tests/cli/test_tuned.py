@@ -171,7 +171,15 @@ def test_a_table_of_a_kernel_that_is_not_there_is_told(run):
         (["--kernel", "mine:plain", "--problem", "N=8"], "mine:plain is no kernel under tuner.tuned: put @tuner.tu"),
         (["--kernel", "mine:absent", "--problem", "N=8"], "mine has no 'absent': expected the name of a kernel in it"),
         (["--kernel", "absent", "--problem", "N=8"], "no installed kernel is called 'absent': expected my_pkg.my_mo"),
-        (["--kernel", "matmul", "--problem", "N=8"], "matmul has sizes M, N and K: name its problems by --shape or"),
+        (
+            ["--kernel", "matmul", "--problem", "N=8"],
+            "missing M, K: expected for instance M=4096,N=4096,K=4096",
+        ),
+        (["--kernel", "softmax", "--problem", "n=8,Q=1"], "unknown name 'Q': known are m, n, k, dtype, layout, "),
+        (
+            ["--kernel", "pointer", "--problem", "N=8"],
+            "pointer is one kernel of matmul: type --kernel matmul, whose kernels",
+        ),
         (["--kernel", "mine:scale_rows", "--problem", "M=8"], "scale_rows has no key 'M': expected N, dtype"),
         (["--kernel", "mine:scale_rows", "--suite", "demo"], "the suite 'demo' is of GEMMs: --kernel takes FILE.csv"),
     ],

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tuner import cli
 from tuner.config import Config
 from tuner.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Environment, describe
 from tuner.export import lint
@@ -24,19 +23,6 @@ from tuner.sweep import finals
 H200 = KNOWN["sm_90"]
 
 pytestmark = pytest.mark.usefixtures("toy", "no_tables")
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command; returns exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main([str(argument) for argument in arguments])
-        return exited.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 import tuner
 from tuner import device as devices
+from tuner import keyed, sized
 from tuner.config import Config
 from tuner.device import INTERPRETER, KNOWN, Environment
 from tuner.errors import DeviceError, KernelError
@@ -21,7 +22,6 @@ from tuner.runtime import rules, table
 from tuner.runtime.advice import command
 from tuner.runtime.decision import Match
 from tuner.runtime.row import Provenance
-from tuner.suite import load as load_suite
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -174,16 +174,22 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
         Problem(64, 512, 256, a_dtype="e5m2", b_dtype="e4m3", out_dtype="fp16"),
         Problem(64, 512, 256, dtype="fp32", precision="tf32"),
         Problem(64, 512, 256, op="bmm", extras={"batch": 8}),
+        Problem(64, 2049, 1, dtype="fp32", op="softmax", layout="tn"),
+        Problem(1000, 1, 1, dtype="bf16", op="vector_add", aligned=False),
+        Problem(64, 2049, 256, dtype="bf16", layout="nn", b_padded=True, out_dtype="fp32"),
         Problem(64, 512, 256, op="grouped_mm", extras={"groups": 8, "listed": True}),
     ],
 )
-def test_the_command_of_a_problem_with_more_parts_writes_a_suite_of_exactly_it(problem, tmp_path):
-    import subprocess
+def test_the_command_of_a_problem_with_more_parts_names_exactly_it(problem):
+    start, _, typed = command(problem).rpartition(" ")
+    assert start == f"tuner run --kernel {problem.op} --problem"
+    assert sized.read(problem.op, keyed.cells(typed)) == problem
 
-    write, run = command(problem).split(" && ")
-    subprocess.run(write, shell=True, check=True, cwd=tmp_path)
-    assert run == "tuner run --suite missed.csv"
-    assert load_suite(str(tmp_path / "missed.csv")) == [problem]
+
+def test_the_command_of_an_op_names_no_size_that_is_always_1():
+    rows = command(Problem(4096, 1024, 1, dtype="bf16", op="softmax"))
+    assert rows == "tuner run --kernel softmax --problem M=4096,N=1024,dtype=bfloat16"
+    assert "tunes op 'mine' with odd" in command(Problem(8, 8, 8, op="mine", extras={"odd": 1}))
 
 
 def test_a_problem_that_no_kernel_serves_is_an_error_with_the_reason():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from tuner import keyed, reference, registry
+from tuner import keyed, reference, registry, sized
 from tuner import suite as suites
 from tuner.errors import UsageError
 from tuner.kernel import KernelSpec
@@ -24,7 +25,7 @@ def kernel_option(function: F) -> F:
         "names",
         multiple=True,
         metavar="MODULE:NAME",
-        help="A kernel under tuner.tuned: my_pkg.my_module:my_kernel or FILE.py:NAME; may be repeated.",
+        help="A kernel under tuner.tuned, my_pkg.my_module:my_kernel or FILE.py:NAME, or an op; may be repeated.",
     )(function)
 
 
@@ -35,7 +36,7 @@ def problem_option(function: F) -> F:
         "written",
         multiple=True,
         metavar="M=4096,N=1024",
-        help="A problem by the names of --kernel's key; may be repeated.",
+        help="A problem by the names of --kernel's key (of an op: a suite's columns); may be repeated.",
     )(function)
 
 
@@ -46,7 +47,7 @@ def typed_dtype(ctx: click.Context) -> str | None:
 
 
 def find(name: str) -> KernelSpec:
-    """The kernel of a reference "module:name", or of the name of one that an installed package registers.
+    """The kernel of a reference "module:name", or of the name of an op that installed kernels serve.
 
     Raises:
         UsageError: there is none, or it is not under `tuner.tuned`.
@@ -61,12 +62,12 @@ def find(name: str) -> KernelSpec:
     else:
         specs = [spec for (op, _), spec in registry.specs().items() if op == name]
         if not specs:
+            if ops := sorted({op for op, kernel in registry.specs() if kernel == name}):
+                raise UsageError(f"{name} is one kernel of {ops[0]}: type --kernel {ops[0]}, whose kernels compete")
             raise UsageError(
-                f"no installed kernel is called {name!r}: expected my_pkg.my_module:my_kernel, or FILE.py:NAME"
+                f"no installed kernel is called {name!r}: expected my_pkg.my_module:my_kernel, FILE.py:NAME or an op"
             )
         spec = specs[0]
-    if spec.read is None:
-        raise UsageError(f"{spec.op} has sizes M, N and K: name its problems by --shape or --suite, without --kernel")
     return spec
 
 
@@ -85,8 +86,7 @@ def problems_of(
         ProblemError, SuiteError: a text or a file that cannot be read.
         KernelError: its `make_inputs` is missing or does not make such a problem.
     """
-    read = spec.read
-    assert read is not None
+    read = spec.read or functools.partial(sized.read, spec.op)
     given = {} if dtype is None else {"dtype": dtype}
 
     def problem(cells: Mapping[str, str]) -> Problem:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tuner import device as devices
-from tuner import reference, registry, suite
+from tuner import reference, registry, sized
 from tuner.config import Config, Value
 from tuner.device import KNOWN, Device
 from tuner.errors import ConfigError, DeviceError, KernelError, UsageError
@@ -61,20 +61,8 @@ def read_problem(text: str, spec: KernelSpec) -> Problem:
     Raises:
         UsageError: a name that no column has, one that is there twice, a value that cannot be, a size that is missing.
     """
-    if spec.read is not None:
-        return spec.read(dict(_pairs(text, "--problem", "M=4096,N=1024")))
-    known = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS[1:])
-    cells: dict[str, str] = {}
-    for name, value in _pairs(text, "--problem", "M=4096,N=4096,K=1024,dtype=bf16"):
-        column = name.lower()
-        if column not in known:
-            raise UsageError(f"--problem: unknown name {name!r}: known are {', '.join(known)}")
-        if column in cells:
-            raise UsageError(f"--problem: {name} is there twice")
-        cells[column] = value
-    if missing := [name.upper() for name in ("m", "n", "k") if name not in cells]:
-        raise UsageError(f"--problem: missing {', '.join(missing)}: expected for instance M=4096,N=4096,K=1024")
-    return suite.problem_of({**cells, "op": spec.op})
+    cells = dict(_pairs(text, "--problem", "M=4096,N=1024"))
+    return sized.read(spec.op, cells) if spec.read is None else spec.read(cells)
 
 
 def find_target(text: str | None) -> Device:

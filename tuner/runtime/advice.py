@@ -6,6 +6,7 @@ import logging
 
 from tuner import keyed, registry
 from tuner.device import Device
+from tuner.errors import ProblemError
 from tuner.problem import Problem
 from tuner.runtime.decision import Decision
 
@@ -14,23 +15,19 @@ _log = logging.getLogger("tuner.runtime.lookup")  # the name under which people 
 
 def command(problem: Problem) -> str:
     """What to type to have a problem tuned."""
-    from tuner.suite import OTHER_OPS
-
     p = problem
     if p.is_keyed:
         origin = next((spec.origin for spec in registry.of(p.op).values() if spec.origin), p.op)
         return f"tuner run --kernel {origin} --problem {keyed.typed(p)}"
-    if p.op != "matmul" and not dict(p.extras).keys() <= set(OTHER_OPS):
-        return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
         return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
-    names = ["m", "n", "k", "a_dtype", "b_dtype", "out_dtype", "layout", "epilogue", "precision", "aligned"]
-    fields = p.fields() | dict(p.extras)
-    names += [*([] if p.op == "matmul" else ["op"]), *(name for name, _ in p.extras)]
-    values = ",".join(str(fields[name]).lower() for name in names)
-    header = ",".join(["dtype", *names])
-    return f"printf '{header}\\n{p.a_dtype},{values}\\n' > missed.csv && tuner run --suite missed.csv"
+    from tuner import sized
+
+    try:
+        return f"tuner run --kernel {p.op} --problem {sized.typed(p)}"
+    except ProblemError:
+        return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
 
 
 def report(problem: Problem, device: Device, decision: Decision) -> None:

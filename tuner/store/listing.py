@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
 
+from tuner import keyed
 from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.keyed import Extra
@@ -236,5 +237,8 @@ def _is_of(shape: tuple[int, int, int] | None, key: Sequence[tuple[str, Extra]])
             demanded.append(problem.c.a_dtype == value)
         else:  # `extras` are canonical JSON: sorted, without spaces
             text = f"{json.dumps(name)}:{json.dumps(value)}"
-            demanded.append(or_(*(problem.c.extras.contains(text + end, autoescape=True) for end in ",}")))
+            either = [problem.c.extras.contains(text + end, autoescape=True) for end in ",}"]
+            if name in ("M", "N", "K"):
+                either.append(and_(problem.c.layout != keyed.LAYOUT, problem.c[name.lower()] == value))
+            demanded.append(or_(*either))
     return demanded

@@ -1,0 +1,102 @@
+"""bmm, grouped_mm, vector_add and softmax go the whole way that matmul goes: a suite, a run, a lookup, a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+SUITE = """op,m,n,k,dtype,layout,batch,groups
+bmm,16,16,32,fp16,nn,2,
+grouped_mm,20,32,32,fp32,nt,,3
+vector_add,1000,1,1,fp32,nn,,
+vector_add,8,2,1,fp32,nn,,
+softmax,20,100,1,fp16,nn,,
+softmax,16,64,1,fp32,tn,,
+"""
+LOOKUPS = """
+import torch, tuner
+from tuner.kernels import softmax, vector_add
+for op, shape, rest in (
+    ("bmm", (16, 16, 32), {"dtype": "fp16", "extras": {"batch": 2}}),
+    ("grouped_mm", (20, 32, 32), {"dtype": "fp32", "layout": "nt", "extras": {"groups": 3}}),
+    ("vector_add", (1000, 1, 1), {"dtype": "fp32"}),
+    ("softmax", (20, 100, 1), {"dtype": "fp16"}),
+    ("softmax", (16, 64, 1), {"dtype": "fp32", "layout": "tn"}),
+    ("bmm", (16, 16, 32), {"dtype": "fp16", "extras": {"batch": 4}}),
+    ("vector_add", (1500, 1, 1), {"dtype": "fp32"}),
+    ("softmax", (16, 64, 1), {"dtype": "fp32"}),
+):
+    print(op, tuner.lookup(tuner.Problem(*shape, op=op, **rest)).rule)
+x = torch.randn(1000)
+assert torch.equal(vector_add(x, x), x + x)
+rows = torch.randn(64, 16).t()
+torch.testing.assert_close(softmax(rows), torch.softmax(rows, -1))
+"""
+EXACT = ["bmm exact", "grouped_mm exact", "vector_add exact", "softmax exact", "softmax exact"]
+BORROWED = {"bmm": "near_shape", "vector_add": "near_m", "softmax": "near_shape"}
+"""By which rule, or the formula: that follows from what the interpreter measured."""
+TABLES = {
+    "bmm": [{"batch": 2}],
+    "grouped_mm": [{"groups": 3}],
+    "vector_add": [{}],
+    "softmax": [{}, {}],
+}
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Callable[..., str]:
+    """Run Python with a database of this test's own; returns stdout."""
+
+    def python(*command: str, expected: int = 0, **variables: str) -> str:
+        environment = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db"), "TRITON_INTERPRET": "0"} | variables
+        done = subprocess.run(
+            [sys.executable, *command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == expected, done.stderr
+        return done.stdout
+
+    return python
+
+
+def test_problems_of_other_ops_are_tuned_looked_up_and_exported(python, run, no_tables, tmp_path):
+    (tmp_path / "ours.csv").write_text(SUITE)
+    options = ("--suite", "ours.csv", "--device", "interpreter", "--trials", "4", "--json")
+    measured = json.loads(python("-m", "tuner", "run", *options, expected=1))
+    refused = [problem for problem in measured["problems"] if not problem["winner"]]
+    assert ["Problem(M, 1, 1, op='vector_add')" in problem["reason"] for problem in refused] == [True]
+    found = python("-c", LOOKUPS, TRITON_INTERPRET="1").splitlines()
+    assert found[: len(EXACT)] == EXACT
+    for op, rule in (line.split() for line in found[len(EXACT) :]):
+        assert rule in (BORROWED[op], "default")
+
+    assert run("export", tmp_path / "tables", "--device", "interpreter", "--db", tmp_path / "tuner.db")[0] == 0
+    for op, extras in TABLES.items():
+        table = json.loads((tmp_path / "tables" / f"{op}--interpreter.json").read_text())
+        assert [row.get("extras", {}) for row in table["rows"]] == extras
+    from_table = {"TRITON_INTERPRET": "1", "TUNER_DB": "none.db", "TUNER_TABLES": "tables"}
+    assert python("-c", LOOKUPS, **from_table).splitlines() == found
+
+    # The same problems as one types them.
+    for op, typed in (
+        ("bmm", "M=16,N=16,K=32,batch=2"),
+        ("grouped_mm", "M=20,N=32,K=32,dtype=fp32,layout=nt,groups=3"),
+        ("softmax", "M=20,N=100"),
+    ):
+        where = ("--device", "interpreter", "--db", tmp_path / "tables")
+        code, out, _ = run("lookup", "--kernel", op, "--problem", typed, *where)
+        assert (code, "rule exact" in out) == (0, True)
+    code, out, _ = run("show", "winners", "--problem", "M=20,N=100,dtype=fp16", "--db", tmp_path / "tuner.db", "--json")
+    assert [winner["problem"]["op"] for winner in json.loads(out)] == ["softmax"]
+    code, out, _ = run("show", "trials", "--problem", "M=16,N=64", "--db", tmp_path / "tuner.db", "--json")
+    assert {trial["problem"]["op"] for trial in json.loads(out)} == {"softmax"}
+    again = ("run", "--kernel", "vector_add", "--problem", "M=1000,dtype=fp32", "--strategy", "exhaustive", "--dry-run")
+    code, out, _ = run(*again, "--device", "interpreter", "--db", tmp_path / "tuner.db", "--json")
+    assert (code, [forecast["known"] for forecast in json.loads(out)]) == (0, [4])
