@@ -58,7 +58,11 @@ def start(source: str = SOURCE, *, dtype: torch.dtype = torch.float32, kind: Any
     shortcut.take(module.kernel)
     if kind == "function":
         kind = module.shifted
-    return module.kernel.warmup(dtype, dtype, 128, BLOCK=128, KIND=kind, grid=(1,), **options)
+    return warm_up(module.kernel, dtype, kind, options)
+
+
+def warm_up(kernel: Any, dtype: torch.dtype, kind: Any, options: dict[str, Any]) -> Any:
+    return kernel.warmup(dtype, dtype, 128, BLOCK=128, KIND=kind, grid=(1,), enable_fp_fusion=True, **options)
 
 
 def case(name: str, *given: Any, **options: Any) -> None:
@@ -93,7 +97,7 @@ def of_two_targets() -> list[int]:
     """What one jit function is compiled for, one target after the other."""
     first = start()
     target.activate("sm_80")
-    second = first.src.fn.warmup(torch.float32, torch.float32, 128, BLOCK=128, KIND="plain", grid=(1,))
+    second = warm_up(first.src.fn, torch.float32, "plain", {})
     return [each.metadata.target.arch for each in (first, second)]
 
 
