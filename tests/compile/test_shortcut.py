@@ -7,6 +7,7 @@ import pytest
 from tuner.runtime import shortcut
 
 KNOWN = {"again", "once more", "mended"}
+READ_ONLY = {"read-only", "read-only again"}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def test_a_start_like_one_before_never_asks_for_tritons_key_and_every_other_does
 
 def test_a_change_of_source_function_constant_option_environment_or_target_is_another_binary(told):
     same = {name for name, row in told.items() if row["hash"] == told["first"]["hash"]}
-    same_code = {"other Triton", "always compiled", "damaged", "of another key", "gone from Triton's cache"}
+    same_code = {"other Triton", "always compiled", "damaged", "of another key", "gone from Triton's cache", *READ_ONLY}
     # Two ptxas of one version are one to Triton; here they are two files.
     assert same == {"first", "other ptxas", *KNOWN, *same_code}
 
@@ -40,9 +41,10 @@ def test_whoever_listens_hears_of_a_kernel_from_the_cache(told):
 
 
 def test_what_cannot_be_used_is_one_warning(report):
-    first, second = report["warned"]
+    first, second, third = report["warned"]
     assert "is not used, Triton looks its kernel up itself" in first
     assert "it is for another key" in second
+    assert third.endswith("so each start hashes Triton's sources: Read-only file system")
 
 
 def test_a_file_of_tritons_that_changed_is_told_by_its_size_or_time(tmp_path):

@@ -81,8 +81,8 @@ class Shortcut:
         kernel = None if told is None else self._found(told, src, target)
         if kernel is None:
             kernel = self._compiles(src, target=target, options=options, **more)
-            if told is not None and _is_on():
-                _keep(_key(told, target), kernel)
+            if told is not None:
+                _keep(told, target, kernel)
         seen = getattr(_local, "seen", None)
         if seen is not None and told is not None:
             seen.append((told, kernel))
@@ -99,11 +99,7 @@ class Shortcut:
             kernel = shelf.kernel(told, src.fn, driver.active.get_current_device(), source=src)
             if kernel is not None:
                 return kernel
-        return _cached(_key(told, target), src, target) if _is_on() else None
-
-
-def _is_on() -> bool:
-    return os.environ.get(VARIABLE) != "0"
+        return _cached(told, target, src)
 
 
 def _told(src: Any, target: Any, options: Any) -> str | None:
@@ -121,23 +117,23 @@ def _told(src: Any, target: Any, options: Any) -> str | None:
     return shipped.key_of({**told, "environment": sorted(get_cache_invalidating_env_vars().items())})
 
 
-def _key(told: str, target: Any) -> str:
-    """With this Triton, and what it calls: what its cache holds our file under."""
+def _key(told: str, target: Any) -> str | None:
+    """With this Triton, and what it calls: what its cache holds our file under; None where that is turned off."""
     from triton.compiler import make_backend
 
+    if os.environ.get(VARIABLE) == "0":
+        return None
     compiler = _assembler(target) or make_backend(target).hash()
     return hashlib.sha256(json.dumps([VERSION, told, _triton(), compiler]).encode()).hexdigest()
 
 
 @functools.cache
 def _triton() -> str:
-    """Of every file that Triton's own key reads its path, size and time of change; and what its installer noted."""
+    """Path, size and time of every file of Triton's, those that its own key reads among them; and its list of hashes."""
     import triton
 
     root = Path(triton.__file__).parent
-    told = [str(triton.__version__), str(root), _installed(root, triton.__version__)]
-    for folder in ("compiler", "backends", "language", "runtime", "_C"):
-        told += sorted(_files(root / folder))
+    told = [str(triton.__version__), _installed(root, triton.__version__), *sorted(_files(root))]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
@@ -182,15 +178,33 @@ def _assembler(target: Any) -> str | None:
     return "\n".join(told)
 
 
-def _cached(key: str, src: Any, target: Any) -> Any:
+def _place(key: str) -> Any:
+    """Where Triton's cache holds our file: its manager; None where there can be none."""
+    from triton.runtime.cache import get_cache_manager
+
+    try:
+        return get_cache_manager(key)
+    except OSError as e:  # read-only media that hold Triton's own files, but none of ours
+        _say_unkept(e.strerror or str(e))
+        return None
+
+
+@functools.cache
+def _say_unkept(why: str) -> None:
+    _log.warning("Triton's cache takes no %s, so each start hashes Triton's sources: %s", FILE, why)
+
+
+def _cached(told: str, target: Any, src: Any) -> Any:
     """The kernel in Triton's cache, told to whoever listens as Triton does; None where it is not there."""
     from triton import knobs
     from triton.compiler import CompiledKernel
     from triton.compiler.compiler import CompileTimer
     from triton.runtime.cache import get_cache_manager
 
-    timer, path = CompileTimer(), get_cache_manager(key).get_file(FILE)
-    if path is None:
+    timer, key = CompileTimer(), _key(told, target)
+    place = None if key is None else _place(key)
+    path = None if place is None else place.get_file(FILE)
+    if path is None or key is None:
         return None
     try:
         theirs = _read(Path(path), key)
@@ -206,8 +220,8 @@ def _cached(key: str, src: Any, target: Any) -> Any:
         return None
     listener = knobs.compilation.listener
     if listener:
-        told = kernel.metadata._asdict()
-        listener(src=src, metadata=told, metadata_group=group, times=timer.end(), cache_hit=True)
+        stored = kernel.metadata._asdict()
+        listener(src=src, metadata=stored, metadata_group=group, times=timer.end(), cache_hit=True)
     return kernel
 
 
@@ -222,13 +236,14 @@ def _read(path: Path, key: str) -> str:
     return theirs
 
 
-def _keep(key: str, kernel: Any) -> None:
+def _keep(told: str, target: Any, kernel: Any) -> None:
     from triton.compiler import CompiledKernel
-    from triton.runtime.cache import get_cache_manager
 
-    if not isinstance(kernel, CompiledKernel):
+    key = _key(told, target)
+    place = None if key is None or not isinstance(kernel, CompiledKernel) else _place(key)
+    if place is None:
         return
     try:
-        get_cache_manager(key).put(json.dumps({"key": key, "triton_key": kernel.hash}), FILE, binary=False)
+        place.put(json.dumps({"key": key, "triton_key": kernel.hash}), FILE, binary=False)
     except OSError as e:
-        _log.warning("the key of %s cannot be kept, the next process asks Triton again: %s", kernel.name, e)
+        _say_unkept(e.strerror or str(e))

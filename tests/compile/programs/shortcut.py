@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import logging
@@ -93,6 +94,15 @@ def spoil(change: Callable[[Path], object]) -> None:
         change(kept)
 
 
+class ReadOnly(cache.FileCacheManager):
+    """A cache on media that cannot be written: what is there is there."""
+
+    def __init__(self, key: str, **kinds: bool) -> None:
+        if not (Path(knobs.cache.dir) / key).exists():
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        super().__init__(key, **kinds)
+
+
 def of_two_targets() -> list[int]:
     """What one jit function is compiled for, one target after the other."""
     first = start()
@@ -142,6 +152,11 @@ def main() -> None:
     case("of another key")
     shutil.rmtree(Path(knobs.cache.dir) / cache._base32(told[0]["hash"]))
     case("gone from Triton's cache")
+    spoil(lambda kept: shutil.rmtree(kept.parent))
+    knobs.cache.manager_class = ReadOnly
+    case("read-only")
+    case("read-only again")
+    knobs.cache.manager_class = cache.FileCacheManager
     sys.stdout.write(json.dumps({"told": told, "warned": warned, "targets": of_two_targets()}))
 
 
