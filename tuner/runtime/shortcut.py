@@ -129,7 +129,7 @@ def _key(told: str, target: Any) -> str | None:
 
 @functools.cache
 def _triton() -> str:
-    """Path, size and time of every file of Triton's, those that its own key reads among them; and its list of hashes."""
+    """Path, size and time of Triton's files, those that its own key reads among them; and the list of their hashes."""
     import triton
 
     root = Path(triton.__file__).parent
