@@ -11,14 +11,14 @@ from tuner.kernels import bmm_kernel, cost, pointer_default, pointer_tile
 from tuner.kernels.batched_operands import batch_of, make_operands, placement
 from tuner.kernels.batched_space import POINTER, config_of, pointer, share, supports_pointer
 from tuner.kernels.batched_vendor import vendor
-from tuner.kernels.gemm import Operation, epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, operation, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands
 from tuner.kernels.rules import shared_bytes
 from tuner.problem import Problem
 
 VERSION = 1
-BMM = Operation("bmm", make_operands, vendor)
+BMM = operation("bmm", make_operands, vendor)
 _INT32_SPAN = 2**31
 
 

@@ -15,9 +15,8 @@ from tuner.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernels import blocks
 from tuner.kernels.interpreted import as_silent_as_a_gpu, settle, stand_in, widened
-from tuner.kernels.programs import Program, spec_of
+from tuner.kernels.programs import Operation, Program, spec_of
 from tuner.problem import Problem
-from tuner.space import SearchSpace
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -52,71 +51,15 @@ class Tensors:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What all kernels of such an op share; the fields are as `KernelSpec` has them."""
-
-    name: str
-    make_inputs: Callable[[Problem, str, int], Tensors]
-    vendor: Callable[[Tensors], None]
-    reference: Callable[[Tensors], torch.Tensor]
-    tolerance: Callable[[Problem], float]
-    flops: Callable[[Problem], int]
-    bytes_moved: Callable[[Problem], int]
-
-
 def elementwise_spec(
-    operation: Operation,
-    name: str,
-    version: int,
-    program: Program,
-    *,
-    supports: Callable[[Problem, Device], str | None],
-    space: Callable[[Problem, Device], SearchSpace],
-    default_config: Callable[[Problem, Device], Config],
-    sources: Sequence[Any],
-    shared_bytes: Callable[[Config, Problem, Device], int],
-    estimate_us: Callable[[Config, Problem, Device], float],
-    simplicity: Callable[[Config], tuple[Any, ...]],
-    precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0,
+    operation: Operation, name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any
 ) -> KernelSpec:
-    """A kernel of an op that only moves memory.
-
-    Args:
-        operation: the op.
-        name: of the kernel.
-        version: raise it when timings of the version before no longer speak for this one
-            (tests/unit/test_kernel_sources.py).
-        program: its launches.
-        supports, space, default_config, shared_bytes, estimate_us, simplicity, precedence: see `KernelSpec`.
-        sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
-    """
-
-    return spec_of(
-        program,
-        make_inputs=operation.make_inputs,
-        launch_interpreted=_launch_interpreted,
-        sources=(*sources, blocks),
-        op=operation.name,
-        name=name,
-        version=version,
-        supports=supports,
-        space=space,
-        default_config=default_config,
-        vendor=operation.vendor,
-        reference=operation.reference,
-        tolerance=operation.tolerance,
-        simplicity=simplicity,
-        shared_bytes=shared_bytes,
-        estimate_us=estimate_us,
-        runtime_parameters=("PROGRAMS_PER_SM",),
-        precedence=precedence,
-        flops=operation.flops,
-        bytes_moved=operation.bytes_moved,
-    )
+    """A kernel of an op that only moves memory; the arguments are as `spec_of` has them."""
+    usual = {"runtime_parameters": ("PROGRAMS_PER_SM",)}
+    return spec_of(operation, name, version, program, sources=(*sources, blocks), **(usual | fields))
 
 
-def _launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:
+def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:
     """Run a kernel under the interpreter by way of float32, where it would be wrong otherwise."""
     out = stand_in(inputs.out)
     b = None if inputs.b is None else widened(inputs.b)

@@ -61,6 +61,11 @@ def estimate_us(moved: int, loaded: int, blocks: int, config: Config, device: De
     return moved * whole / (_BYTES_PER_US * device.sm_count * share)
 
 
+def loads_ahead(config: Config) -> int:
+    """Blocks that a program waits for at once: one, or all stages but one of a loop over blocks."""
+    return max(1, config.integer("num_stages") - 1) if config.integer("PROGRAMS_PER_SM") else 1
+
+
 def registers(config: Config, device: Device) -> int:
     """Registers of a thread when one program has a multiprocessor to itself."""
     file = 2 * FILE if device.vendor == "amd" else FILE
@@ -162,6 +167,25 @@ def crowded(values: Callable[[Config, Problem, Device], float], share: float) ->
         return f"a thread would hold {held:g} values, {room:g} fit beside the rest"
 
     return Rule("registers", "registers of a thread and of a multiprocessor (CUDA C++ Programming Guide)", spills)
+
+
+def of_tile(
+    elements: Callable[[Config, Problem], int],
+    needed: Callable[[Problem], int],
+    values: Callable[[Config, Problem, Device], float],
+) -> tuple[Rule, ...]:
+    """The rules that a tile has neither too little nor too much for its threads; the arguments are those of each."""
+    return idle_threads(elements, needed), narrow_loads(elements, needed), crowded(values, 0.5)
+
+
+def too_large(elements: Callable[[Config, Problem], int]) -> Rule:
+    """The rule that Triton takes a tile of so many elements."""
+
+    def beyond(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+        held = elements(config, problem)
+        return f"{held} elements, Triton takes {MOST_ELEMENTS}" if held > MOST_ELEMENTS else None
+
+    return Rule("tile", "Triton's TRITON_MAX_TENSOR_NUMEL", beyond, fatal=True, early=True)
 
 
 def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Config, Problem, Device], int]) -> Rule:

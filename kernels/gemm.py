@@ -2,91 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tuner.config import Config
-from tuner.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernels import blocks, epilogue, numerics
 from tuner.kernels.interpreted import launch_interpreted
 from tuner.kernels.operands import make_operands
-from tuner.kernels.programs import Program, spec_of
+from tuner.kernels.programs import Operation, Program, spec_of
 from tuner.kernels.vendor import vendor
 from tuner.problem import Problem
-from tuner.space import SearchSpace
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What all kernels of an op share; the operands are of one type for all of them.
-
-    Attributes:
-        name: of the op.
-        make_operands, vendor, reference: see `KernelSpec`.
-        launch_interpreted: runs a launch of operands where the interpreter alone would be wrong.
-    """
-
-    name: str
-    make_operands: Callable[[Problem, str, int], Any]
-    vendor: Callable[[Any], None]
-    reference: Callable[[Any], torch.Tensor] = numerics.reference
-    launch_interpreted: Callable[[Any, Config, Callable[[Any, Config], None]], None] = launch_interpreted
-
-
-MATMUL = Operation("matmul", make_operands, vendor)
-
-
-def gemm_spec(
+def operation(
     name: str,
-    version: int,
-    program: Program,
-    *,
-    supports: Callable[[Problem, Device], str | None],
-    space: Callable[[Problem, Device], SearchSpace],
-    default_config: Callable[[Problem, Device], Config],
-    sources: Sequence[Any],
-    shared_bytes: Callable[[Config, Problem, Device], int] | None = None,
-    estimate_us: Callable[[Config, Problem, Device], float] | None = None,
-    runtime_parameters: tuple[str, ...] = ("GROUP_SIZE_M",),
-    precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0,
-    operation: Operation = MATMUL,
-) -> KernelSpec:
-    """A kernel of an op whose products are GEMMs.
+    make_inputs: Callable[[Problem, str, int], Any],
+    vendor: Callable[[Any], None],
+    reference: Callable[[Any], torch.Tensor] = numerics.reference,
+    launch_interpreted: Callable[[Any, Config, Callable[[Any, Config], None]], None] = launch_interpreted,
+) -> Operation:
+    """An op whose products are GEMMs; the arguments are as `Operation` has them."""
+    return Operation(name, make_inputs, vendor, reference, launch_interpreted, numerics.tolerance)
 
-    Args:
-        name: of the kernel.
-        version: raise it when timings of the version before no longer speak for this one
-            (tests/unit/test_kernel_sources.py).
-        program: its launches; the last one is the GEMM.
-        supports, space, default_config, shared_bytes, estimate_us, runtime_parameters, precedence: see `KernelSpec`.
-        sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
-        operation: the op.
-    """
 
-    return spec_of(
-        program,
-        make_inputs=operation.make_operands,
-        launch_interpreted=operation.launch_interpreted,
-        sources=sources,
-        op=operation.name,
-        name=name,
-        version=version,
-        supports=supports,
-        space=space,
-        default_config=default_config,
-        vendor=operation.vendor,
-        reference=operation.reference,
-        tolerance=numerics.tolerance,
-        simplicity=simplicity,
-        shared_bytes=shared_bytes,
-        estimate_us=estimate_us,
-        runtime_parameters=runtime_parameters,
-        precedence=precedence,
-    )
+MATMUL = operation("matmul", make_operands, vendor)
+
+
+def gemm_spec(name: str, version: int, program: Program, *, operation: Operation = MATMUL, **fields: Any) -> KernelSpec:
+    """A kernel of an op whose products are GEMMs; its last launch is the GEMM. Arguments as `spec_of` has them."""
+    usual = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
+    return spec_of(operation, name, version, program, **(usual | fields))
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from tuner.config import Config
 from tuner.kernels import grouped_kernel, pointer_tile
 from tuner.kernels.batched_operands import placement as batch_placement
 from tuner.kernels.bmm_pointer import pdl_of, tile_constants
-from tuner.kernels.gemm import Operation, epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, operation, sources_of
 from tuner.kernels.grouped_operands import (
     GroupedOperands,
     ListedOperands,
@@ -27,7 +27,7 @@ from tuner.kernels.rules import next_power_of_two, shared_bytes
 from tuner.problem import Problem
 
 VERSION = 1
-GROUPED_MM = Operation("grouped_mm", make_operands, vendor, reference, launch_grouped_interpreted)
+GROUPED_MM = operation("grouped_mm", make_operands, vendor, reference, launch_grouped_interpreted)
 _INT32_SPAN = 2**31
 
 

@@ -11,12 +11,10 @@ from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import elementwise_rules as rules
-from tuner.kernels import softmax_kernel, softmax_space, tile_rules
-from tuner.kernels.elementwise import Tensors, elementwise_spec
+from tuner.kernels import softmax_online_kernel, softmax_space, tile_rules
+from tuner.kernels.elementwise import Tensors
 from tuner.kernels.launching import Launch, compiler_options
-from tuner.kernels.operands import placement
 from tuner.kernels.rules import next_power_of_two
-from tuner.kernels.softmax_operands import SOFTMAX
 from tuner.kernels.softmax_space import Layout
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -36,7 +34,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     layout = softmax_space.layout_of(inputs)
     blocks, constants, options = _static((rows, columns), strides, layout, config)
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
-    return (Launch(softmax_kernel.online_kernel, (blocks,), arguments, constants, options),)
+    return (Launch(softmax_online_kernel.online_kernel, (blocks,), arguments, constants, options),)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -157,33 +155,25 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
-def _too_large(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    held = elements(config, problem)
-    return f"{held} elements, Triton takes {rules.MOST_ELEMENTS}" if held > rules.MOST_ELEMENTS else None
-
-
 RULES = (
     rules.parameters(_axes),
-    Rule("tile", "Triton's TRITON_MAX_TENSOR_NUMEL", _too_large, fatal=True, early=True),
+    rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax_online.py"),
     softmax_space.SECTORS,
     Rule("rows", "the shape itself", _rows, early=True),
     Rule("one block", "the shape itself: softmax_whole reads it once", _one_block, early=True),
     Rule("short blocks", "Triton's reductions: warps meet in shared memory for each", _short, early=True),
-    rules.idle_threads(elements, softmax_space.covering),
-    rules.narrow_loads(elements, softmax_space.covering),
-    rules.crowded(_values, 0.5),
+    *rules.of_tile(elements, softmax_space.covering, _values),
 )
 
-SPEC = elementwise_spec(
-    SOFTMAX,
+SPEC = softmax_space.softmax_spec(
     NAME,
     VERSION,
     program,
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(softmax_kernel, program, _static, softmax_space.tile_constants, softmax_space.layout_of, placement),
+    sources=(softmax_online_kernel, program, _static),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,

@@ -8,9 +8,10 @@ import torch
 
 from tuner import dtype as dtypes
 from tuner.errors import ProblemError
-from tuner.kernels.elementwise import Operation, Tensors
+from tuner.kernels.elementwise import Tensors, launch_interpreted
 from tuner.kernels.numerics import ROUNDOFF
 from tuner.kernels.operands import Values, cannot_align, guarded
+from tuner.kernels.programs import Operation
 from tuner.problem import Problem
 
 _ARITHMETIC = 2.0**-17
@@ -83,6 +84,7 @@ SOFTMAX = Operation(
     make_inputs,
     vendor,
     reference,
+    launch_interpreted,
     tolerance,
     # A comparison, a difference, a power, a sum and a product for each element.
     flops=lambda problem: 5 * problem.m * problem.n,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +11,26 @@ import torch
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
+from tuner.kernel import KernelSpec
 from tuner.kernels import elementwise_rules as rules
-from tuner.kernels.elementwise import Tensors, lacking
+from tuner.kernels import softmax_kernel
+from tuner.kernels.elementwise import Tensors, elementwise_spec, lacking
 from tuner.kernels.operands import placement
+from tuner.kernels.programs import Program
 from tuner.kernels.rules import next_power_of_two
+from tuner.kernels.softmax_operands import SOFTMAX
 from tuner.problem import Problem
 from tuner.space import Rule
 
 INTERPRETED_COLUMNS = 128
 """Of a block on the interpreter, which takes milliseconds for each."""
 _INT32_SPAN = 2**31
+
+
+def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
+    """A kernel of the op, with the sources that all of them rest on; the arguments are as `spec_of` has them."""
+    shared = (softmax_kernel, tile_constants, layout_of, placement)
+    return elementwise_spec(SOFTMAX, name, version, program, sources=(*sources, *shared), **fields)
 
 
 def supports(problem: Problem, device: Device) -> str | None:

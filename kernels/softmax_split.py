@@ -17,11 +17,9 @@ from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import elementwise_rules as rules
-from tuner.kernels import softmax_kernel, softmax_space, softmax_split_kernel, tile_rules
-from tuner.kernels.elementwise import Tensors, elementwise_spec
+from tuner.kernels import softmax_online_kernel, softmax_space, softmax_split_kernel, tile_rules
+from tuner.kernels.elementwise import Tensors
 from tuner.kernels.launching import Launch, compiler_options
-from tuner.kernels.operands import placement
-from tuner.kernels.softmax_operands import SOFTMAX
 from tuner.kernels.softmax_space import Layout
 from tuner.kernels.workspace import scratch
 from tuner.problem import Problem
@@ -183,28 +181,17 @@ RULES = (
     rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax_split.py"),
     Rule("parts", "the shape itself", _parts),
-    rules.idle_threads(_elements, softmax_space.covering),
-    rules.narrow_loads(_elements, softmax_space.covering),
-    rules.crowded(_values, 0.5),
+    *rules.of_tile(_elements, softmax_space.covering, _values),
 )
 
-SPEC = elementwise_spec(
-    SOFTMAX,
+SPEC = softmax_space.softmax_spec(
     NAME,
     VERSION,
     program,
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(
-        softmax_kernel,
-        softmax_split_kernel,
-        program,
-        _static,
-        softmax_space.tile_constants,
-        softmax_space.layout_of,
-        placement,
-    ),
+    sources=(softmax_online_kernel, softmax_split_kernel, program, _static),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,

@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 
 from tuner.kernels.blocks import await_predecessor, count_blocks, known_multiple
-from tuner.kernels.softmax_kernel import finite, offsets_of, sum_powers, write_blocks
+from tuner.kernels.softmax_kernel import offsets_of
+from tuner.kernels.softmax_online_kernel import finite, sum_powers, write_blocks
 
 
 @triton.jit

@@ -12,9 +12,8 @@ from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import elementwise_rules as rules
 from tuner.kernels import refinements, softmax_kernel, softmax_space, tile_rules
-from tuner.kernels.elementwise import Tensors, elementwise_spec
+from tuner.kernels.elementwise import Tensors
 from tuner.kernels.launching import Launch, compiler_options
-from tuner.kernels.operands import placement
 from tuner.kernels.persistent_tma import multiprocessors
 from tuner.kernels.rules import next_power_of_two
 from tuner.kernels.softmax_operands import SOFTMAX
@@ -117,8 +116,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """See `elementwise_rules.estimate_us`."""
-    ahead = max(1, config.integer("num_stages") - 1) if config.integer("PROGRAMS_PER_SM") else 1
-    loaded = elements(config, problem) * dtypes.ITEMSIZE[problem.a_dtype] * ahead
+    loaded = elements(config, problem) * dtypes.ITEMSIZE[problem.a_dtype] * rules.loads_ahead(config)
     return rules.estimate_us(SOFTMAX.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
 
 
@@ -165,32 +163,24 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
     return f"BLOCK_SIZE_M is {block_m}, {rows} covers M" if block_m > rows else None
 
 
-def _too_large(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    held = elements(config, problem)
-    return f"{held} elements, Triton takes {rules.MOST_ELEMENTS}" if held > rules.MOST_ELEMENTS else None
-
-
 RULES = (
     rules.parameters(_axes, _OPTIONS),
-    Rule("tile", "Triton's TRITON_MAX_TENSOR_NUMEL", _too_large, fatal=True),
+    rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax_whole.py"),
-    rules.idle_threads(elements, softmax_space.covering),
-    rules.narrow_loads(elements, softmax_space.covering),
-    rules.crowded(_values, 0.5),
+    *rules.of_tile(elements, softmax_space.covering, _values),
     rules.takes_turns(_blocks, shared_bytes),
     Rule("beyond M", "the shape itself", _beyond, early=True),
     softmax_space.SECTORS,
 )
 
-SPEC = elementwise_spec(
-    SOFTMAX,
+SPEC = softmax_space.softmax_spec(
     NAME,
     VERSION,
     program,
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(softmax_kernel, program, _static, softmax_space.tile_constants, softmax_space.layout_of, placement),
+    sources=(program, _static),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,

@@ -15,11 +15,12 @@ from tuner.device import Device
 from tuner.errors import ProblemError
 from tuner.kernels import elementwise_rules as rules
 from tuner.kernels import tile_rules, vector_add_kernel
-from tuner.kernels.elementwise import Operation, Tensors, elementwise_spec, lacking
+from tuner.kernels.elementwise import Tensors, elementwise_spec, lacking, launch_interpreted
 from tuner.kernels.launching import Launch, compiler_options
 from tuner.kernels.numerics import ROUNDOFF
 from tuner.kernels.operands import Values, guarded
 from tuner.kernels.persistent_tma import multiprocessors
+from tuner.kernels.programs import Operation
 from tuner.kernels.rules import next_power_of_two
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -79,6 +80,7 @@ VECTOR_ADD = Operation(
     make_inputs,
     vendor,
     reference,
+    launch_interpreted,
     tolerance,
     flops=lambda problem: problem.m,
     bytes_moved=lambda problem: 3 * problem.m * dtypes.ITEMSIZE[problem.a_dtype],
@@ -172,8 +174,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """See `elementwise_rules.estimate_us`; a loop keeps all stages but one in flight."""
-    ahead = max(1, config.integer("num_stages") - 1) if config.integer("PROGRAMS_PER_SM") else 1
-    loaded = 2 * config.integer("BLOCK_SIZE") * dtypes.ITEMSIZE[problem.a_dtype] * ahead
+    loaded = 2 * config.integer("BLOCK_SIZE") * dtypes.ITEMSIZE[problem.a_dtype] * rules.loads_ahead(config)
     return rules.estimate_us(VECTOR_ADD.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
 
 
@@ -209,9 +210,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
 RULES = (
     rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/vector_add_block.py"),
-    rules.idle_threads(_elements, _covering),
-    rules.narrow_loads(_elements, _covering),
-    rules.crowded(_values, 0.5),
+    *rules.of_tile(_elements, _covering, _values),
     rules.takes_turns(_blocks, shared_bytes),
     Rule("beyond M", "the length itself", _beyond, early=True),
 )
