@@ -69,8 +69,17 @@ def test_the_index_lists_every_page():
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.glob("*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)  # code has kernel[grid](x)
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
-        assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
+    for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", prose):
+        if not link.startswith("http"):
+            there = page.parent / link if link else page
+            assert there.exists(), f"{page.name} links to {link}"
+            assert not anchor or anchor in anchors(there), f"{page.name} links to {link}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_figures_come_from_results_that_are_kept():

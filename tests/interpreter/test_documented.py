@@ -1,4 +1,4 @@
-"""What docs/kernels.md shows of one config by hand: square tiles of 32 give the right [128, 256]."""
+"""What docs/ops.md shows of one config by hand: square tiles of 32 give the right [128, 256]."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-DOCS = Path(__file__).parents[2] / "docs" / "kernels.md"
+DOCS = Path(__file__).parents[2] / "docs" / "ops.md"
 
 
 def test_square_tiles_of_32_multiply_128x64_by_64x256():
-    section = DOCS.read_text().split("### One config by hand")[1].split("\n### ")[0]
+    section = DOCS.read_text().split("### One config by hand")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     names: dict[str, object] = {}
     exec(compile(code, str(DOCS), "exec"), names)
