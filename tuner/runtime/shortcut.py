@@ -39,7 +39,7 @@ Shelf = Callable[[], shipped.Shelf | None]
 
 
 def take(function: Any, shelf: Shelf | None = None) -> None:
-    """Let a jit function's compiles on the current device take the shortcut; anything else stays as it is.
+    """Let a jit function's compiles take the shortcut from here on; anything else stays as it is.
 
     Args:
         function: a `triton.JITFunction`, what a decorator made of one, or the interpreter's stand-in for it.
@@ -49,12 +49,25 @@ def take(function: Any, shelf: Shelf | None = None) -> None:
         if not hasattr(function, "fn"):
             return
         function = function.fn
-    from triton.runtime.driver import driver
+    caches = function.device_caches
+    make = getattr(caches, "default_factory", None)
+    if make is None or isinstance(make, _Binders):
+        return
+    caches.default_factory = _Binders(function, make, shelf)
+    if caches:
+        function.compile = Shortcut(function.compile, shelf)
 
-    _ = function.device_caches[driver.active.get_current_device()]  # made when first asked for, and with it `compile`
-    compiles = getattr(function, "compile", None)
-    if compiles is not None and not isinstance(compiles, Shortcut):
-        function.compile = Shortcut(compiles, shelf)
+
+class _Binders:
+    """Makes what a jit function needs on a device it has not seen, as Triton does, which sets its `compile` anew."""
+
+    def __init__(self, function: Any, make: Callable[[], Any], shelf: Shelf | None) -> None:
+        self._function, self._make, self._shelf = function, make, shelf
+
+    def __call__(self) -> Any:
+        made = self._make()
+        self._function.compile = Shortcut(self._function.compile, self._shelf)
+        return made
 
 
 @contextmanager

@@ -103,12 +103,13 @@ class ReadOnly(cache.FileCacheManager):
         super().__init__(key, **kinds)
 
 
-def of_two_targets() -> list[int]:
-    """What one jit function is compiled for, one target after the other."""
+def of_two_targets() -> dict[str, Any]:
+    """What one jit function is compiled for, one device after the other, and whether Triton's key was asked for."""
     first = start()
     target.activate("sm_80")
+    asks.clear()
     second = warm_up(first.src.fn, torch.float32, "plain", {})
-    return [each.metadata.target.arch for each in (first, second)]
+    return {"arch": [each.metadata.target.arch for each in (first, second)], "asked": bool(asks)}
 
 
 def main() -> None:
@@ -143,6 +144,8 @@ def main() -> None:
     target.activate("sm_80")
     case("other target")
     target.activate("sm_90")
+    targets = of_two_targets()
+    target.activate("sm_90")
     with environment("TRITON_ALWAYS_COMPILE", "1"):
         case("always compiled")
     spoil(lambda kept: kept.write_text("{"))
@@ -157,7 +160,7 @@ def main() -> None:
     case("read-only")
     case("read-only again")
     knobs.cache.manager_class = cache.FileCacheManager
-    sys.stdout.write(json.dumps({"told": told, "warned": warned, "targets": of_two_targets()}))
+    sys.stdout.write(json.dumps({"told": told, "warned": warned, "targets": targets}))
 
 
 if __name__ == "__main__":
