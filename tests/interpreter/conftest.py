@@ -10,9 +10,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tuner.errors import InputError
 
 HERE = Path(__file__).parent
 INTERPRETING = os.environ.get("TRITON_INTERPRET") == "1"
@@ -53,6 +56,19 @@ def child_results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def child_result(child_results: dict[str, list[str]], request: pytest.FixtureRequest) -> None:
     """What the child found for this test, on the item for `pytest_pyfunc_call`."""
     request.node.child_result = child_results.get(request.node.nodeid) or child_results.get("")
+
+
+@pytest.fixture
+def refused() -> Callable[[Callable[[], object], str], None]:
+    """Expects a call to be refused with these words, in one line."""
+
+    def refused(call: Callable[[], object], words: str) -> None:
+        with pytest.raises(InputError) as raised:
+            call()
+        assert words in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+    return refused
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -26,11 +26,11 @@ PROBLEMS = [
 WIDE = re.compile(r"v4\.b32|dwordx[24]|b64|b128")
 
 
-def main(arch: str, sampled: int) -> None:
+def main(arch: str, sampled: int, step: int) -> None:
     device = KNOWN[arch]
     target.activate(arch)
     draw, found = random.Random(arch), []
-    for problem in PROBLEMS:
+    for problem in PROBLEMS[step - 1 :: step]:
         for spec in registry.serving(problem, device):
             space = spec.space(problem, device)
             configs = draw.sample(space.configs(), sampled)
@@ -58,4 +58,4 @@ def compiled(spec, problem, config, device):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
