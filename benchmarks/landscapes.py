@@ -1,172 +1,223 @@
-"""Landscapes for the search's replay: every config's time, of exhaustive sweeps; the fastest measured again together.
+"""Landscapes for the search's replay: every config's time on recorded problems, the fastest measured again together.
 
     python benchmarks/tune_suite.py --suite FILE.csv --db NEW.db --out RESULT.json
     python benchmarks/landscapes.py --db NEW.db --gpus 0,1 --out benchmarks/data/NAME.json.gz
 
-With --beside OLDER.json.gz what a sweep of some kernels alone (tune_suite.py --kernel) did not try is taken from there.
+takes the trials of an exhaustive sweep. What later joined the search spaces needs none:
 
-A sweep replays a config once to three times, so the fastest of a thousand is partly luck. Here the configs that were
-within `NEAR` of the fastest, `TOP` at most, and the default run `ROUNDS` rounds in rotation: what counts as the best,
-and how one replay scatters, come from these. What a config costs to enter (launch, check, capture) and a replay costs
-is timed.
+    python benchmarks/landscapes.py --beside OLDER.json.gz --out benchmarks/data/NAME.json.gz
+
+measures what today's spaces hold and OLDER lacks, and the fastest of OLDER with it, by which its other figures are
+brought to the same scale. All cores compile while the GPU measures (retimed.py).
+
+A sweep replays a config once to three times, so the fastest of a thousand is partly luck: what counts as the best, and
+how one replay scatters, come from rounds that the fastest play together.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gzip
 import json
 import multiprocessing
-import os
+import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 
 import record
+import retimed
+from recorded import landscapes
 
 from tuner import device as devices
 from tuner import registry
-from tuner.config import Config
-from tuner.problem import Problem
-from tuner.records import Outcome, Resources, State
+from tuner.records import State
 from tuner.store.listing import TrialFilter
 from tuner.store.store import Store
+from tuner.sweep.compile import CompilePool
+from tuner.sweep.field import survey
+from tuner.sweep.job import Job
+from tuner.sweep.search import Listed, Strategy
 
-NEAR, TOP, ROUNDS = 1.2, 80, 15
-_BATCH = 16
+RETIMED = 20
+"""Configs of older landscapes that are measured beside new ones: beyond these none is within reach of the fastest."""
+_POLL_S = 0.01
+_COSTS = ("enter_ms", "replay_ms", "set_up_s")
 _HEADER = ("gpus", "driver", "python", "torch", "triton", "triton_tuner", "date", "command")
 
 
+@dataclasses.dataclass
+class Task:
+    """What is known of a problem, and what to measure of it.
+
+    Attributes:
+        problem: which.
+        known: microseconds and compile milliseconds by config.
+        configs: to measure, the most promising first.
+        compile_ms: of those that are not known.
+        others: configs that cannot be measured, or share another's binary.
+        older: the problem's part of older landscapes.
+    """
+
+    problem: object
+    known: dict
+    configs: list
+    compile_ms: dict = dataclasses.field(default_factory=dict)
+    others: list = dataclasses.field(default_factory=list)
+    older: dict | None = None
+
+
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--db", required=True)
-    parser.add_argument("--gpus", default="0", help="CUDA indices, comma separated; -1: the interpreter, to rehearse")
-    parser.add_argument("--beside", help="landscapes recorded before: their configs join those of the database")
-    parser.add_argument("--out", required=True)
-    args = parser.parse_args()
-    with Store.open(args.db, read_only=True) as store:
-        problems = [winner.problem for winner in store.winners() if winner.problem.op == "matmul"]
-        trials = {problem: [] for problem in problems}
-        for row in store.trials(TrialFilter()):
-            if row.problem in trials:
-                trials[row.problem].append((row.config, row.outcome))
-    if args.beside:
-        join(trials, args.beside)
-    trials = {problem: offered(problem, listed) for problem, listed in trials.items()}
+    args = parsed()
     gpus = args.gpus.split(",")
-    work = [(problem, fastest(trials[problem])) for problem in problems]
     spawn = multiprocessing.get_context("spawn")
     slots = spawn.Queue()
     for gpu in gpus:
         slots.put(gpu)
-    with ProcessPoolExecutor(len(gpus), mp_context=spawn, initializer=take_gpu, initargs=(slots,)) as pool:
-        measured = list(pool.map(again, work))
-    document = body(problems, trials, measured)
+    deadline = time.monotonic() + args.time_budget
+    with ExitStack() as stack:
+        workers = stack.enter_context(
+            ProcessPoolExecutor(len(gpus), mp_context=spawn, initializer=retimed.take_gpu, initargs=(slots,))
+        )
+        device = workers.submit(devices.current).result()
+        if args.db:
+            tasks = swept(args.db, device)
+        else:
+            pool = None if device.is_interpreter else stack.enter_context(CompilePool(device))
+            tasks = beside(landscapes(args.beside), args.only, device, pool)
+        rules = retimed.Rules(args.top, args.rounds, deadline)
+        submitted = [
+            (task, workers.submit(retimed.measure, task.problem, task.configs, rules) if task.configs else None)
+            for task in tasks
+        ]
+        entries = [entry(task, future and future.result()) for task, future in submitted]
+    document = body([found for found in entries if found is not None])
     document |= {name: value for name, value in record.header().items() if name in _HEADER}
     with gzip.GzipFile(args.out, "wb", mtime=0) as file:
         file.write(json.dumps(document, separators=(",", ":"), default=str).encode())
-    for entry in document["problems"]:
-        best = min(min(times) for times in entry["rounds"].values())
-        print(f"{entry['label']:44} {len(entry['us']):5} configs {best:9.2f} us, {entry['enter_ms']:6.2f} ms to enter")
 
 
-def join(trials, path):
-    """Add what landscapes know of configs that a problem's trials lack."""
-    with gzip.open(path) as file:
-        document = json.load(file)
-    configs = [Config(kernel, **parameters) for kernel, parameters in document["configs"]]
-    for entry in document["problems"]:
-        listed = trials.get(Problem.from_fields(entry["problem"]))
-        if listed is None:
+def parsed():
+    parser = argparse.ArgumentParser()
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--db", help="of an exhaustive sweep")
+    source.add_argument("--beside", metavar="OLDER", help="landscapes recorded before")
+    parser.add_argument("--only", action="append", help="of --beside: measure these, by label; others are as before")
+    parser.add_argument("--gpus", default="0", help="CUDA indices, comma separated; -1: the interpreter, to rehearse")
+    parser.add_argument("--top", type=int, default=80, help="configs measured together at most")
+    parser.add_argument("--rounds", type=int, default=15, help="that they play")
+    parser.add_argument("--time-budget", type=float, default=float("inf"), help="seconds: no problem is begun after")
+    parser.add_argument("--out", required=True)
+    return parser.parse_args()
+
+
+def swept(path, device):
+    """Tasks of a sweep's database: today's configs, of which the fastest are measured again."""
+    with Store.open(path, read_only=True) as store:
+        tasks = {w.problem: Task(w.problem, {}, []) for w in store.winners() if w.problem.op == "matmul"}
+        spaces = {problem: spaces_of(problem, device) for problem in tasks}
+        for row in store.trials(TrialFilter()):
+            task, config, outcome = tasks.get(row.problem), row.config, row.outcome
+            if task is None or spaces[row.problem][config.kernel].rejection(config) is not None:
+                continue
+            if outcome.state is State.COMPLETE:
+                task.known[config] = outcome.median_us, outcome.resources.compile_ms
+            else:
+                task.others.append(config)
+    for problem, task in tasks.items():
+        fastest = retimed.near({config: us for config, (us, _) in task.known.items()})
+        task.configs = list(dict.fromkeys([registry.default_config(problem, device), *fastest]))
+        yield task
+
+
+def spaces_of(problem, device):
+    return {spec.name: spec.space(problem, device) for spec in registry.serving(problem, device)}
+
+
+def beside(lands, only, device, pool):
+    """Tasks of older landscapes, each once its binaries are there: their fastest, and what today's spaces add."""
+    jobs = []
+    for land in lands:
+        if only and not any(part in land.label for part in only):
+            yield Task(land.problem, {}, [], older=land.entry)
             continue
-        known = {config for config, _ in listed}
-        for number, us, compile_ms in zip(entry["configs"], entry["us"], entry["compile_ms"], strict=True):
-            if configs[number] not in known:
-                outcome = Outcome(State.COMPLETE, median_us=us, resources=Resources(compile_ms=compile_ms))
-                listed.append((configs[number], outcome))
+        field = dataclasses.replace(survey(land.problem, device), refine=lambda _config: (), refinable=False)
+        spaced = {field.default, *field.configs}
+        compile_ms = dict(zip(land.entry["configs"], land.entry["compile_ms"], strict=True))
+        known = {config: (us, compile_ms.get(config)) for config, us in land.us.items() if config in spaced}
+        others = [config for config in land.entry["others"] if config in spaced]
+        fastest = sorted(known, key=lambda config: (known[config][0], config))[:RETIMED]
+        new = spaced - known.keys() - set(others)
+        listed = list(dict.fromkeys([field.default, *fastest, *sorted(new)]))
+        job = Job(field, Strategy("listed", lambda _field, listed=listed: Listed(listed, "every config was tried")))
+        job.resume({})
+        if pool is not None:
+            job.request(pool)
+        jobs.append((job, Task(job.problem, known, [], others=others, older=land.entry)))
+    for job, task in jobs:
+        while job.searching:
+            batch, decided = job.take(len(job.candidates), pool)
+            task.configs += batch
+            task.others += [config for config, _ in decided if config not in task.known]
+            if pool is not None:
+                pool.mend()
+                time.sleep(_POLL_S)
+        for config in task.configs if pool is not None else ():
+            task.compile_ms[config] = pool.result(job.key(config)).resources.compile_ms
+        yield task
 
 
-def offered(problem, trials):
-    """Trials of the configs that today's search spaces offer."""
-    device = devices.KNOWN["sm_90"]
-    spaces = {spec.name: spec.space(problem, device) for spec in registry.serving(problem, device)}
-    return [(config, outcome) for config, outcome in trials if spaces[config.kernel].rejection(config) is None]
+def entry(task, found):
+    """A problem's part of the document, all times on the scale of the rounds; the older one if the time was up.
+
+    Args:
+        task: what was known.
+        found: what `retimed.measure` returned.
+    """
+    if found is None:
+        print(f"{task.problem!s:44} as before")
+        return task.older
+    rounds = {config: [float(f"{us:.5g}") for us in times] for config, times in found.rounds.items()}
+    medians = {config: statistics.median(times) for config, times in rounds.items()}
+    known = {config: us for config, (us, _) in task.known.items()}
+    us = scaled(found.us, medians) | scaled(known, medians)
+    compile_ms = task.compile_ms | {config: ms for config, (_, ms) in task.known.items()}
+    # Beside compilers on all cores the host takes up to twice as long to enter a config: older costs were timed alone.
+    costs = task.older or {name: round(getattr(found, name), 3) for name in _COSTS}
+    best_us = min(medians.values())
+    print(f"{task.problem!s:44} {len(us):5} configs {best_us:9.2f} us, {found.enter_ms:6.2f} ms to enter", flush=True)
+    listed = sorted(us)
+    return {
+        "problem": task.problem.fields(),
+        "label": str(task.problem),
+        "configs": listed,
+        "us": [float(f"{us[config]:.5g}") for config in listed],
+        "compile_ms": [compile_ms.get(config) for config in listed],
+        "others": sorted({*task.others, *found.failed} - us.keys()),
+        "rounds": rounds,
+        **{name: costs[name] for name in _COSTS},
+    }
 
 
-def fastest(trials):
-    """The configs worth measuring again, from the fastest on."""
-    complete = sorted((o.median_us, config) for config, o in trials if o.state is State.COMPLETE)
-    return [config for us, config in complete if us <= NEAR * complete[0][0]][:TOP]
+def scaled(us, medians):
+    """Times brought to the scale of others: by the median ratio over the configs that both have."""
+    ratios = [medians[config] / us[config] for config in medians if config in us]
+    by = statistics.median(ratios) if ratios else 1.0
+    return {config: by * time_us for config, time_us in us.items()}
 
 
-def take_gpu(slots):
-    gpu = slots.get()
-    if gpu == "-1":
-        os.environ["TRITON_INTERPRET"] = "1"
-    else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-
-
-def again(task):
-    """Times of the fastest configs, each round's in one list; milliseconds to enter a config and to replay one."""
-    problem, configs = task
-    import torch
-
-    from tuner.sweep.bench import GraphTimer, HostTimer
-    from tuner.sweep.clocks import Clocks
-    from tuner.sweep.measure import Measurement
-
-    on_gpu = "CUDA_VISIBLE_DEVICES" in os.environ
-    here = devices.current()
-    timer = GraphTimer(here.l2_bytes) if on_gpu else HostTimer()
-    timer.search_rounds = 1
-    spec = registry.serving(problem, here)[0]
-    default = registry.default_config(problem, here)
-    configs = list(dict.fromkeys([*configs, default]))
-    begin = time.perf_counter()
-    with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else torch.no_grad():
-        measurement = Measurement(spec, problem, timer, Clocks(), "cuda" if on_gpu else "cpu")
-        set_up_s = time.perf_counter() - begin
-        warm = [config for config, _ in measurement.search(configs, lambda _config: None, drop=())]
-        begin = time.perf_counter()
-        again_at = warm[:_BATCH]
-        list(measurement.search(again_at, lambda _config: None, drop=()))
-        both_s = (time.perf_counter() - begin) / len(again_at)
-        shots = {config: measurement._capture(measurement._call(config)) for config in configs}
-        timer.fire(list(shots.values()))
-        begin = time.perf_counter()
-        rounds = [timer.fire(list(shots.values())) for _ in range(ROUNDS)]
-        replay_s = (time.perf_counter() - begin) / ROUNDS / len(shots)
-    times = [list(of_one) for of_one in zip(*rounds, strict=True)]
-    return list(shots), times, (both_s - replay_s) * 1e3, replay_s * 1e3, set_up_s
-
-
-def body(problems, trials, measured):
-    """Configs once, in a list; each problem's trials by their index there."""
-    configs = sorted({config for listed in trials.values() for config, _ in listed})
+def body(entries):
+    """Configs once, in a list; each problem's by their index there."""
+    configs = sorted({config for one in entries for config in (*one["configs"], *one["others"], *one["rounds"])})
     index = {config: number for number, config in enumerate(configs)}
-    entries = []
-    for problem, (top, rounds, enter_ms, replay_ms, set_up_s) in zip(problems, measured, strict=True):
-        listed = sorted((index[config], outcome) for config, outcome in trials[problem])
-        complete = [(number, outcome) for number, outcome in listed if outcome.state is State.COMPLETE]
-        entries.append(
-            {
-                "problem": problem.fields(),
-                "label": str(problem),
-                "configs": [number for number, _ in complete],
-                "us": [float(f"{outcome.median_us:.5g}") for _, outcome in complete],
-                "compile_ms": [outcome.resources.compile_ms for _, outcome in complete],
-                "others": [number for number, outcome in listed if outcome.state is not State.COMPLETE],
-                "rounds": {
-                    index[config]: [float(f"{us:.5g}") for us in times]
-                    for config, times in zip(top, rounds, strict=True)
-                    if config in index
-                },
-                "enter_ms": round(enter_ms, 3),
-                "replay_ms": round(replay_ms, 3),
-                "set_up_s": round(set_up_s, 3),
-            }
-        )
-    return {"configs": [[config.kernel, dict(config.pairs)] for config in configs], "problems": entries}
+    numbered = [
+        one
+        | {name: [index[config] for config in one[name]] for name in ("configs", "others")}
+        | {"rounds": {index[config]: times for config, times in one["rounds"].items()}}
+        for one in entries
+    ]
+    return {"configs": [[config.kernel, dict(config.pairs)] for config in configs], "problems": numbered}
 
 
 if __name__ == "__main__":

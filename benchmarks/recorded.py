@@ -31,6 +31,7 @@ class Landscape:
         best_us: the fastest of those.
         scatter: standard deviation of the log of one replay, beside the others of its round.
         enter_s, replay_s: what a config costs to enter, and one replay.
+        entry: as the file has it, with configs for their numbers.
     """
 
     def __init__(self, entry, configs):
@@ -48,6 +49,8 @@ class Landscape:
         self.best_us = min(again.values())
         truth = {number: max(us / ratio, self.best_us) for number, us in swept.items()} | again
         self.us = {configs[number]: us for number, us in truth.items()}
+        self.entry = entry | {name: [configs[number] for number in entry[name]] for name in ("configs", "others")}
+        self.entry["rounds"] = {configs[int(number)]: times for number, times in entry["rounds"].items()}
 
 
 def landscapes(path=DATA):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import keyword
 import logging
@@ -87,6 +88,9 @@ def main(argv: list[str] | None = None) -> None:
             _abandon_stdout()
         click.echo(f"tuner: {e}", err=True)
         sys.exit(2 if isinstance(e, UsageError) else 1)
+    finally:
+        # Python looks for garbage as it ends: with torch imported half a second, to free what ends anyway.
+        gc.freeze()
     sys.exit(result if isinstance(result, int) else 0)
 
 

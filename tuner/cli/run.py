@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tuner.sweep.report import Plan, Report
     from tuner.sweep.run import Problems
 
+Suggested = Mapping[Problem, Sequence[Config]]
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -112,10 +113,8 @@ def run(
             warn_of_large(found)
         return found
 
-    plan = _plan(options, suggested(suite_names))
-    if options["dry_run"]:
-        return _dry_run(problems, gpus, plan, options)
-    return _run(problems, gpus, plan, options)
+    work = _dry_run if options["dry_run"] else _run
+    return work(problems, gpus, suggested(suite_names), options)
 
 
 def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
@@ -170,7 +169,7 @@ def _say_missed(record: misses.Record, device: Device, found: dict[Problem, int]
     click.echo(f"missed on {device.slug}: {len(found)} problems, {calls} calls{others}", err=True)
 
 
-def _run(problems: Problems, gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
+def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, options: dict[str, Any]) -> int:
     from tuner.sweep.crew import Crew
 
     with Crew(gpus) as crew:
@@ -179,6 +178,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], plan: Plan, options: di
         from tuner.store.store import Store
         from tuner.sweep.run import sweep
 
+        plan = _plan(options, suggested)
         with Store.open(options["db"]) as store, Progress() as progress, _stop_on_signal() as stop:
             report = sweep(store, problems, crew, plan, argv=sys.argv, observer=progress, stop=stop)
     if options["as_json"]:
@@ -194,12 +194,12 @@ def _exit_code(report: Report) -> int:
     return 1 if report.untried or any(problem.winner is None for problem in report.problems) else 0
 
 
-def _dry_run(problems: Problems, gpus: Sequence[int | None], plan: Plan, options: dict[str, Any]) -> int:
+def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, options: dict[str, Any]) -> int:
     from tuner.cli.progress import forecast_json, forecast_table
     from tuner.location import database_location
     from tuner.sweep.run import forecast
 
-    forecasts = forecast(database_location(options["db"]), problems, gpus[0], plan)
+    forecasts = forecast(database_location(options["db"]), problems, gpus[0], _plan(options, suggested))
     if options["as_json"]:
         print_json(forecast_json(forecasts))
     else:
@@ -207,7 +207,7 @@ def _dry_run(problems: Problems, gpus: Sequence[int | None], plan: Plan, options
     return 0
 
 
-def _plan(options: dict[str, Any], suggested: Mapping[Problem, Sequence[Config]]) -> Plan:
+def _plan(options: dict[str, Any], suggested: Suggested) -> Plan:
     from tuner.sweep.report import Plan
     from tuner.sweep.strategies import STRATEGIES
 

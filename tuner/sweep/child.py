@@ -133,6 +133,11 @@ class Child:
         """Give it more time: the parent itself was stopped or blocked for so long and could not listen."""
         self._deadline += seconds
 
+    def end(self) -> None:
+        """Have the process killed, whatever it is doing, and do not wait for it; `kill` comes later."""
+        if not self.connection.closed:
+            self._process.kill()
+
     def kill(self) -> None:
         """End the process, whatever it is doing; a stopped one too.
 

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from enum import IntEnum
@@ -91,8 +92,8 @@ def cpu_count() -> int:
 
 
 def start_fork_server() -> None:
-    """Have the process that compile children are forked from import torch and Triton, while the caller goes on."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "triton", "triton.compiler"])
+    """Start the process that compile children are forked from, with what each of them would import."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["tuner.sweep.forebear"])
     with deaf_to_interrupts():
         forkserver.ensure_running()
 
@@ -101,7 +102,7 @@ class CompilePool:
     """Child processes that compile for one device; every binary is asked for once, however often it is requested."""
 
     def __init__(self, device: Device, *, workers: int | None = None, time_limit_s: float = TIME_LIMIT_S) -> None:
-        """Start the children.
+        """Start the children, which takes seconds; what is requested meanwhile is handed out when they are there.
 
         Args:
             device: what to compile for.
@@ -123,13 +124,15 @@ class CompilePool:
         self._broken = False
         self._repairs = 0
         self._first_asked = self._last_done = 0.0
-        self._pool = self._start()
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="tuner-compile")
+        self._pool = self._starter.submit(self._start)
 
     def __enter__(self) -> CompilePool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
+        self._starter.shutdown()
         self._scratch.cleanup()
 
     @property
@@ -181,7 +184,7 @@ class CompilePool:
                 )
             self._repairs += 1
             self._stop()
-            self._pool = self._start()
+            self._pool = self._starter.submit(self._start)
             self._broken = False
             self._handed = self._ended = 0
         for _ in range(len(self._lost)):
@@ -195,14 +198,17 @@ class CompilePool:
             initargs=(self.arch, self._scratch.name, list(sys.path), registry.references()),
             context=multiprocessing.get_context("forkserver"),
         )
-        pool.schedule(os.getpid)  # the children start with the first task
+        pool.schedule(os.getpid)  # the children start with the first task; until the fork server is ready this waits
         return pool
 
     def _stop(self) -> None:
-        self._pool.stop()
-        self._pool.join()
+        pool = self._pool.result()
+        pool.stop()
+        pool.join()
 
     def _hand_out(self) -> None:
+        if not self._pool.done():
+            return
         while self._queue and self._handed - self._ended < _TASKS_A_CHILD * self.workers:
             _, _, key = heapq.heappop(self._queue)
             # One that moved forward is in the queue twice.
@@ -212,7 +218,8 @@ class CompilePool:
     def _schedule(self, key: str) -> None:
         self._handed += 1
         try:
-            future = self._pool.schedule(compile_config, args=self._asked[key], timeout=self._time_limit_s)
+            pool = self._pool.result()
+            future = pool.schedule(compile_config, args=self._asked[key], timeout=self._time_limit_s)
         except RuntimeError:
             # Pebble's word for a pool whose children are all gone.
             self._lost.append(key)

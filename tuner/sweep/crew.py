@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from tuner.device import KNOWN, Device, Environment
 from tuner.errors import SweepError
 from tuner.sweep.clocks import first_arch
-from tuner.sweep.compile import CompilePool
-from tuner.sweep.lane import Lane
+from tuner.sweep.worker import Worker
+
+if TYPE_CHECKING:
+    from tuner.sweep.compile import CompilePool
+    from tuner.sweep.lane import Lane
 
 
 class Crew:
@@ -31,23 +34,20 @@ class Crew:
         """
         self._compilers = compilers
         self._stack = contextlib.ExitStack()
-        self.lanes = [Lane(gpu) for gpu in gpus]
+        self.lanes = _manned([Worker(gpu) for gpu in gpus])
         for lane in self.lanes:
             self._stack.callback(lane.close)
         self.arch = None if None in gpus else first_arch()
         self.pool: CompilePool | None = None
-        self._coming: Future[CompilePool] | None = None
         if compilers and (likely := KNOWN.get(self.arch or "")) is not None:
-            # In a thread: it waits until the process that they are forked from has imported torch and Triton.
-            thread = ThreadPoolExecutor(1, thread_name_prefix="tuner-crew")
-            self._coming = thread.submit(CompilePool, likely)
-            self._stack.callback(self._dismiss, self._coming)
-            thread.shutdown(wait=False)
+            self.pool = self._hired(likely)
 
     def __enter__(self) -> Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for lane in self.lanes:
+            lane.worker.end()  # all die together: to give a GPU back takes a process a tenth of a second
         self._stack.close()
 
     def meet(self) -> tuple[Device, Environment]:
@@ -64,16 +64,23 @@ class Crew:
                 f"these GPUs are of several models ({', '.join(models)}): name some of one, --device cuda:0"
             )
         device, environment = hellos[0].device, hellos[0].environment
-        if self._coming is not None and self.arch == device.arch:
-            self.pool = self._coming.result()
-        elif self._compilers and (pool := _pool_for(device)) is not None:
-            self.pool = self._stack.enter_context(pool)
+        if self._compilers and (self.pool is None or self.pool.arch != device.arch):
+            self.pool = self._hired(device)
         return device, environment
 
-    @staticmethod
-    def _dismiss(coming: Future[CompilePool]) -> None:
-        coming.result().__exit__()
+    def _hired(self, device: Device) -> CompilePool | None:
+        pool = _pool_for(device)
+        return None if pool is None else self._stack.enter_context(pool)
+
+
+def _manned(workers: Sequence[Worker]) -> list[Lane]:
+    # Imported while the workers start: numpy and all that a search is made of.
+    from tuner.sweep.lane import Lane
+
+    return [Lane(worker) for worker in workers]
 
 
 def _pool_for(device: Device) -> CompilePool | None:
+    from tuner.sweep.compile import CompilePool
+
     return None if device.is_interpreter else CompilePool(device)

@@ -59,14 +59,14 @@ class Lane:
         verdict, failure: how its last problem ended: one of them is None.
     """
 
-    def __init__(self, gpu: int | None) -> None:
-        """Start the worker.
+    def __init__(self, worker: Worker) -> None:
+        """Begin without a problem.
 
         Args:
-            gpu: CUDA index, None for the interpreter.
+            worker: started; not met yet perhaps.
         """
-        self.gpu = gpu
-        self.worker = Worker(gpu)
+        self.gpu = worker.gpu
+        self.worker = worker
         self.pool: CompilePool | None = None
         self.record: Callable[[Job, Config, Outcome], None] = lambda _job, _config, _outcome: None
         self.phase = Phase.FREE

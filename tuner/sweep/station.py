@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
 from tuner import registry
@@ -67,6 +69,7 @@ def attend(connection: Connection, gpu: int | None, log: str, clerk: Callable[[S
             return
         working = clerk(station)
         connection.send(Hello(station.device, station.environment))
+        registry.specs()  # the kernels are imported while the parent prepares what it will ask
         while working.answer(connection.recv(), connection):
             pass
 
@@ -75,6 +78,11 @@ def open_station(gpu: int | None, stack: contextlib.ExitStack) -> Station:
     """Open a GPU by its CUDA index, or the interpreter, while the stack holds; its stream is the current one."""
     if gpu is None:
         return Station(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(), Clocks())
+    Thread(target=_open_context, args=(gpu,), daemon=True).start()
+    # Before torch, whose import takes ten times as long: what Triton's first launch asks for is ready by then.
+    from triton.runtime.cache import triton_key
+
+    Thread(target=triton_key, daemon=True).start()
     import torch
 
     from tuner import device as devices
@@ -87,6 +95,15 @@ def open_station(gpu: int | None, stack: contextlib.ExitStack) -> Station:
     clocks = stack.enter_context(watch(f"GPU-{uuid}" if uuid and not torch.version.hip else None))
     timer = GraphTimer(device.l2_bytes)
     return Station(device, _environment(backend, driver_version()), "cuda", timer, clocks)
+
+
+def _open_context(gpu: int) -> None:
+    """Have CUDA's driver open the GPU's primary context, which torch will use, while torch is imported."""
+    with contextlib.suppress(OSError, AttributeError):  # no such driver: torch opens what there is
+        cuda = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), gpu) == 0:
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def _environment(backend: str, driver: str = "") -> Environment:

@@ -33,7 +33,11 @@ TRIAL_LIMIT_S = 30.0
 
 
 class Worker(Child):
-    """The parent's handle of one worker process."""
+    """The parent's handle of one worker process.
+
+    Attributes:
+        gpu: CUDA index, None for the interpreter.
+    """
 
     def __init__(self, gpu: int | None) -> None:
         """Start the process; its first reply is `Hello`, or `Refused`.
@@ -41,6 +45,7 @@ class Worker(Child):
         Args:
             gpu: CUDA index, None for the interpreter.
         """
+        self.gpu = gpu
         super().__init__(serve, gpu, beat_limit_s=TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
 
     def send(self, request: Request) -> None:
