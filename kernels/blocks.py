@@ -17,15 +17,76 @@ def known_multiple(x, divisor: tl.constexpr):  # noqa: ANN201  jit bodies take n
 
 
 @triton.jit
-def await_predecessor(PDL: tl.constexpr):  # noqa: ANN201
-    """Wait for the kernel before this one in the stream, and let the next one come as far as this.
+def await_predecessor(PDL: tl.constexpr, TRIGGER: tl.constexpr = 0):  # noqa: ANN201
+    """Wait for the kernel before this one in the stream; with TRIGGER 0 the next one may come as far as this at once.
 
     With programmatic dependent launch (`launch_pdl`, sm_90 on) a kernel starts while its predecessor still runs. All
     programs call this before they touch memory: whatever ran before is then complete.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
+        if TRIGGER == 0:
+            tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def release_midway(step, steps, PDL: tl.constexpr, TRIGGER: tl.constexpr):  # noqa: ANN201
+    """Let the next kernel start once TRIGGER eighths of this program's steps along K are done, where it is 1 to 7.
+
+    It starts when all programs came by. A predicated instruction at each step, so that the loop is one pipeline still.
+    """
+    if PDL and TRIGGER > 0 and TRIGGER < 8:
+        tl.inline_asm_elementwise(
+            """{
+                .reg .pred reached;
+                setp.ge.s32 reached, $1, 0;
+                @reached griddepcontrol.launch_dependents;
+                mov.b32 $0, 0;
+            }""",
+            "=r,r",
+            [step - steps * TRIGGER // 8],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
+def release_last(PDL: tl.constexpr, TRIGGER: tl.constexpr):  # noqa: ANN201
+    """Let the next kernel start after the last step along K, where TRIGGER is 8."""
+    if PDL and TRIGGER == 8:
         tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def prefetch_rows(first, stride, rows, length, ROWS: tl.constexpr, BYTES: tl.constexpr):  # noqa: ANN201, PLR0917
+    """Start to move the first BYTES / ROWS bytes of each of ROWS rows into the L2; nothing waits for them.
+
+    It may come before `await_predecessor`, whoever writes these rows meanwhile: the L2 is left as by an earlier
+    kernel's read, and later writes reach it as they always do. (PTX ISA, cp.async.bulk.prefetch.L2, sm_90 on.)
+
+    first: pointer to the first row, at a multiple of 16 bytes. stride: elements from row to row, each contiguous, whole
+    16 bytes. rows, length: rows that there are, and elements of each, possibly fewer.
+    """
+    SIZE: tl.constexpr = first.dtype.element_ty.primitive_bitwidth // 8
+    # A row a thread: of a smaller block several threads would move each.
+    row = tl.arange(0, max(ROWS, tl.extra.cuda.num_threads()))
+    most = tl.minimum(length, BYTES // ROWS // SIZE) // (16 // SIZE) * (16 // SIZE)
+    elements = tl.where(row < min(rows, ROWS), most, 0)
+    at = first + row.to(tl.int64) * stride
+    tl.inline_asm_elementwise(
+        """{
+            .reg .pred there;
+            setp.gt.s32 there, $2, 0;
+            @there cp.async.bulk.prefetch.L2.global [$1], $2;
+            mov.b32 $0, 0;
+        }""",
+        "=r,l,r",
+        [at.to(tl.int64), elements * SIZE],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import torch
 
 from tuner.config import Config
 from tuner.kernel import KernelSpec
-from tuner.kernels import blocks, epilogue, numerics
+from tuner.kernels import blocks, epilogue, numerics, refinements
 from tuner.kernels.interpreted import launch_interpreted
 from tuner.kernels.operands import make_operands
 from tuner.kernels.programs import Operation, Program, spec_of
@@ -58,6 +58,15 @@ def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:
         "ACTIVATION": problem.activation,
         "PRECISION": "ieee" if problem.precision == "default" else problem.precision,
         "MAX_IMPRECISE": numerics.max_imprecise(problem, block_size_k),
+    }
+
+
+def overlap_constants(config: Config) -> dict[str, Any]:
+    """The constexprs of programmatic dependent launch: whether, when the next kernel may start, bytes fetched ahead."""
+    return {
+        "PDL": bool(config.get("launch_pdl", False)),
+        "TRIGGER": config.integer(refinements.PDL_TRIGGER, 0),
+        "PREFETCH": config.integer(refinements.PREFETCH_KIB, 0) * 1024,
     }
 
 

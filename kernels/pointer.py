@@ -9,7 +9,7 @@ import torch
 
 from tuner.config import Config
 from tuner.kernels import cost, pointer_kernel, pointer_tile, rules
-from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, overlap_constants, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
 from tuner.kernels.pointer_default import default_config
@@ -68,7 +68,7 @@ def _static(  # noqa: PLR0917  the cache's key
         (block_m - 1) * stride_cm + (block_n - 1) * stride_cn,
     )
     constants = {
-        "PDL": bool(config.get("launch_pdl", False)),
+        **overlap_constants(config),
         "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "A_TRANSPOSED": stride_ak != 1 and stride_am == 1,

@@ -51,6 +51,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PREFETCH: tl.constexpr,
     TOGETHER: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
@@ -61,7 +63,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     `counters_ptr` (int32 zeros, one a tile) every tile's sum is split over grid axis 1. GROUP_SIZE_M: 1 or more.
     A_VECTOR, B_VECTOR, C_VECTOR: the operand's leading stride and contiguous extent are multiples of so many elements;
     A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED: which extent that is. EVEN_K: BLOCK_SIZE_K divides K. WIDE: offsets within
-    a tile may pass 2^31. MAX_IMPRECISE: see docs/numerics.md.
+    a tile may pass 2^31. MAX_IMPRECISE: see docs/numerics.md. TRIGGER: see `blocks.release_midway`. PREFETCH: bytes of
+    the program's share of B (where BIAS_ALONG_M: of A, the operands being exchanged) that go to the L2 ahead.
     """
     tile = tl.program_id(0)
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
@@ -102,6 +105,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
         counters_ptr,
         BIAS_ALONG_M,
         PDL,
+        TRIGGER,
+        PREFETCH,
         TOGETHER,
         WIDENED_FIRST=False,
     )

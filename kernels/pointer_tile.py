@@ -13,7 +13,10 @@ from tuner.kernels.blocks import (
     collect,
     count_blocks,
     known_multiple,
+    prefetch_rows,
     publish,
+    release_last,
+    release_midway,
     steps_of_split,
 )
 from tuner.kernels.epilogue import finish
@@ -34,7 +37,7 @@ def multiples_known(  # noqa: ANN201, PLR0917  jit bodies take no such annotatio
 
 
 @triton.jit
-def multiply(  # noqa: ANN201, PLR0915, PLR0917
+def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     a_ptr,
     b_ptr,
     c_ptr,
@@ -71,6 +74,8 @@ def multiply(  # noqa: ANN201, PLR0915, PLR0917
     counters_ptr=None,
     BIAS_ALONG_M: tl.constexpr = False,
     PDL: tl.constexpr = False,
+    TRIGGER: tl.constexpr = 0,
+    PREFETCH: tl.constexpr = 0,
     TOGETHER: tl.constexpr = 1,
     WIDENED_FIRST: tl.constexpr = True,
 ):
@@ -118,10 +123,17 @@ def multiply(  # noqa: ANN201, PLR0915, PLR0917
         a_tile += first * a_step
         b_tile += first * b_step
 
-    await_predecessor(PDL)
+    if PREFETCH > 0:
+        share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
+        if BIAS_ALONG_M:
+            prefetch_rows(a_tile, stride_am, rows_left, share, BLOCK_SIZE_M, PREFETCH)
+        else:
+            prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, PREFETCH)
+    await_predecessor(PDL, TRIGGER)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     for step in range(first, beyond):
+        release_midway(step - first, beyond - first, PDL, TRIGGER)
         if EVEN_K:
             a = tl.load(a_tile + a_offsets, mask=in_m[:, None], other=0.0)
             b = tl.load(b_tile + b_offsets, mask=in_n[None, :], other=0.0)
@@ -133,6 +145,7 @@ def multiply(  # noqa: ANN201, PLR0915, PLR0917
         a_tile += a_step
         b_tile += b_step
 
+    release_last(PDL, TRIGGER)
     mine = True
     if partials_ptr is not None:
         mine = publish(sums, partials_ptr, counters_ptr, tl.program_id(0))

@@ -2,7 +2,9 @@
 
 `num_ctas`: so many blocks, a cluster, share one tile. `maxnreg`: registers of a thread at most, so that more programs
 reside; `waves_per_eu` is AMD's word for it. `warp_specialize`: warps of their own load, and on Blackwell issue the
-products, while others store. A config without one does as Triton does without being told.
+products, while others store. `PDL_TRIGGER`: of its steps along K, how many eighths a program does before the next
+kernel may start beside it. `PREFETCH_KIB`: of its share of B, how much a program moves to the L2 while it waits for the
+kernel before. A config without one does as Triton does without being told, or as the kernel does.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from tuner.problem import Problem
 
 NUM_CTAS, MAXNREG, WARP_SPECIALIZE = "num_ctas", "maxnreg", "warp_specialize"
 WAVES_PER_EU = "waves_per_eu"
+PDL_TRIGGER, PREFETCH_KIB = "PDL_TRIGGER", "PREFETCH_KIB"
+AFTER_LAST_STEP = 8
+"""The PDL_TRIGGER of programs that have read all there is to read."""
 RECOMPUTED = "RECOMPUTED"
 """A kernel's own: operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
@@ -30,6 +35,10 @@ _MORE_PROGRAMS = (2, 3, 4)
 _MOST_LIMITS = 2
 _SHARED_TILE = 128 * 128
 _RESERVED_BYTES = 1024
+_PREFETCHED_KIB = 32
+_TRIGGERS = (3, 6)
+"""Eighths tried with a prefetch. Of 128 KiB configs were 0.7% faster at best than of 32, and up to an eighth slower
+(benchmarks/results/few-rows-h200.json)."""
 
 Held = Callable[[Config, Problem, Device], float]
 
@@ -90,11 +99,30 @@ def _not_packed(value: Value, config: Config, problem: Problem, device: Device) 
     return None if value is True else f"{value!r}: expected true, or none"
 
 
+def _no_trigger(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if not config.get("launch_pdl", False):
+        return f"{value}: without launch_pdl the next kernel starts after this one"
+    wrong = isinstance(value, (bool, str)) or not 1 <= value <= AFTER_LAST_STEP
+    return f"{value!r}: expected 1 to {AFTER_LAST_STEP} eighths of the steps along K, or none" if wrong else None
+
+
+def _no_prefetch(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if not config.get("launch_pdl", False):
+        return f"{value}: without launch_pdl there is no kernel before to wait for"
+    if isinstance(value, (bool, str)) or value & (value - 1) or not 4 <= value <= 256:
+        return f"{value!r}: expected a power of two from 4 to 256, or none"
+    if problem.layout[1] != "t" or not problem.aligned:
+        return f"{value}: it takes rows of B along K that begin at multiples of 16 bytes"
+    return None
+
+
 _reasons = {
     NUM_CTAS: _no_cluster,
     MAXNREG: _no_limit,
     WAVES_PER_EU: _no_waves,
     WARP_SPECIALIZE: _no_partitions,
+    PDL_TRIGGER: _no_trigger,
+    PREFETCH_KIB: _no_prefetch,
     RECOMPUTED: _not_packed,
 }
 
@@ -113,6 +141,9 @@ def of_tiles(
         block_m, block_n, _ = rules.tile(config)
         # Columns are shared out; halves of them are not, nor is a tile of more rows than columns, by most releases.
         shares = block_n >= block_m and config.integer("EPILOGUE_PARTS", 1) == 1
+        if PREFETCH_KIB in options and _no_prefetch(_PREFETCHED_KIB, config, problem, device) is None:
+            ahead = config.replace(**{PREFETCH_KIB: _PREFETCHED_KIB})
+            yield from (ahead, *(ahead.replace(**{PDL_TRIGGER: eighths}) for eighths in _TRIGGERS))
         if NUM_CTAS in options and shares and block_m * block_n >= _SHARED_TILE:
             yield config.replace(num_ctas=2)
         if MAXNREG in options:

@@ -19,7 +19,7 @@ from tuner.space import Rule, SearchSpace
 
 NAME = "split_k"
 VERSION = 1
-_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
+_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _SHORTEST_K = 256
 _LONG_K = 4096
 

@@ -10,7 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.config import Config
 from tuner.kernels import cost, tma_kernel, tma_tile
-from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, overlap_constants, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import VECTOR_BYTES, Operands, is_aligned, placement
 from tuner.kernels.tma_space import NAME, default_config, shared_bytes, space, supports_tiles
@@ -39,6 +39,7 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
     grid, group, constants, options = _static(operands.problem, shape, config, transposed, exchanged)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     partials = counters = None
+    ahead = (a if exchanged else b.t()) if constants["PREFETCH"] else None
     if len(grid) == 2:
         elements = grid[0] * grid[1] * block_m * block_n
         memory = workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)
@@ -47,12 +48,14 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),
         destination(out, block_m, block_n),
+        ahead,
         operands.bias,
         operands.scale_a,
         operands.scale_b,
         partials,
         counters,
         *shape,
+        None if ahead is None else ahead.stride(0),
         *destination_strides(out),
         group,
     )
@@ -104,7 +107,7 @@ def _static(
     block_m, block_n, block_k = (config.integer(name) for name in TILE)
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
     constants = {
-        "PDL": bool(config.get("launch_pdl", False)),
+        **overlap_constants(config),
         "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),

@@ -12,18 +12,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import await_predecessor, collect, count_blocks, grouped, publish, steps_of_split
+from tuner.kernels.blocks import (
+    await_predecessor,
+    collect,
+    count_blocks,
+    grouped,
+    prefetch_rows,
+    publish,
+    release_last,
+    steps_of_split,
+)
 from tuner.kernels.tma_tile import load, sum_products, write
 
 
 @triton.jit(
     do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
-    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
+    do_not_specialize_on_alignment=["stride_prefetched", "stride_cm", "stride_cn"],
 )
 def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     a_desc,
     b_desc,
     c,
+    prefetched_ptr,
     bias_ptr,
     a_scale_ptr,
     b_scale_ptr,
@@ -32,6 +42,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     M,
     N,
     K,
+    stride_prefetched,
     stride_cm,
     stride_cn,
     GROUP_SIZE_M,
@@ -45,12 +56,17 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PREFETCH: tl.constexpr,
     TOGETHER: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr,
 ):
-    """One tile of C a program; its sum is split over grid axis 1 where there are partial sums."""
+    """One tile of C a program; its sum is split over grid axis 1 where there are partial sums.
+
+    prefetched_ptr: the operand whose rows go to the L2 ahead, stored row by row along K; None where PREFETCH is 0.
+    """
     tile = tl.program_id(0)
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
     start_m = pid_m * BLOCK_SIZE_M
@@ -60,7 +76,14 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     if partials_ptr is not None:
         first, beyond = steps_of_split(beyond)
 
-    await_predecessor(PDL)
+    if PREFETCH > 0:
+        share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
+        start = start_m if BIAS_ALONG_M else start_n
+        rows = (M if BIAS_ALONG_M else N) - start
+        ROWS: tl.constexpr = BLOCK_SIZE_M if BIAS_ALONG_M else BLOCK_SIZE_N
+        corner = prefetched_ptr + tl.cast(start, tl.int64) * stride_prefetched + first * BLOCK_SIZE_K
+        prefetch_rows(corner, stride_prefetched, rows, share, ROWS, PREFETCH)
+    await_predecessor(PDL, TRIGGER)
     sums = sum_products(
         a_desc,
         b_desc,
@@ -76,7 +99,10 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         PRECISION,
         MAX_IMPRECISE,
         WARP_SPECIALIZE,
+        PDL=PDL,
+        TRIGGER=TRIGGER,
     )
+    release_last(PDL, TRIGGER)
 
     mine = True
     if partials_ptr is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tuner.kernels.blocks import release_midway
 from tuner.kernels.epilogue import finish
 
 
@@ -51,15 +52,19 @@ def sum_products(  # noqa: ANN201, PLR0917
     WARP_SPECIALIZE: tl.constexpr,
     a_index=None,
     b_index=None,
+    PDL: tl.constexpr = False,
+    TRIGGER: tl.constexpr = 0,
 ):
     """Sums of A @ B over steps `first` to `beyond` along K, for the tile that starts at (start_m, start_n).
 
     WARP_SPECIALIZE: other warps load, and on Blackwell issue the products.
     `a_index`, `b_index`: which matrix of a batch; None where the descriptor is of one matrix.
+    PDL, TRIGGER: see `blocks.release_midway`.
     """
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     for step in tl.range(first, beyond, warp_specialize=WARP_SPECIALIZE):
+        release_midway(step - first, beyond - first, PDL, TRIGGER)
         start_k = step * BLOCK_SIZE_K
         a = load_of(a_desc, a_index, start_m, start_k, BLOCK_SIZE_M, BLOCK_SIZE_K, A_TRANSPOSED)
         b = load_of(b_desc, b_index, start_k, start_n, BLOCK_SIZE_K, BLOCK_SIZE_N, B_TRANSPOSED)

@@ -118,12 +118,13 @@ def test_json_is_one_document_and_a_database_decides_the_config(bench, tmp_path,
         (["--shape", "64x64x64", "--db", "nowhere.db"], 1, "nowhere.db"),
     ],
 )
-def test_bad_input_is_one_clear_line(run, no_tables, tmp_path, monkeypatch, arguments, code, message):
+def test_bad_input_is_one_clear_line(bench, tmp_path, arguments, code, message):
     (tmp_path / "taken").write_text("a file")
-    monkeypatch.chdir(tmp_path)
-    ended, out, err = run("bench", *arguments)
-    assert (ended, out) == (code, ""), err
-    assert message in err.splitlines()[-1]
+    done = bench(*arguments)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
 
 
 def test_without_matplotlib_out_is_refused_before_anything_is_measured(bench, tmp_path):

@@ -46,13 +46,6 @@ def tuner(tmp_path):
     return run
 
 
-@pytest.fixture
-def here(run, no_tables, tmp_path, monkeypatch):
-    """Runs the command line in this process, its current folder `tmp_path`; the database is in none that is there."""
-    monkeypatch.chdir(tmp_path)
-    return run
-
-
 def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_run_measures_nothing(tuner, tmp_path):
     (tmp_path / "small.csv").write_text(SMALL)
     first = tuner("run", "--suite", "small.csv", "--json")
@@ -82,41 +75,41 @@ def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_run_meas
         assert devices.fetchall() == [("interpreter",)]
 
 
-def test_a_dry_run_says_what_would_be_tried_and_leaves_nothing(here, tmp_path):
-    code, out, err = here("run", "--shape", "64x64x64", "--device", "interpreter", "--dry-run", "--json")
-    assert code == 0, err
-    (forecast,) = json.loads(out)
+def test_a_dry_run_says_what_would_be_tried_and_leaves_nothing(tuner, tmp_path):
+    done = tuner("run", "--shape", "64x64x64", "--device", "interpreter", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    (forecast,) = json.loads(done.stdout)
     assert forecast["to_try"] == forecast["considered"] > 1
     assert forecast["known"] == 0
-    assert "too large" not in err
+    assert "too large" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(here, tmp_path):
+def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tmp_path):
     calls = {
         Problem(32, 32, 16, dtype="float32", layout="nt"): 3,
         Problem(16, 16, 16, op="bmm", extras={"batch": 2}): 7,
         Problem(4, 64, 1, dtype="float32", op="softmax"): 5,
     }
-    own = {Miss(problem, "interpreter", "default", "3.7.1", "0.1.0"): count for problem, count in calls.items()}
+    here = {Miss(problem, "interpreter", "default", "3.7.1", "0.1.0"): count for problem, count in calls.items()}
     elsewhere = {Miss(Problem(64, 64, 64), H200.slug, "default", "3.7.1", "0.1.0"): 99}
-    misses.add(tmp_path / "misses.json", Record(own | elsewhere))
+    misses.add(tmp_path / "misses.json", Record(here | elsewhere))
     record = (tmp_path / "misses.json").read_text()
-    code, out, err = here("run", "--from-misses", "misses.json", "--shape", "48x48x48", "--dry-run", "--json")
-    assert code == 0, err
-    assert [(found["problem"]["op"], found["problem"]["m"]) for found in json.loads(out)] == [
+    done = tuner("run", "--from-misses", "misses.json", "--shape", "48x48x48", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [(found["problem"]["op"], found["problem"]["m"]) for found in json.loads(done.stdout)] == [
         ("bmm", 16),
         ("softmax", 4),
         ("matmul", 32),
         ("matmul", 48),
     ]
-    assert f"missed on interpreter: 3 problems, 15 calls; others missed on {H200.slug}\n" in err
+    assert f"missed on interpreter: 3 problems, 15 calls; others missed on {H200.slug}\n" in done.stderr
     assert (tmp_path / "misses.json").read_text() == record
 
 
-def test_problems_that_the_interpreter_would_take_hours_for_are_told(here):
-    _, _, err = here("run", "--shape", "64x64x64", "--shape", "4096x4096x4096", "--device", "interpreter", "--dry-run")
-    assert "too large for the interpreter to end soon: 1 of 2 problems, matmul 4096x4096x4096" in err
+def test_problems_that_the_interpreter_would_take_hours_for_are_told(tuner):
+    done = tuner("run", "--shape", "64x64x64", "--shape", "4096x4096x4096", "--device", "interpreter", "--dry-run")
+    assert "too large for the interpreter to end soon: 1 of 2 problems, matmul 4096x4096x4096" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -140,13 +133,14 @@ def test_problems_that_the_interpreter_would_take_hours_for_are_told(here):
         (["--shape", "64x64x64", "--db", "text.db", "--device", "interpreter"], 1, "text.db"),
     ],
 )
-def test_bad_input_is_one_clear_line(here, tmp_path, arguments, code, message):
+def test_bad_input_is_one_clear_line(tuner, tmp_path, arguments, code, message):
     (tmp_path / "broken.csv").write_text("m,n,k,dtype,layout\n16,16,16,float16,nn\n0,16,16,float16,nn\n")
     (tmp_path / "text.db").write_text("this is no database\n" * 100)
-    ended, out, err = here("run", *arguments)
-    assert (ended, out) == (code, ""), err
-    assert message in err.splitlines()[-1]
-    assert not (tmp_path / "absent").exists()
+    done = tuner("run", *arguments)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "tuner.db").exists()
     assert (tmp_path / "text.db").read_text().startswith("this is no database")
 
 

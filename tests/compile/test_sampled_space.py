@@ -15,13 +15,14 @@ LIMITS = {(kernel, "maxnreg") for kernel in ("pointer", "bmm_pointer")}
 CLUSTERS = {(kernel, "num_ctas") for kernel in ("pointer", "bmm_pointer", "tma", "persistent_tma")}
 BY_TMA_LIMITS = {("tma", "maxnreg"), ("bmm_tma", "maxnreg")}
 PARTITIONS = {(kernel, "warp_specialize") for kernel in ("tma", "persistent_tma", "composite_n", "bmm_tma")}
+FEW_ROWS = {(kernel, option) for kernel in ("split_k", "swap_ab") for option in ("PDL_TRIGGER", "PREFETCH_KIB")}
 OPTIONS = {
     "sm_80": LIMITS,
     "sm_89": LIMITS,
-    "sm_90": LIMITS | CLUSTERS | BY_TMA_LIMITS | {("tma", "warp_specialize")},
-    "sm_100": LIMITS | CLUSTERS | BY_TMA_LIMITS | PARTITIONS,
+    "sm_90": LIMITS | CLUSTERS | BY_TMA_LIMITS | {("tma", "warp_specialize")} | FEW_ROWS,
+    "sm_100": LIMITS | CLUSTERS | BY_TMA_LIMITS | PARTITIONS | FEW_ROWS,
 }
-"""Kernels and options that one problem has refinements with, by arch."""
+"""Kernels and options that problems have refinements with, by arch."""
 SLACK_BYTES = 1024
 """What operands may take besides that are converted, or transposed, on their way through registers."""
 
@@ -39,6 +40,7 @@ def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_pred
     for one in found:
         assert one["shared_bytes"] <= KNOWN[arch].shared_bytes, one["case"]
         assert one["wgmma"] == one["predicted_wgmma"], one["case"]
+        assert not one["prefetches"], one["case"]
         if one["predicted_bytes"] is None:
             continue
         if one["exact"] and not arch.startswith("gfx"):

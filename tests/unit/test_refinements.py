@@ -100,6 +100,58 @@ def test_long_rows_of_16_bits_may_stay_packed_so_that_two_programs_reside():
     assert "not for gfx942" in spec.space(LONG, MI300).rejection(on_amd, fatal_only=True)
 
 
+FEW_ROWS = Problem(16, 6144, 4096, dtype="bf16", layout="nt")
+
+
+@pytest.mark.parametrize(
+    ("problem", "device", "options", "found"),
+    [
+        (FEW_ROWS, H200, {"PREFETCH_KIB": 32, "PDL_TRIGGER": 6}, None),
+        (FEW_ROWS, B200, {"PREFETCH_KIB": 256}, None),
+        (FEW_ROWS, H200, {"PREFETCH_KIB": 33}, "PREFETCH_KIB is 33: expected a power of two from 4 to 256"),
+        (FEW_ROWS, H200, {"PREFETCH_KIB": True}, "expected a power of two"),
+        (FEW_ROWS, H200, {"PDL_TRIGGER": 0}, "PDL_TRIGGER is 0: expected 1 to 8 eighths"),
+        (FEW_ROWS, H200, {"PDL_TRIGGER": 9}, "expected 1 to 8 eighths"),
+        (FEW_ROWS, H200, {"PDL_TRIGGER": 6, "launch_pdl": False}, "without launch_pdl the next kernel starts after"),
+        (FEW_ROWS, H200, {"PREFETCH_KIB": 32, "launch_pdl": False}, "without launch_pdl"),
+        (FEW_ROWS, A100, {"PREFETCH_KIB": 32}, "without launch_pdl"),
+        (FEW_ROWS, MI300, {"PDL_TRIGGER": 6}, "without launch_pdl"),
+        (Problem(16, 6144, 4096, dtype="bf16"), H200, {"PREFETCH_KIB": 32}, "rows of B along K"),
+        (Problem(16, 6144, 4095, dtype="bf16", layout="nt"), H200, {"PREFETCH_KIB": 32}, "multiples of 16 bytes"),
+    ],
+)
+def test_overlap_with_the_kernel_before_and_after_takes_programmatic_launch_and_rows_along_k(
+    problem, device, options, found
+):
+    spec = registry.find("matmul", "swap_ab")
+    config = spec.default_config(problem, device).replace(**options)
+    reason = spec.space(problem, device).rejection(config, fatal_only=True)
+    assert reason is None if found is None else found in reason, reason
+
+
+def test_leaders_of_few_rows_are_tried_with_a_prefetch_and_with_a_later_next_kernel():
+    for name, problem in (("swap_ab", FEW_ROWS), ("split_k", Problem(64, 256, 7168, dtype="bf16", layout="nt"))):
+        space = registry.find("matmul", name).space(problem, H200)
+        config = next(one for one in space.configs() if "PDL_TRIGGER" not in one)
+        ahead = config.replace(PREFETCH_KIB=32)
+        assert space.refinements(config)[:3] == [ahead, ahead.replace(PDL_TRIGGER=3), ahead.replace(PDL_TRIGGER=6)]
+        assert config in space.configs(), "rows from before these options stay what they were"
+
+
+def test_whole_sums_by_tma_in_few_waves_may_let_the_next_kernel_wait_for_their_last_step():
+    def late(problem, **axes):
+        return {one for one in swap_ab.space(problem, H200).narrowed(**axes).configs() if "PDL_TRIGGER" in one}
+
+    swap_ab = registry.find("matmul", "swap_ab")
+    found = late(FEW_ROWS)
+    assert found
+    assert {(one["PDL_TRIGGER"], one["LOADS"], one["SPLIT_K"]) for one in found} == {(8, "tma", 1)}
+    assert swap_ab.default_config(FEW_ROWS, H200) in found
+    assert not late(Problem(8, 28672, 4096, dtype="bf16", layout="nt"), BLOCK_SIZE_N=(64,))
+    one = next(iter(found))
+    assert swap_ab.estimate_us(one, FEW_ROWS, H200) < swap_ab.estimate_us(one.replace(PDL_TRIGGER=3), FEW_ROWS, H200)
+
+
 def test_few_tiles_on_amd_are_tried_with_fewer_registers_by_waves_per_eu():
     problem = Problem(64, 256, 7168, dtype="bf16", layout="nt")
     space = registry.find("matmul", "split_k").space(problem, MI300)

@@ -14,7 +14,7 @@ from tuner.cli.tables import FIGURES, config_document, figures, print_table, win
 from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.problem import Problem
-from tuner.records import Outcome, State
+from tuner.records import Outcome
 from tuner.sweep.job import Job
 from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
 
@@ -34,7 +34,6 @@ class Progress(Observer):
             disable=not self._console.is_terminal,
         )
         self._tasks: dict[Problem, rich.progress.TaskID] = {}
-        self._failures: dict[Problem, Outcome] = {}
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -60,9 +59,7 @@ class Progress(Observer):
         )
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
-        """Advance the bar; keep a problem's first failure, for where nothing works."""
-        if outcome.state is not State.COMPLETE:
-            self._failures.setdefault(job.problem, outcome)
+        """Advance the bar."""
         best = "" if job.best_us is None else f"best {job.best_us:.2f} us"
         self._bar.update(self._tasks[job.problem], total=job.most, completed=len(job.outcomes), best=best)
 
@@ -70,21 +67,19 @@ class Progress(Observer):
         """Replace the bar by one line."""
         if (task := self._tasks.pop(report.problem, None)) is not None:
             self._bar.remove_task(task)
-        self._say(problem_line(report, self._failures.pop(report.problem, None)))
+        self._say(problem_line(report))
 
     def _say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def problem_line(report: ProblemReport, failure: Outcome | None) -> str:
-    """One problem's end in one line; of one where no config worked with the first failure."""
+def problem_line(report: ProblemReport) -> str:
+    """One problem's end in one line."""
     if (winner := report.winner) is None:
-        tail = ""
-        if report.best_us is not None:
-            tail = f"; best of {sum(report.states.values())} trials {report.best_us:.2f} us"
-        elif failure is not None:
-            tail = f"; first {failure.state.value}: {failure.message} (`tuner show trials` lists all)"
-        return f"{report.problem}: no winner: {report.reason}{tail}"
+        best = (
+            "" if report.best_us is None else f"; best of {sum(report.states.values())} trials {report.best_us:.2f} us"
+        )
+        return f"{report.problem}: no winner: {report.reason}{best}"
     ratios = "".join(
         f", {ratio:.2f}x {name}"
         for name, ratio in (("default", winner.vs_default), ("vendor", winner.vs_vendor))

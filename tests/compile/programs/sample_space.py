@@ -33,6 +33,8 @@ PROBLEMS = [
     Problem(4096, 2048, 1024, dtype="bf16", layout="nt", op="grouped_mm", extras={"groups": 8}),
 ]
 
+FEW_ROWS, OF_FEW_ROWS = PROBLEMS[2], ("PDL_TRIGGER", "PREFETCH_KIB")
+
 
 def main(arch: str, count: int) -> None:
     device = KNOWN[arch]
@@ -52,11 +54,13 @@ def main(arch: str, count: int) -> None:
 
 def _with_options(device):
     """What became of one config with each option, of the kernels that have it."""
-    for problem in (PROBLEMS[0], PROBLEMS[14]):
+    for problem in (PROBLEMS[0], PROBLEMS[14], FEW_ROWS):
         for spec in registry.serving(problem, device):
             space = spec.space(problem, device)
+            if problem is FEW_ROWS and "PREFETCH_KIB" not in space.options:
+                continue
             refined = [one for config in space.configs()[::7] for one in space.refinements(config)]
-            for option in space.options:
+            for option in OF_FEW_ROWS if problem is FEW_ROWS else space.options:
                 config = next((one for one in reversed(refined) if option in one), None)
                 if config is not None:
                     yield {**_compiled(spec, problem, config, device), **_seen_of(option, spec, problem, config)}
@@ -68,6 +72,10 @@ def _seen_of(option, spec, problem, config):
         "num_ctas": lambda: ".reqnctapercluster 2" in asm["ptx"],
         "maxnreg": lambda: f".maxnreg {config['maxnreg']}" in asm["ptx"],
         "warp_specialize": lambda: "partition1" in asm["ttgir"],
+        "PDL_TRIGGER": lambda: "@reached griddepcontrol.launch_dependents" in asm["ptx"],
+        "PREFETCH_KIB": lambda: (
+            0 < asm["ptx"].find("cp.async.bulk.prefetch.L2") < asm["ptx"].find("griddepcontrol.wait")
+        ),
     }
     return {"option": option, "seen": seen[option]()}
 
@@ -85,6 +93,7 @@ def _compiled(spec, problem, config, device):
         "shared_bytes": compiled.metadata.shared,
         "predicted_bytes": spec.shared_bytes(config, problem, device) if spec.shared_bytes else None,
         "exact": told and _exactly(*seen),
+        "prefetches": "prefetch.L2" in assembly,
         "wgmma": "wgmma" in assembly if assembly and certain else None,
         "predicted_wgmma": rules.uses_wgmma(*seen, device) if assembly and certain else None,
     }
