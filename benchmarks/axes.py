@@ -1,10 +1,11 @@
 """Options and variants of configs, each over its plain config by paired medians: which of them win here.
 
-    python benchmarks/axes.py --out RESULT.json [--study gemm --study softmax --study vector_add]
+    python benchmarks/axes.py --out RESULT.json [--study gemm --study clusters --study softmax --study vector_add]
 
-Studies: `gemm` crosses configs with num_ctas, maxnreg and warp specialization, as far as rules allow them; `softmax`
-and `vector_add` cross the kernels' own axes with RECOMPUTED. All is compiled first, in parallel; every
-variant is checked against float64; what does not compile or launch is a row with its error.
+Studies: `gemm` crosses configs with num_ctas, maxnreg and warp specialization, as far as rules allow them; `clusters`
+tries the tiles of `warp_specialized` in clusters of two and four blocks, beside torch; `softmax` and `vector_add` cross
+the kernels' own axes with RECOMPUTED. All is compiled first, in parallel; every variant is checked against float64;
+what does not compile or launch is a row with its error.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import record
 import torch
 
 from tuner import Problem, device, registry
+from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.sweep import finals, target, verify
 
@@ -32,6 +34,21 @@ GEMMS = (
     Problem(512, 10240, 8192, dtype="bf16", layout="nt"),
     Problem(128, 7168, 8192, dtype="bf16", layout="nt"),
 )
+BEHIND = (
+    Problem(128, 7168, 8192, dtype="bf16", layout="nt"),
+    Problem(4096, 4096, 7168, dtype="e4m3", layout="nt", scaling="block"),
+    Problem(384, 12288, 1536, dtype="bf16", layout="nt"),
+    Problem(4096, 7168, 2048, dtype="e4m3", layout="nt", scaling="block"),
+    Problem(768, 3072, 3072, dtype="fp16"),
+    Problem(3000, 3000, 3000, dtype="bf16", layout="nt"),
+    Problem(1000, 3000, 2000, dtype="bf16", layout="nt"),
+    Problem(256, 7168, 8192, dtype="bf16", layout="nt"),
+    Problem(64, 7168, 8192, dtype="bf16", layout="nt"),
+    Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
+)
+"""Where torch's library, whose blocks share loads, was ahead; more and fewer rows; a square."""
+ORDER = ("EPILOGUE_PARTS", "num_stages", "GROUP_SIZE_M")
+"""Of configs that differ in these alone the last is tried."""
 SOFTMAX = tuple(Problem(2**27 // n, n, 1, dtype="bf16", op="softmax") for n in (32768, 16384, 8192))
 SUMS = tuple(
     Problem(2**power, 1, 1, dtype=dtype, op="vector_add")
@@ -57,6 +74,40 @@ def _with_options(config):
         yield config.replace(**{name: value for name, value in options.items() if value is not None})
 
 
+def clusters(problem, here):
+    """The default config, and tiles with rows of 128 bytes, their rings as deep as they can be, in clusters."""
+    widths = (64, 128) if problem.m <= 256 else (128, 256)
+    rows = (128 // dtypes.ITEMSIZE[problem.a_dtype],)
+    tiles = {
+        "SWAP_AB": (False,),
+        "BLOCK_SIZE_N": widths,
+        "BLOCK_SIZE_K": rows,
+        "num_warps": (4 if problem.m <= 64 else 8,),
+    }
+    sizes = (2, 4, 8) if problem.m <= 256 else (2, 4)
+    best = {}
+    for spec in registry.serving(problem, here):
+        if spec.name not in ("warp_specialized", "padded"):
+            continue
+        space = spec.space(problem, here)
+        plain = [
+            one
+            for one in space.narrowed(**tiles, INNER=("warp_specialized",), PAD=("ab",)).configs()
+            if _is_of(one, tiles)
+        ]
+        for config in sorted(plain, key=lambda one: [one.integer(name) for name in ORDER]):
+            for ctas in sizes:
+                clustered = config.replace(num_ctas=ctas)
+                if space.rejection(clustered, fatal_only=True) is not None:
+                    clustered = clustered.replace(num_stages=config.integer("num_stages") - 1)
+                best[clustered.replace(**dict.fromkeys(ORDER, 1))] = clustered
+    return {registry.find("matmul", "warp_specialized").default_config(problem, here): [*best.values()]}
+
+
+def _is_of(config, values):
+    return all(config.get(name) in values[name] for name in values)
+
+
 def softmax(problem, here):
     """The default config with other loops and warps, x packed or not, and blocks that are read twice."""
     spec, online = (registry.find("softmax", name) for name in ("softmax_whole", "softmax_online"))
@@ -76,7 +127,12 @@ def vector_add(problem, here):
     return {config: spec.space(problem, here).narrowed(**blocks).configs()}
 
 
-STUDIES = {"gemm": (gemm, GEMMS), "softmax": (softmax, SOFTMAX), "vector_add": (vector_add, SUMS)}
+STUDIES = {
+    "gemm": (gemm, GEMMS),
+    "clusters": (clusters, BEHIND),
+    "softmax": (softmax, SOFTMAX),
+    "vector_add": (vector_add, SUMS),
+}
 
 
 def compiled(problem, config, arch):
@@ -112,8 +168,8 @@ def contest(bench, problem, plain, variants):
     if PLAIN not in calls:
         print(f"  failed: {PLAIN}: {errors[PLAIN]}")
         return {"problem": str(problem), "plain": str(plain), "variants": [], "failed": errors}
+    calls[TORCH] = lambda index: spec.vendor(sets[index])
     if problem.op != "matmul":
-        calls[TORCH] = lambda index: spec.vendor(sets[index])
         copies = [bandwidth.copy_of(spec.bytes_moved(problem), sets[0].output.dtype) for _ in sets]
         calls[COPY] = lambda index: copies[index][0].copy_(copies[index][1])
     times = bench.play(calls, len(sets))

@@ -112,6 +112,7 @@ class Coverage:
         sizes: of M, of N and of K.
         configs: sampled for each problem, beside the default.
         seed: of everything that is drawn.
+        refined: sampled configs have an option each (num_ctas, maxnreg ...), where a rule allows one.
         problems: with views, every pair of choices that the kernel serves among them; empty where it serves none.
         faults: problems whose space or default config raised, so far, and what.
         offered, tried: values of axes by name, in the search spaces and in the cases so far.
@@ -122,6 +123,7 @@ class Coverage:
     sizes: tuple[Sequence[int], Sequence[int], Sequence[int]] = (SIZES, SIZES, SIZES)
     configs: int = 1
     seed: int = 0
+    refined: bool = False
     problems: list[tuple[Problem, str]] = field(init=False)
     faults: list[tuple[Problem, str]] = field(default_factory=list, init=False)
     offered: set[tuple[str, Hashable]] = field(default_factory=set, init=False)
@@ -169,6 +171,8 @@ class Coverage:
                 found[config] = None
             if len(found) == _CONFIGS:
                 break
+        if self.refined:
+            found = dict.fromkeys(one for config in found for one in space.refinements(config) or [config])
         return max(found, key=lambda config: sum(0.5 ** self.tried[pair] for pair in config.pairs), default=None)
 
 

@@ -203,7 +203,7 @@ def plan(args: argparse.Namespace, device: Device) -> tuple[dict[str, Tally], It
         sys.exit(f"no problems are drawn for the op {', '.join(unknown)}: add it to EXTRAS and VIEWS of covering.py")
     sizes = tuple(int(size) for size in args.sizes.split(","))
     coverages = {
-        name: Coverage(spec, device, (sizes, sizes, sizes), configs=args.configs, seed=args.seed)
+        name: Coverage(spec, device, (sizes, sizes, sizes), configs=args.configs, seed=args.seed, refined=args.refined)
         for name, spec in specs.items()
         if not args.kernel or name in args.kernel
     }
@@ -251,6 +251,7 @@ def main() -> int:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="of M, N and K")
     parser.add_argument("--configs", type=int, default=1, help="sampled for each problem, beside the default")
     parser.add_argument("--seed", type=int, default=0, help="of problems, configs and inputs")
+    parser.add_argument("--refined", action="store_true", help="sampled configs have an option each: num_ctas, maxnreg")
     parser.add_argument("--limit-s", type=float, default=150.0, help="of the whole run")
     parser.add_argument("--case-limit-s", type=float, default=30.0)
     parser.add_argument("--launchers", type=int, default=2, help="processes that launch")

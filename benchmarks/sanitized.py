@@ -28,9 +28,9 @@ WIDE = (784, 1000)
 def main(op: str, name: str) -> int:
     here = devices.current()
     spec = registry.find(op, name)
-    coverage = Coverage(spec, here, (SIZES, SIZES, SIZES))
+    coverage = Coverage(spec, here, (SIZES, SIZES, SIZES), refined=True)
     if not coverage.problems:
-        coverage = Coverage(spec, here, (WIDE, WIDE, SIZES))
+        coverage = Coverage(spec, here, (WIDE, WIDE, SIZES), refined=True)
     chosen = sample(coverage.problems)
     failures = 0
     for case in coverage.cases():

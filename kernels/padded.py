@@ -120,7 +120,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
     seen = _seen(problem)
     able = [_PROGRAMS[name][0] for name, reason in _able(problem, device).items() if reason is None]
-    if problem.n * dtypes.ITEMSIZE[problem.out_dtype] % VECTOR_BYTES:
+    if not _stored_by_tma(problem):
         # Rows that TMA cannot store it would store from the tensor cores' own layout, two elements at a time.
         able = [spec for spec in able if spec.name != warp_specialized.NAME] or able
     inner = max(able, key=lambda spec: spec.precedence(seen, device))
@@ -130,6 +130,10 @@ def default_config(problem: Problem, device: Device) -> Config:
         estimated = functools.partial(swap_ab.estimated, problem=seen, device=device)
         config = by_tma.best(estimated) or config.replace(LOADS="tma")
     return _outer(config, _copied(problem, "ab"))
+
+
+def _stored_by_tma(problem: Problem) -> bool:
+    return problem.n * dtypes.ITEMSIZE[problem.out_dtype] % VECTOR_BYTES == 0
 
 
 def _outer(inner: Config, chosen: str) -> Config:
@@ -211,12 +215,19 @@ def _crossing_halves(config: Config, problem: Problem, device: Device) -> str | 
     return "halves of 64 rows cross from warp to warp, through more shared memory than is predicted"
 
 
+def _storing_alone(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if config["INNER"] != warp_specialized.NAME or "num_ctas" not in config or _stored_by_tma(problem):
+        return None
+    return "num_ctas where rows of the output are unaligned: stores by pointers leave no cluster"
+
+
 RULES = (
     Rule("parameters", "the kernel's own", _malformed, fatal=True),
     Rule("inner kernel", "its own rules", _inner_cannot, fatal=True),
     Rule("inner kernel", "its own rules", _inner_would_not),
     Rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers", _crossing_halves),
     Rule("idle", "the shape itself", _idle),
+    Rule("storing alone", "kernels/warp_specialized.py, program", _storing_alone),
 )
 
 

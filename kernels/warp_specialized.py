@@ -15,6 +15,7 @@ from tuner.config import Config
 from tuner.device import Device
 from tuner.kernels import (
     cost,
+    warp_specialized_cluster,
     warp_specialized_kernel,
     warp_specialized_loader,
     warp_specialized_output,
@@ -25,7 +26,9 @@ from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, placement
 from tuner.kernels.persistent_tma import multiprocessors
+from tuner.kernels.refinements import NUM_CTAS
 from tuner.kernels.tma import descriptor, destination_strides
+from tuner.kernels.warp_specialized_cluster import everywhere
 from tuner.kernels.warp_specialized_space import NAME, shared_bytes, space, supports
 from tuner.problem import Problem
 
@@ -47,19 +50,22 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     if config.get("SWAP_AB", False):
         operands = operands.exchanged()
     a, b, out = operands.a, operands.b, operands.out
+    if destination_strides(out)[0]:
+        # By pointers only the first block of a cluster would store: to Triton all hold the same.
+        config = _single(config)
     shape = (a.shape[0], b.shape[1], a.shape[1])
     transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
     on_device = a.device.index if a.is_cuda else None
     tiles, per_multiprocessor, group, constants, options = _static(problem, shape, config, transposed)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     rest, part = constants["BLOCK_SIZE_N_REST"], block_n // constants["EPILOGUE_PARTS"]
-    rows = block_m // constants["WARPGROUPS"]
+    rows, ctas = block_m // constants["WARPGROUPS"], config.integer(NUM_CTAS, 1)
     arguments = (
-        _laid_out(a, block_m, block_k),
-        _laid_out(b, block_k, block_n),
-        _laid_out(b, block_k, rest) if rest else None,
-        _destination(out, rows, part),
-        _destination(out, rows, rest) if rest else None,
+        _laid_out(a, block_m if ctas == 1 else rows, block_k, ctas),
+        _laid_out(b, block_k, block_n, ctas),
+        _laid_out(b, block_k, rest, ctas) if rest else None,
+        _destination(out, rows, part, ctas),
+        _destination(out, rows, rest, ctas) if rest else None,
         operands.bias,
         operands.scale_a,
         operands.scale_b,
@@ -68,20 +74,28 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         *_scale_strides(operands),
         group,
     )
-    grid = (min(tiles, per_multiprocessor * multiprocessors(on_device)),)
+    grid = (min(tiles, max(1, per_multiprocessor * multiprocessors(on_device) // ctas)),)
     return (Launch(warp_specialized_kernel.warp_specialized_kernel, grid, arguments, constants, options),)
 
 
-def _laid_out(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+@functools.lru_cache(maxsize=1024)
+def _single(config: Config) -> Config:
+    """The config without clusters."""
+    return Config(config.kernel, **{name: value for name, value in config.pairs if name != NUM_CTAS})
+
+
+def _laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor:
     """`tma.descriptor` with the layout of its blocks in shared memory, which Gluon leaves to its caller."""
     plain = descriptor(matrix, rows, columns)
-    layout = gl.NVMMASharedLayout.get_default_for(plain.block_shape, _ELEMENTS[matrix.dtype])
+    layout = gl.NVMMASharedLayout.get_default_for(
+        plain.block_shape, _ELEMENTS[matrix.dtype], cga_layout=everywhere(ctas)
+    )
     return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
 
 
-def _destination(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor | torch.Tensor:
+def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
     """What blocks are stored through: a descriptor, or the matrix itself where TMA cannot write it."""
-    return matrix if destination_strides(matrix)[0] else _laid_out(matrix, rows, columns)
+    return matrix if destination_strides(matrix)[0] else _laid_out(matrix, rows, columns, ctas)
 
 
 def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
@@ -152,7 +166,7 @@ def _static(
     # num_warps of the launch are those of the first multiplying warpgroup; the others come with their partitions.
     options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
     del options["num_stages"]
-    tiles = rows * -(-shape[1] // spaces.width(inner))
+    tiles = rows * -(-shape[1] // (spaces.width(inner) * config.integer(NUM_CTAS, 1)))
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), rows)
     return tiles, spaces.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
 
@@ -164,13 +178,20 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; of equals plain operands, wide groups, a deep ring, two warpgroups."""
+    """The candidate of least estimated time; of equals no cluster, plain operands, wide groups, a deep ring ..."""
 
     def rank(config: Config) -> tuple[float, ...]:
         short = config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
         estimated = estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
         swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
-        return estimated, swapped, -group, -config.integer("num_stages"), -config.integer("num_warps")
+        return (
+            estimated,
+            config.integer(NUM_CTAS, 1),
+            swapped,
+            -group,
+            -config.integer("num_stages"),
+            -config.integer("num_warps"),
+        )
 
     tried = space(problem, device)
     return tried.best(rank) or tried.smallest()
@@ -189,10 +210,12 @@ def precedence(problem: Problem, device: Device) -> int:
 SOURCES = (
     *sources_of(
         warp_specialized_kernel,
+        warp_specialized_cluster,
         warp_specialized_loader,
         warp_specialized_tile,
         warp_specialized_output,
         program,
+        _single,
         _laid_out,
         _destination,
         _scale_strides,

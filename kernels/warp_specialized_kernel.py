@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tuner.kernels.blocks import count_blocks, grouped
+from tuner.kernels.warp_specialized_cluster import barriers_of, free_barriers, idle, meet, publish_barriers, rank_of
 from tuner.kernels.warp_specialized_loader import fill
 from tuner.kernels.warp_specialized_output import finished, halves, out_buffers_of, store_block
 from tuner.kernels.warp_specialized_tile import layout_of, sum_by_steps, sum_products
@@ -44,6 +45,7 @@ class Fixed:
     B_GROUP: int
     ACTIVATION: str
     PDL: bool
+    CTAS: int
 
 
 @gluon.constexpr_function
@@ -77,13 +79,15 @@ def multiply(  # noqa: ANN201, PLR0917
     dtype: gl.constexpr = a_buffers.dtype
     out_dtype: gl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
     tiles_m = count_blocks(M, FIXED.BLOCK_SIZE_M)
-    tiles_n = count_blocks(N, COLUMNS + COLUMNS_REST)
+    tiles_n = count_blocks(N, (COLUMNS + COLUMNS_REST) * FIXED.CTAS)
+    if FIXED.CTAS > 1:
+        meet()
     stage = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
         start_m = pid_m * FIXED.BLOCK_SIZE_M + FIRST
-        start_n = pid_n * (COLUMNS + COLUMNS_REST)
+        start_n = (pid_n * FIXED.CTAS + rank_of(FIXED.CTAS)) * (COLUMNS + COLUMNS_REST)
         steps = count_blocks(K, FIXED.BLOCK_SIZE_K)
         if FIXED.BY_STEPS:
             sums, rest, stage, phase = sum_by_steps(
@@ -96,10 +100,10 @@ def multiply(  # noqa: ANN201, PLR0917
             )
         parts = (sums,)
         if PARTS == 2:
-            parts = halves(sums, layout_of(PART, dtype))
+            parts = halves(sums, layout_of(PART, dtype, FIXED.CTAS))
         elif PARTS == 4:
-            left, right = halves(sums, layout_of(COLUMNS // 2, dtype))
-            parts = halves(left, layout_of(PART, dtype)) + halves(right, layout_of(PART, dtype))
+            left, right = halves(sums, layout_of(COLUMNS // 2, dtype, FIXED.CTAS))
+            parts = halves(left, layout_of(PART, dtype, FIXED.CTAS)) + halves(right, layout_of(PART, dtype, FIXED.CTAS))
         for part in gl.static_range(PARTS):
             start_part = start_n + part * PART
             values = finished(parts[part], vectors, start_m, start_part, M, N, FIXED, out_dtype)
@@ -161,23 +165,44 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
 
     WARPGROUPS: 1 or 2 that multiply, each its share of the rows; the launch's num_warps is 4, those of the first.
     """
-    a_buffers = gl.allocate_shared_memory(a_desc.dtype, [STAGES] + a_desc.block_type.shape, a_desc.layout)
+    CTAS: gl.constexpr = gl.num_ctas()
+    IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps, besides the one that loads: all of a cluster's must meet
+    A_BUFFERS: gl.constexpr = STAGES if CTAS == 1 else STAGES * WARPGROUPS
+    a_buffers = gl.allocate_shared_memory(a_desc.dtype, [A_BUFFERS] + a_desc.block_type.shape, a_desc.layout)
     b_buffers = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
     rest_buffers = b_buffers
     if BLOCK_SIZE_N_REST > 0:
         rest_buffers = gl.allocate_shared_memory(
             b_desc.dtype, [STAGES] + b_rest_desc.block_type.shape, b_rest_desc.layout
         )
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], barriers_of(CTAS))
+    if CTAS == 1:
+        free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers_of(CTAS))
+    else:
+        free = free_barriers(STAGES, WARPGROUPS, CTAS)
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
-        mbarrier.init(free.index(stage), count=WARPGROUPS)
+        if CTAS == 1:
+            mbarrier.init(free.index(stage), count=WARPGROUPS)
+    if CTAS > 1:
+        publish_barriers()
     fence_async_shared()
 
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_N_REST, BLOCK_SIZE_K, EPILOGUE_PARTS, WARPGROUPS, STAGES),
-        *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, BIAS_ALONG_M, BY_STEPS, SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL),
+        *(
+            A_TRANSPOSED,
+            B_TRANSPOSED,
+            C_TRANSPOSED,
+            BIAS_ALONG_M,
+            BY_STEPS,
+            SCALING,
+            A_GROUP,
+            B_GROUP,
+            ACTIVATION,
+            PDL,
+            CTAS,
+        ),
     )
     extents = (M, N, K, GROUP_SIZE_M)
     buffers = (a_buffers, b_buffers, rest_buffers)
@@ -191,9 +216,10 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
             [
                 (multiply, (extents, buffers, barriers, outputs, first_buffers, vectors, 0, FIXED)),
                 (fill, (extents, buffers, barriers, descriptors, FIXED)),
-            ],
-            [1],
-            [LOADER_REGISTERS],
+            ]
+            + [(idle, ())] * IDLE,
+            [1] + [1] * IDLE,
+            [LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
         )
     else:
         second_buffers = out_buffers_of(c, c_rest, a_buffers, stride_cm, EPILOGUE_PARTS)
@@ -202,7 +228,8 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
                 (multiply, (extents, buffers, barriers, outputs, first_buffers, vectors, 0, FIXED)),
                 (multiply, (extents, buffers, barriers, outputs, second_buffers, vectors, BLOCK_SIZE_M // 2, FIXED)),
                 (fill, (extents, buffers, barriers, descriptors, FIXED)),
-            ],
-            [4, 1],
-            [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
+            ]
+            + [(idle, ())] * IDLE,
+            [4, 1] + [1] * IDLE,
+            [MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
         )

@@ -7,6 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from tuner.kernels.blocks import await_predecessor, count_blocks, grouped
+from tuner.kernels.warp_specialized_cluster import await_free, meet, rank_of
 from tuner.kernels.warp_specialized_tile import following
 
 # The name of newer Tritons first, then that of 3.6.
@@ -23,6 +24,19 @@ def load_block(desc, row, column, barrier, buffer, TRANSPOSED: gl.constexpr):  #
 
 
 @gluon.jit
+def send_rows(desc, row, column, barrier, buffers, stage, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Start to load a stage of A for all blocks of the cluster, if this is its first: a warpgroup's rows at a time."""
+    ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M // FIXED.WARPGROUPS
+    for part in gl.static_range(FIXED.BLOCK_SIZE_M // ROWS):
+        buffer = buffers.index(stage * FIXED.WARPGROUPS + part)
+        start = row + part * ROWS
+        if FIXED.A_TRANSPOSED:
+            async_load(desc, [column, start], barrier, buffer, multicast=True)
+        else:
+            async_load(desc, [start, column], barrier, buffer, multicast=True)
+
+
+@gluon.jit
 def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa: ANN201
     """The loading warp: fills every stage that is free, tile after tile."""
     M, N, K, GROUP_SIZE_M = extents
@@ -33,7 +47,9 @@ def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa:
     STAGE_ELEMENTS: gl.constexpr = (FIXED.BLOCK_SIZE_M + WIDTH) * FIXED.BLOCK_SIZE_K
     STAGE_BYTES: gl.constexpr = STAGE_ELEMENTS * a_desc.dtype.primitive_bitwidth // 8
     tiles_m = count_blocks(M, FIXED.BLOCK_SIZE_M)
-    tiles_n = count_blocks(N, WIDTH)
+    tiles_n = count_blocks(N, WIDTH * FIXED.CTAS)
+    if FIXED.CTAS > 1:
+        meet()
     # Only these loads read what the predecessor wrote: results are stored, and scales read, after the first of them.
     await_predecessor(FIXED.PDL)
     stage = 0
@@ -41,15 +57,23 @@ def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa:
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
         start_m = pid_m * FIXED.BLOCK_SIZE_M
-        start_n = pid_n * WIDTH
+        start_n = (pid_n * FIXED.CTAS + rank_of(FIXED.CTAS)) * WIDTH
         for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
             start_k = step * FIXED.BLOCK_SIZE_K
             barrier = ready.index(stage)
-            mbarrier.wait(free.index(stage), phase)
+            await_free(free, stage, phase, FIXED.CTAS)
             mbarrier.expect(barrier, STAGE_BYTES)
-            load_block(a_desc, start_m, start_k, barrier, a_buffers.index(stage), FIXED.A_TRANSPOSED)
+            if FIXED.CTAS == 1:
+                load_block(a_desc, start_m, start_k, barrier, a_buffers.index(stage), FIXED.A_TRANSPOSED)
+            else:
+                send_rows(a_desc, start_m, start_k, barrier, a_buffers, stage, FIXED)
             load_block(b_desc, start_k, start_n, barrier, b_buffers.index(stage), FIXED.B_TRANSPOSED)
             if FIXED.BLOCK_SIZE_N_REST > 0:
                 rest = start_n + FIXED.BLOCK_SIZE_N
                 load_block(rest_desc, start_k, rest, barrier, rest_buffers.index(stage), FIXED.B_TRANSPOSED)
+            stage, phase = following(stage, phase, FIXED.STAGES)
+    if FIXED.CTAS > 1:
+        # Other blocks tell this one of stages that they have read: it stays until they are done.
+        for _ in range(FIXED.STAGES):
+            await_free(free, stage, phase, FIXED.CTAS)
             stage, phase = following(stage, phase, FIXED.STAGES)

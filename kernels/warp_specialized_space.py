@@ -7,12 +7,13 @@ then fill the tensor cores' 64 rows.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import rules, splitting, tile_rules, tma_space
+from tuner.kernels import cluster_sizes, refinements, rules, splitting, tile_rules, tma_space
 from tuner.kernels.operands import SCALE_GROUP, exchanged
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -29,6 +30,7 @@ _ROWS_BYTES = (_SHORTEST_ROW, 128, 256)
 """Of a stage: what one row of it takes."""
 _OTHER_BYTES = 256
 """Barriers aside, what Triton hands from warp to warp in shared memory."""
+_OPTIONS = (refinements.NUM_CTAS,)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -60,7 +62,11 @@ def by_steps(problem: Problem) -> bool:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(problem), RULES, expand=expand)
+    return SearchSpace(NAME, problem, device, _axes(problem), RULES, expand=expand, options=_OPTIONS, refine=_in_pairs)
+
+
+def _in_pairs(config: Config, problem: Problem, device: Device) -> tuple[Config, ...]:  # noqa: ARG001
+    return (config.replace(num_ctas=2),)
 
 
 def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
@@ -127,7 +133,8 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
     buffers = 1 if parts == 1 else 2
     stored = buffers * config.integer("BLOCK_SIZE_N") // parts + config.integer("BLOCK_SIZE_N_REST")
     out_bytes = config.integer("BLOCK_SIZE_M") * stored * dtypes.ITEMSIZE[problem.out_dtype]
-    return stages * (_stage_bytes(config, problem) + 16) + out_bytes + _OTHER_BYTES
+    cluster_bytes = cluster_sizes.RESERVED_BYTES if refinements.NUM_CTAS in config else 0
+    return stages * (_stage_bytes(config, problem) + 16) + out_bytes + _OTHER_BYTES + cluster_bytes
 
 
 def _stage_bytes(config: Config, problem: Problem) -> int:
@@ -136,17 +143,19 @@ def _stage_bytes(config: Config, problem: Problem) -> int:
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile with every order of tiles, part of the output and depth of the ring worth trying.
+    """A tile with every order of tiles, part of the output and depth of the ring worth trying; clusters for few rows.
 
     Orders differ in one wave too: neighbours that read the same columns share them in the nearer half of the L2.
     """
     inner, shown = seen(config, problem)
     rows = -(-shown.m // inner.integer("BLOCK_SIZE_M"))
     groups = dict.fromkeys(min(group, rows) for group in (1, 4, 16))
-    for parts in _parts(inner.integer("BLOCK_SIZE_N")):
-        for stages in sorted(_depths(config.replace(EPILOGUE_PARTS=parts), problem, device)):
+    sizes = () if inner is not config else cluster_sizes.worth_trying(problem.m, tiles(config, problem), device)
+    clustered = [config.replace(num_ctas=ctas) for ctas in sizes]
+    for one, parts in itertools.product((config, *clustered), _parts(inner.integer("BLOCK_SIZE_N"))):
+        for stages in sorted(_depths(one.replace(EPILOGUE_PARTS=parts), problem, device)):
             for group in groups:
-                yield config.replace(EPILOGUE_PARTS=parts, num_stages=stages, GROUP_SIZE_M=group)
+                yield one.replace(EPILOGUE_PARTS=parts, num_stages=stages, GROUP_SIZE_M=group)
 
 
 def _parts(columns: int) -> tuple[int, ...]:
@@ -246,9 +255,20 @@ def _thin(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
+def _clusters(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    return cluster_sizes.untried() if refinements.NUM_CTAS in config else None
+
+
+def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None:
+    beside = -(-problem.n // width(config))
+    return cluster_sizes.wasted(config.integer("num_ctas", 1), beside, tiles(config, problem), device)
+
+
 _INNER = (
     Rule("shape", "kernels/warp_specialized_kernel.py", _shape, fatal=True),
     Rule("rows", "PTX ISA, wgmma.mma_async: 64 rows a warpgroup", _rows, fatal=True, early=True),
+    Rule("clusters", "kernels/warp_specialized_cluster.py; benchmarks/numerics.py", _clusters, fatal=True),
+    Rule("idle blocks", "benchmarks/axes.py --study clusters", _idle_blocks),
     Rule("registers", "compiled for sm_90: 192 sums a thread fit, without a spill", _sums, fatal=True, early=True),
     Rule("one step", "docs/numerics.md, fp8", _one_step, fatal=True, early=True),
     Rule("two widths", "the shape itself", _two_widths, early=True),
@@ -257,7 +277,7 @@ _INNER = (
 )
 
 RULES = (
-    tile_rules.parameters(_every_axis, (*tile_rules.OPTIONAL, "SWAP_AB", "BLOCK_SIZE_N_REST")),
+    tile_rules.parameters(_every_axis, (*tile_rules.OPTIONAL, "SWAP_AB", "BLOCK_SIZE_N_REST"), _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/warp_specialized_space.py"),
     Rule("swapped", "the shape itself: a tile has 64 rows of what the tensor cores see", _swapped, early=True),
     *(splitting.in_terms_of(seen, rule) for rule in _INNER),

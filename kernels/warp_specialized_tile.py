@@ -9,6 +9,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from tuner.kernels.warp_specialized_cluster import everywhere, release
+
 
 @gluon.jit
 def following(stage, phase, STAGES: gl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
@@ -18,9 +20,15 @@ def following(stage, phase, STAGES: gl.constexpr):  # noqa: ANN201  jit bodies t
 
 
 @gluon.jit
-def rows_of(buffer, FIRST: gl.constexpr, ROWS: gl.constexpr, TRANSPOSED: gl.constexpr):  # noqa: ANN201
-    """Rows of a stage of A, [ROWS, BLOCK_SIZE_K]."""
-    return buffer.slice(FIRST, ROWS, 1).permute((1, 0)) if TRANSPOSED else buffer.slice(FIRST, ROWS, 0)
+def rows_of(buffers, stage, FIRST: gl.constexpr, ROWS: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201
+    """Rows of a stage of A, [ROWS, BLOCK_SIZE_K]: a part of its buffer, in a cluster a buffer of their own."""
+    if FIXED.CTAS > 1:
+        rows = buffers.index(stage * FIXED.WARPGROUPS + FIRST // ROWS)
+    elif FIXED.A_TRANSPOSED:
+        rows = buffers.index(stage).slice(FIRST, ROWS, 1)
+    else:
+        rows = buffers.index(stage).slice(FIRST, ROWS, 0)
+    return rows.permute((1, 0)) if FIXED.A_TRANSPOSED else rows
 
 
 @gluon.jit
@@ -30,10 +38,10 @@ def columns_of(buffer, TRANSPOSED: gl.constexpr):  # noqa: ANN201
 
 
 @gluon.constexpr_function
-def layout_of(columns, dtype):  # noqa: ANN201
+def layout_of(columns, dtype, ctas):  # noqa: ANN201
     """How four warps hold the sums of so many columns: 16 rows each. One wgmma has 256 columns, 128 of int8."""
     instruction = [16, min(columns, 128 if dtype.is_int() else 256), 256 // dtype.primitive_bitwidth]
-    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=instruction)
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], instruction, everywhere(ctas))
 
 
 @gluon.jit
@@ -57,12 +65,12 @@ def sum_products(  # noqa: ANN201, PLR0917
     ready, free = barriers
     dtype: gl.constexpr = a_buffers.dtype
     sum_dtype: gl.constexpr = gl.int32 if dtype == gl.int8 else gl.float32
-    sums = gl.zeros((ROWS, COLUMNS), sum_dtype, layout_of(COLUMNS, dtype))
+    sums = gl.zeros((ROWS, COLUMNS), sum_dtype, layout_of(COLUMNS, dtype, FIXED.CTAS))
     if COLUMNS_REST > 0:
-        rest = gl.zeros((ROWS, COLUMNS_REST), sum_dtype, layout_of(COLUMNS_REST, dtype))
+        rest = gl.zeros((ROWS, COLUMNS_REST), sum_dtype, layout_of(COLUMNS_REST, dtype, FIXED.CTAS))
     for step in range(steps):
         mbarrier.wait(ready.index(stage), phase)
-        a = rows_of(a_buffers.index(stage), FIRST, ROWS, FIXED.A_TRANSPOSED)
+        a = rows_of(a_buffers, stage, FIRST, ROWS, FIXED)
         sums = warpgroup_mma(a, columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED), sums, is_async=True)
         # The step before this one is done, this one under way: its stage is free. (The stage's number is computed: a
         # variable that takes another's value in a loop is not carried by Triton's front end.)
@@ -71,14 +79,14 @@ def sum_products(  # noqa: ANN201, PLR0917
             sums, rest = warpgroup_mma_wait(2, deps=(sums, rest))
         else:
             sums = warpgroup_mma_wait(1, deps=(sums,))
-        mbarrier.arrive(free.index(gl.where(stage == 0, FIXED.STAGES - 1, stage - 1)), count=1, pred=step > 0)
+        release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS, pred=step > 0)
         stage, phase = following(stage, phase, FIXED.STAGES)
     if COLUMNS_REST > 0:
         sums, rest = warpgroup_mma_wait(0, deps=(sums, rest))
     else:
         sums = warpgroup_mma_wait(0, deps=(sums,))
         rest = sums
-    mbarrier.arrive(free.index(gl.where(stage == 0, FIXED.STAGES - 1, stage - 1)), count=1)
+    release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS)
     return sums, rest, stage, phase
 
 
@@ -168,11 +176,11 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
     SCALED: gl.constexpr = FIXED.SCALING == "block"
     A_ONE: gl.constexpr = FIXED.A_GROUP >= ROWS
     B_ONE: gl.constexpr = FIXED.B_GROUP >= COLUMNS
-    LAYOUT: gl.constexpr = layout_of(COLUMNS, a_buffers.dtype)
+    LAYOUT: gl.constexpr = layout_of(COLUMNS, a_buffers.dtype, FIXED.CTAS)
     sums = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
     products = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
     WIDTH_REST: gl.constexpr = COLUMNS_REST if COLUMNS_REST > 0 else COLUMNS
-    LAYOUT_REST: gl.constexpr = layout_of(WIDTH_REST, a_buffers.dtype)
+    LAYOUT_REST: gl.constexpr = layout_of(WIDTH_REST, a_buffers.dtype, FIXED.CTAS)
     rest = gl.zeros((ROWS, WIDTH_REST), gl.float32, LAYOUT_REST)
     rest_products = gl.zeros((ROWS, WIDTH_REST), gl.float32, LAYOUT_REST)
     if SCALED:
@@ -182,7 +190,7 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
         )
     for step in range(steps):
         mbarrier.wait(ready.index(stage), phase)
-        a = rows_of(a_buffers.index(stage), FIRST, ROWS, FIXED.A_TRANSPOSED)
+        a = rows_of(a_buffers, stage, FIRST, ROWS, FIXED)
         b = columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED)
         products = warpgroup_mma(a, b, products, use_acc=False, is_async=True)
         if SCALED:
@@ -193,13 +201,13 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
             )
         products = warpgroup_mma_wait(0, deps=(products,))
         if COLUMNS_REST == 0:
-            mbarrier.arrive(free.index(stage), count=1)
+            release(free, stage, FIXED.CTAS)
         sums += scaled(products, a_scale, b_scale, A_ONE, B_ONE) if SCALED else products
         if COLUMNS_REST > 0:
             b_rest = columns_of(rest_buffers.index(stage), FIXED.B_TRANSPOSED)
             rest_products = warpgroup_mma(a, b_rest, rest_products, use_acc=False, is_async=True)
             rest_products = warpgroup_mma_wait(0, deps=(rest_products,))
-            mbarrier.arrive(free.index(stage), count=1)
+            release(free, stage, FIXED.CTAS)
             if SCALED:
                 a_rest_scale = a_scale
                 if not A_ONE:

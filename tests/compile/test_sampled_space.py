@@ -6,6 +6,7 @@ import pytest
 
 from tuner import Problem, registry
 from tuner.device import KNOWN
+from tuner.runtime.rules import triton_version
 
 SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "gfx942": 2, "gfx950": 1}
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer"}
@@ -13,13 +14,14 @@ BY_TMA = {"tma", "persistent_tma", "composite_n", "padded", "bmm_tma"}
 ON_HOPPER = {"warp_specialized"}
 LIMITS = {(kernel, "maxnreg") for kernel in ("pointer", "bmm_pointer")}
 CLUSTERS = {(kernel, "num_ctas") for kernel in ("pointer", "bmm_pointer", "tma", "persistent_tma")}
+SHARED_LOADS = {("warp_specialized", "num_ctas")} if triton_version().startswith("3.7.") else set()
 BY_TMA_LIMITS = {("tma", "maxnreg"), ("bmm_tma", "maxnreg")}
 PARTITIONS = {(kernel, "warp_specialize") for kernel in ("tma", "persistent_tma", "composite_n", "bmm_tma")}
 FEW_ROWS = {(kernel, option) for kernel in ("split_k", "swap_ab") for option in ("PDL_TRIGGER", "PREFETCH_KIB")}
 OPTIONS = {
     "sm_80": LIMITS,
     "sm_89": LIMITS,
-    "sm_90": LIMITS | CLUSTERS | BY_TMA_LIMITS | {("tma", "warp_specialize")} | FEW_ROWS,
+    "sm_90": LIMITS | CLUSTERS | SHARED_LOADS | BY_TMA_LIMITS | {("tma", "warp_specialize")} | FEW_ROWS,
     "sm_100": LIMITS | CLUSTERS | BY_TMA_LIMITS | PARTITIONS | FEW_ROWS,
 }
 """Kernels and options that problems have refinements with, by arch."""

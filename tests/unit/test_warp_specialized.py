@@ -8,6 +8,7 @@ import pytest
 
 from tuner import Config, Problem, registry
 from tuner.device import INTERPRETER, KNOWN
+from tuner.kernels import cluster_sizes
 from tuner.kernels import warp_specialized_space as spaces
 
 H200 = KNOWN["sm_90"]
@@ -84,3 +85,56 @@ def test_two_programs_reside_only_where_both_rings_fit():
     for config in SPEC.space(Problem(512, 4096, 4096, dtype="bf16", layout="nt"), H200).configs():
         if spaces.resident(config, problem, H200) == 2:
             assert 2 * spaces.shared_bytes(config, problem, H200) < H200.shared_bytes
+
+
+PLAIN = Config(
+    SPEC.name,
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_N_REST=0,
+    BLOCK_SIZE_K=64,
+    EPILOGUE_PARTS=1,
+    GROUP_SIZE_M=1,
+    SWAP_AB=False,
+    launch_pdl=True,
+    num_stages=4,
+    num_warps=8,
+)
+
+
+@pytest.mark.parametrize(("running", "offered"), [("3.6.0", []), ("3.7.1", [2]), ("3.9.0", []), ("", [])])
+def test_clusters_are_tried_only_under_the_triton_that_ran_them(running, offered, monkeypatch):
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: running)
+    space = SPEC.space(Problem(4096, 4096, 4096, dtype="bf16", layout="nt"), H200)
+    assert space.rejection(PLAIN, fatal_only=True) is None
+    assert [config["num_ctas"] for config in space.refinements(PLAIN)] == offered
+    reason = space.rejection(PLAIN.replace(num_ctas=2), fatal_only=True)
+    assert reason is None if offered else f"Triton {running}" in reason
+
+
+@pytest.mark.parametrize(
+    ("n", "ctas", "reason"),
+    [(384, 2, None), (384, 4, "3 columns of tiles for 4 blocks"), (4096, 4, "doubles the time"), (4096, 2, None)],
+)
+def test_every_block_of_a_cluster_has_a_tile_and_a_multiprocessor(n, ctas, reason, monkeypatch):
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    space = SPEC.space(Problem(4096, n, 4096, dtype="bf16", layout="nt"), H200)
+    said = space.rejection(PLAIN.replace(num_ctas=ctas))
+    assert said is None if reason is None else reason in said
+    assert "expected 2, 4 or 8" in space.rejection(PLAIN.replace(num_ctas=16), fatal_only=True)
+
+
+@pytest.mark.parametrize(("m", "sizes"), [(64, {1, 4, 8}), (128, {1, 4, 8}), (136, {1})])
+def test_larger_clusters_are_tried_for_few_rows_that_fill_the_device_once_and_are_no_default(m, sizes, monkeypatch):
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    problem = Problem(m, 7168, 8192, dtype="bf16", layout="nt")
+    configs = SPEC.space(problem, H200).configs()
+    assert {config.get("num_ctas", 1) for config in configs} == sizes
+    assert not any(config["SWAP_AB"] for config in configs if "num_ctas" in config)
+    assert "num_ctas" not in SPEC.default_config(problem, H200)
+
+
+def test_a_cluster_takes_a_kilobyte_for_its_barriers():
+    problem = Problem(4096, 4096, 4096, dtype="bf16", layout="nt")
+    taken = [spaces.shared_bytes(config, problem, H200) for config in (PLAIN, PLAIN.replace(num_ctas=2))]
+    assert taken[1] - taken[0] == 1024

@@ -69,7 +69,10 @@ def _with_options(device):
 def _seen_of(option, spec, problem, config):
     asm = spec.compile(problem, config).asm
     seen = {
-        "num_ctas": lambda: ".reqnctapercluster 2" in asm["ptx"],
+        "num_ctas": lambda: (
+            f".reqnctapercluster {config['num_ctas']}" in asm["ptx"]
+            and (spec.name != "warp_specialized" or asm["ptx"].count(".multicast::cluster") > 0)
+        ),
         "maxnreg": lambda: f".maxnreg {config['maxnreg']}" in asm["ptx"],
         "warp_specialize": lambda: "partition1" in asm["ttgir"],
         "PDL_TRIGGER": lambda: "@reached griddepcontrol.launch_dependents" in asm["ptx"],
