@@ -197,6 +197,17 @@ def test_split_sums_get_memory_at_each_launch(served, table, loads):
         assert partials != counters
 
 
+def test_what_is_fetched_ahead_is_each_calls_own_weight(served, table):
+    options = {"launch_pdl": True, "PREFETCH_KIB": 32, "PDL_TRIGGER": 3}
+    config = Config("split_k", **{**TMA, **options}, LOADS="tma", SPLIT_K=4)
+    problem = Problem(64, 64, 1024, layout="nt")
+    report = served("table", table(problem, config), json.dumps(problem.shape), problem.layout)
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
+    assert_each_call_launched_its_own(report)
+    for launch, told in zip(report.launches, report.printed["calls"], strict=True):
+        assert addresses(launch)[3] == told["given"][1]
+
+
 def test_a_padded_program_copies_into_fresh_memory_and_multiplies_it(served, table):
     config = Config("padded", **TMA, GROUP_SIZE_M=1, INNER="tma", PAD="ab")
     problem = Problem(127, 129, 131)

@@ -214,8 +214,9 @@ def failing() -> None:
 def table() -> None:
     tuner.use(sys.argv[2])
     m, n, k = json.loads(sys.argv[3])
+    turned = sys.argv[4:] == ["nt"]
     for _ in range(3):
-        call(stub_matmul.half(m, k), stub_matmul.half(k, n))
+        call(stub_matmul.half(m, k), stub_matmul.half(n, k).t() if turned else stub_matmul.half(k, n))
 
 
 def missed() -> None:
