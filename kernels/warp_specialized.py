@@ -178,7 +178,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; of equals no cluster, plain operands, wide groups, a deep ring ..."""
+    """Of least estimated time; of equals single blocks, plain operands, wide groups, a deep ring, two warpgroups."""
 
     def rank(config: Config) -> tuple[float, ...]:
         short = config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128

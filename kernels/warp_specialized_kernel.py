@@ -190,19 +190,8 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
 
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_N_REST, BLOCK_SIZE_K, EPILOGUE_PARTS, WARPGROUPS, STAGES),
-        *(
-            A_TRANSPOSED,
-            B_TRANSPOSED,
-            C_TRANSPOSED,
-            BIAS_ALONG_M,
-            BY_STEPS,
-            SCALING,
-            A_GROUP,
-            B_GROUP,
-            ACTIVATION,
-            PDL,
-            CTAS,
-        ),
+        *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, BIAS_ALONG_M, BY_STEPS),
+        *(SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL, CTAS),
     )
     extents = (M, N, K, GROUP_SIZE_M)
     buffers = (a_buffers, b_buffers, rest_buffers)

@@ -1,0 +1,41 @@
+"""Blocks that share loads of A by multicast compute what blocks on their own do, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tuner import Config, Problem, device, registry
+from tuner.kernels.operands import Operands
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
+]
+TILE = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "EPILOGUE_PARTS": 2}
+PLAIN = Config("warp_specialized", **TILE, GROUP_SIZE_M=4, SWAP_AB=False, launch_pdl=True, num_stages=4, num_warps=8)
+CONFIGS = [PLAIN, PLAIN.replace(BLOCK_SIZE_M=64, num_warps=4), PLAIN.replace(BLOCK_SIZE_N_REST=64, num_stages=3)]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
+@pytest.mark.parametrize("ctas", [2, 4, 8])
+@pytest.mark.parametrize("beside", [0, 1], ids=["by TMA", "by pointers"])
+def test_clusters_give_the_bits_of_single_blocks(config, ctas, beside):
+    # 13 columns of tiles are no whole number of clusters; 17 rows of them, in all, are more than one wave.
+    problem = Problem(2100, 1600, 1000, dtype="bf16", layout="nt")
+    spec = registry.find("matmul", config.kernel)
+    clustered = config.replace(num_ctas=ctas)
+    refused = spec.supports(problem, device.current()) or spec.space(problem, device.current()).rejection(
+        clustered, fatal_only=True
+    )
+    if refused:
+        pytest.skip(refused)
+    a = torch.randn(2100, 1000, device="cuda").bfloat16()
+    weight = torch.randn(1600, 1000, device="cuda").bfloat16()
+    found = []
+    for one in (config, clustered):
+        room = torch.full((2100, 1600 + beside), torch.nan, device="cuda", dtype=torch.bfloat16)
+        spec.launch(Operands(a, weight.t(), room[:, :1600], None, problem, room), one)
+        found.append(room[:, :1600])
+    torch.cuda.synchronize()
+    assert torch.equal(*found)
