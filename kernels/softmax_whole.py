@@ -27,7 +27,10 @@ _OPTIONS = (refinements.RECOMPUTED, refinements.MAXNREG)
 _ALONE = 8192
 """Columns beyond which a program's float32 values leave no registers for a second program."""
 _PACKED = 16_384
-"""Columns beyond which x packed is the default (benchmarks/results/axes-bandwidth-h200.json)."""
+"""Columns beyond which x packed is the default (benchmarks/results/axes-bandwidth-h200.json).
+
+Aligned rows alone: of others, loaded element by element, 64 registers spill (compiled for sm_80, sm_90 and sm_100).
+"""
 MOST_COLUMNS = 32_768
 """1,024 threads of 64 registers hold 32 values each, and what is computed with them."""
 _MOST_APART = 1024
@@ -128,6 +131,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     """
     size = dtypes.ITEMSIZE[problem.a_dtype]
     loads = 8 if size == 2 and problem.n > _ALONE else 2
+    packed = problem.n > _PACKED and problem.aligned
 
     def rank(config: Config) -> tuple[float, ...]:
         held = elements(config, problem)
@@ -135,8 +139,8 @@ def default_config(problem: Problem, device: Device) -> Config:
         idle = max(0, device.sm_count - _blocks(config, problem))
         short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
         away = abs(math.log2(each / (loads * rules.VECTOR_BYTES)))
-        packed = "RECOMPUTED" in config
-        return packed != (problem.n > _PACKED), idle, short, away, abs(config.integer("num_warps") - 4)
+        odd = ("RECOMPUTED" in config) != packed
+        return odd, idle, short, away, abs(config.integer("num_warps") - 4)
 
     tried = space(problem, device)
     return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()
