@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,15 @@ class SearchSpace:
         ranked = sorted(self._programs(), key=lambda config: (cost(config), config))
         return next((config for config in ranked if self.rejection(config) is None), None)
 
+    def nearest(self, config: Config) -> Config | None:
+        """Of what a search tries here the config most like one of another problem; None where the space is empty.
+
+        Its tile, as far as the axes have it; what follows from a tile (stages, splits, the order of tiles) as this
+        problem allows it, and none of the options.
+        """
+        alike = self.narrowed(**{name: (value,) for name, value in config.pairs})
+        return alike.best(lambda one: _unlikeness(one, config))
+
     def smallest(self) -> Config:
         """Every axis's first value, whatever the rules say: a formula's last resort, where nothing is worth trying."""
         return self.canonicalize(Config(self.kernel, **{name: values[0] for name, values in self.axes.items()}))
@@ -147,3 +157,16 @@ class SearchSpace:
             if reason is not None:
                 return f"{rule.name}: {reason}"
         return None
+
+
+def _unlikeness(one: Config, other: Config) -> float:
+    """In steps: a factor of two of a number, any difference of a word or truth value, a parameter that one lacks."""
+    steps = 0.0
+    for name in one.keys() | other.keys():
+        values = one.get(name), other.get(name)
+        numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+        if len(numbers) == len(values):
+            steps += abs(math.log2(max(1, numbers[0])) - math.log2(max(1, numbers[1])))
+        else:
+            steps += values[0] != values[1]
+    return steps

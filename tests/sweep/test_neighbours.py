@@ -1,10 +1,13 @@
 """Winners of nearby problems: nearest first, never of another class."""
 
+import pytest
+
+from tuner import registry
 from tuner.config import Config
 from tuner.device import KNOWN, Environment
 from tuner.problem import Problem
 from tuner.records import Winner
-from tuner.sweep.neighbours import distance, nearest
+from tuner.sweep.neighbours import distance, fitted, nearest
 
 DEVICE = KNOWN["sm_90"]
 
@@ -43,3 +46,32 @@ def test_a_problem_is_not_its_own_neighbour():
 def test_waves_count_beside_the_shape():
     # Twice N is twice the tiles: further than twice K.
     assert distance(of(4096), of(4096, n=8192), 132) > distance(of(4096), of(4096, k=8192), 132)
+
+
+def spaces(problem):
+    pytest.importorskip("triton")
+    return {spec.name: spec.space(problem, DEVICE) for spec in registry.serving(problem, DEVICE)}
+
+
+def test_a_winner_with_an_option_comes_without_it():
+    here = of(2048)
+    plain = registry.find("matmul", "tma").default_config(here, DEVICE)
+    assert list(fitted([plain.replace(maxnreg=168), plain], spaces(here))) == [plain]
+
+
+def test_a_winners_tile_comes_with_the_stages_splits_and_order_that_this_problem_allows():
+    there, here = of(768), of(1000, 3584)
+    tile = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 64, "BLOCK_SIZE_K": 64}
+    rest = {"EPILOGUE_PARTS": 1, "SWAP_AB": False, "num_stages": 6, "num_warps": 4, "launch_pdl": True}
+    # All 12 rows of tiles there; here orders are of 1, 4 and 16.
+    won = Config("warp_specialized", **tile, **rest, GROUP_SIZE_M=12)
+    assert won in spaces(there)["warp_specialized"].configs()
+    (found,) = fitted([won], spaces(here))
+    assert found == won.replace(GROUP_SIZE_M=16)
+    assert found in spaces(here)["warp_specialized"].configs()
+
+
+def test_winners_of_kernels_that_do_not_serve_here_are_left_out():
+    few = of(16)
+    gemv = registry.find("matmul", "gemv").default_config(of(1), DEVICE)
+    assert list(fitted([gemv], spaces(few))) == []

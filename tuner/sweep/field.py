@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner import registry
@@ -13,6 +13,7 @@ from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.space import SearchSpace
 from tuner.sweep import portfolio
+from tuner.sweep.neighbours import fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Field:
         default: the config of a problem nobody tuned; always tried.
         trials: configs to try at most, None for no limit.
         seed: of random choices.
-        nearby: winners of problems like this one, nearest first; asked again whenever a search wants them, for other
-            problems may have been decided meanwhile.
+        nearby: configs like the winners of problems like this one, nearest first (`SearchSpace.nearest`); asked again
+            whenever a search wants them, for other problems may have been decided meanwhile.
         portfolio: see `tuner.sweep.portfolio`.
         suggested: configs that others chose for this problem (`tuner.candidates`); nothing is known of them.
         refine: what to try of a config that leads, see `SearchSpace.refine`; nothing of one that is refined already.
@@ -41,7 +42,7 @@ class Field:
     default: Config
     trials: int | None = None
     seed: int = 0
-    nearby: Callable[[], Sequence[Config]] = tuple
+    nearby: Callable[[], Iterable[Config]] = tuple
     portfolio: Sequence[Config] = ()
     suggested: Sequence[Config] = ()
     refine: Callable[[Config], Sequence[Config]] = lambda _config: ()
@@ -59,14 +60,15 @@ def survey(
     *,
     trials: int | None = None,
     seed: int = 0,
-    nearby: Callable[[], Sequence[Config]] = tuple,
+    nearby: Callable[[], Iterable[Config]] = tuple,
     suggested: Sequence[Config] = (),
 ) -> Field:
     """List what may be tried of a problem; takes tenths of a second.
 
     Args:
         problem, device: what is tuned, and where.
-        trials, seed, nearby: see `Field`.
+        trials, seed: see `Field`.
+        nearby: winners' configs, of problems like this one; as they were tuned there.
         suggested: configs of anybody; those of kernels that do not serve the problem, or that cannot run, are left out.
 
     Raises:
@@ -97,7 +99,7 @@ def survey(
         default,
         trials=trials,
         seed=seed,
-        nearby=nearby,
+        nearby=lambda: fitted(nearby(), spaces),
         portfolio=portfolio.configs(device.arch),
         suggested=runnable,
         refine=refine,

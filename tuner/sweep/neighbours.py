@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from tuner import keyed
 from tuner.config import Config
 from tuner.nearness import distance
 from tuner.problem import Problem
 from tuner.records import Winner
+from tuner.space import SearchSpace
 
 
 def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[Config]:
@@ -29,3 +30,20 @@ def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[
         like = [winner for winner in others if winner.problem.with_shape(1, 1, 1) == group]
         ranked = sorted((distance(problem, winner.problem, sm_count), winner.config) for winner in like)
     return list(dict.fromkeys(config for _, config in ranked))
+
+
+def fitted(winners: Iterable[Config], spaces: Mapping[str, SearchSpace]) -> Iterator[Config]:
+    """What this problem's spaces have that is most like such winners, each once, worked out as it is asked for.
+
+    A winner may carry an option, or stages, splits and groups that its own shape called for: no space here holds it.
+
+    Args:
+        winners: configs of `nearest`.
+        spaces: of the problem, by kernel; winners of other kernels are left out.
+    """
+    found: set[Config] = set()
+    for config in winners:
+        fitted = spaces[config.kernel].nearest(config) if config.kernel in spaces else None
+        if fitted is not None and fitted not in found:
+            found.add(fitted)
+            yield fitted

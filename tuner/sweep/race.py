@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +125,7 @@ class Race:
         )
         chosen = [config for _, config in fastest[:_KNOWN]]
         chosen += field.suggested
-        chosen += [config for config in field.nearby() if config in self._index][:_NEARBY]
+        chosen += islice((config for config in field.nearby() if config in self._index), _NEARBY)
         covering = set(field.portfolio)
         chosen += [config for config in self._promising() if config in covering][:_COVERING]
         for name in field.specs:
