@@ -39,39 +39,80 @@ _CHIPS = {
 Memory is 0.94 of the data sheet's, fitted for the H200."""
 _UNKNOWN = _Chip(1700, 1024, 2e6)
 
-_LAUNCH_US = 0.25
+_LAUNCH_US = 0.2
 """Of a kernel in a graph that nothing hides; fitted."""
-_L2_BYTES = {True: 256.0, False: 80.0}
-"""Between the L2 and one multiprocessor a cycle, with and without descriptors; fitted: by TMA it is never the limit."""
-_LATENCY = {True: 1200.0, False: 720.0}
+_START_US = 1.0
+"""Of programs that find no room beside the last launch's: barriers, descriptors, the first loads; fitted."""
+_UNEVEN = 0.4
+"""Of the multiprocessors that a wave leaves idle, a share is lost besides where the next launch cannot take the rest:
+some start early there, the others late. 96 programs lose 15%, 64 (the next 64 find room) and 128 hardly any; fitted."""
+_L2_BYTES = {True: 180.0, False: 90.0}
+"""Between the L2 and one multiprocessor a cycle, with and without descriptors, where multiply-adds go on; fitted."""
+_MOST_L2_BYTES = 72.0
+"""The same at most, by descriptors: 64 are what hardware gives (A100 white paper: 5,120 a cycle over 80), fitted."""
+_LATENCY = {True: 1280.0, False: 1560.0}
 """Cycles from a load to its data in a busy device, the same two; fitted."""
-_IN_TURNS = 1.5
-"""What multiply-adds take that no load overlaps; fitted."""
-_STEP_CYCLES = 170.0
-"""Barriers and branches of one step along K; fitted."""
-_ISSUE_CYCLES = 18.0
+_STEP_CYCLES = {True: 200.0, False: 110.0}
+"""Barriers and branches of one step along K, the same two; fitted."""
+_SPECIALIZED_STEP_CYCLES = 85.0
+"""The same where a warp of its own loads; fitted."""
+_ISSUE_CYCLES = 27.0
 """Of each load of a thread; fitted."""
-_TILE_CYCLES = 2000.0
-"""First loads and last stores of a tile; fitted."""
-_STORE_BYTES = 13.0
+_TILE_CYCLES = {True: 3750.0, False: 3300.0}
+"""First loads and last stores of a tile, with and without descriptors; fitted."""
+_IN_TURNS = 1.25
+"""What multiply-adds take that no load overlaps; fitted."""
+_STORE_BYTES = 6.0
 """Of sums on their way out, a cycle; fitted."""
 _OVERLAP = 0.5
 """Of loads and multiply-adds this share of the shorter one is not hidden; fitted."""
-_MEMORY_OVERLAP = 0.3
-"""The same of device memory and tiles; fitted."""
+_SHARPNESS = 5
+"""The longer of tiles and device memory hides the shorter, but where they are nearly as long: the p of a p-norm."""
 _OPERAND_CYCLES = 20.0
 """wgmma reads 64 rows of A from shared memory for every instruction, 16 cycles at 128 B, beside width / 4 for B's."""
-_MMA_SHARE = {90: 0.22}
+_MMA_SHARE = {90: 0.15}
 """What mma.sync reaches of the tensor cores' rate, fitted for Hopper; elsewhere 0.6, as in estimate.py."""
-_REREAD = 0.9
-"""Of what the waves of tiles read again this share comes from memory, where operands exceed `_CACHED_BYTES`; fitted."""
 _CACHED_BYTES = 50e6
-_SPLIT_CYCLES = 6900.0
+"""Operands beyond are read from memory again by every wave of tiles."""
+_AGAIN = 2.7
+"""How many times as fast as from memory the larger operand is read again from the L2, while it streams in; fitted."""
+_MOST_AGAIN = 3
+"""Readings more of it that count: those of one wave of tiles. Later ones find it in the L2."""
+_BEYOND = 0.38
+"""The same of what TMA's boxes have outside of an operand: rows that are not there cost more than rows that are;
+fitted on 72 to 224 rows of A."""
+_STREAM_LATENCY = 720.0
+_STREAM_OVERLAP = 0.3
+"""As `_LATENCY` and `_OVERLAP`, of loads straight to registers; fitted."""
+_SPLIT_CYCLES = 5500.0
 """A release, an acquire and the ordered sum's first load; fitted."""
+_PARTIAL_BYTES = 8.5
+"""Of split sums, which one program reads one after the other, a cycle; fitted."""
 _THREAD_REGISTERS = 50
 """Of a thread, besides its sums: compiled for sm_90, 107 registers for 64 sums."""
 _COPY_US = 5.0
 """Launch and tail of the copies that pad operands; fitted."""
+
+
+class _Grid(NamedTuple):
+    """What a config makes of a problem: a tile's sides, how many tiles and programs there are, steps of each along K.
+
+    Attributes:
+        each: programs of the fullest multiprocessor.
+        resident: of these at once.
+    """
+
+    block_m: int
+    width: int
+    block_k: int
+    tiles_m: int
+    tiles_n: int
+    splits: int
+    programs: int
+    steps: int
+    each: int
+    resident: int
+    products: int
 
 
 def tiled(
@@ -81,7 +122,9 @@ def tiled(
     *,
     by_tma: bool | None = None,
     persistent: bool = False,
+    specialized: bool = False,
     products: int = 1,
+    added_cycles: float = 0.0,
 ) -> float:
     """Microseconds of a kernel of tiles, of the problem as the kernel sees it.
 
@@ -91,40 +134,69 @@ def tiled(
         device: where.
         by_tma: whether descriptors load; None where the config's LOADS says so.
         persistent: whether programs take tile after tile.
+        specialized: whether one warp of a program loads, and others multiply.
         products: how many such products one launch computes; `problem.bytes_moved` is of all of them.
+        added_cycles: to each step along K, of what its products wait for.
     """
     chip = _CHIPS.get(device.arch, _UNKNOWN)
     by_tma = config.get("LOADS") == "tma" if by_tma is None else by_tma
+    shared = _shared_bytes(config, problem, device, by_tma=by_tma)
+    grid = _grid(config, problem, device, shared, products, specialized=specialized)
+    cycles = grid.each * _store_cycles(grid, problem, persistent=persistent)
+    rounds, rest = divmod(grid.each, grid.resident)
+    cycles += (1 if persistent else rounds + (rest > 0)) * _TILE_CYCLES[by_tma]
+    alone, busy = _step_cycles(config, problem, device, grid, by_tma=by_tma, specialized=specialized)
+    alone += added_cycles
+    cycles += grid.steps * (rounds * max(alone, grid.resident * busy) + (max(alone, rest * busy) if rest else 0.0))
+    memory_us = _memory_bytes(config, problem, device, grid, by_tma) / chip.memory
+    start = 0.0
+    if (grid.resident + 1) * shared > device.shared_bytes + 1024 and 2 * grid.programs > device.sm_count:
+        start = _START_US if persistent or grid.each <= grid.resident else 0.0
+        memory_us *= 1 + _UNEVEN * max(0.0, device.sm_count / grid.programs - 1)
+    shorter, longer = sorted((cycles / chip.mhz, memory_us))
+    total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    return _LAUNCH_US + start + total + _split_us(config, chip, grid.block_m * grid.width)
+
+
+def _grid(config: Config, problem: Problem, device: Device, shared: int, products: int, *, specialized: bool) -> _Grid:
     block_m, block_n, block_k = rules.tile(config)
-    width = block_n + config.integer("BLOCK_SIZE_N_REST")
-    splits, warps = config.integer("SPLIT_K", 1), config.integer("num_warps")
+    width, splits = block_n + config.integer("BLOCK_SIZE_N_REST"), config.integer("SPLIT_K", 1)
     tiles_m, tiles_n = -(-problem.m // block_m), -(-problem.n // width)
     programs = tiles_m * tiles_n * splits * products
-    steps = -(-problem.k // (block_k * splits))
-    size = dtypes.ITEMSIZE[problem.a_dtype]
-    math = _math_cycles(config, problem, device, width)
-    resident = _resident(config, problem, device, width, -(-programs // device.sm_count), by_tma=by_tma)
-    waits = _wait_cycles(config, problem, device, width, by_tma=by_tma)
-    alone = math / min(1.0, warps / 4)
-    if _in_turns(config, problem, device):
-        alone = waits + _IN_TURNS * alone + _STEP_CYCLES
-    else:
-        alone = max(waits + _STEP_CYCLES, alone)
-    shorter, longer = sorted((math, block_k * (block_m + width) * size / _L2_BYTES[by_tma]))
-    busy = longer + _OVERLAP * shorter
     each = -(-programs // device.sm_count)
-    rounds, rest = divmod(each, resident)
-    cycles = rounds * steps * max(alone, resident * busy) + (steps * max(alone, rest * busy) if rest else 0.0)
-    store = block_m * width * dtypes.ITEMSIZE[problem.out_dtype] / _STORE_BYTES
-    if (not _unrounded(problem)) if persistent else resident > 1:
-        # On their way while this program multiplies its next tile, or the one beside it.
-        store /= 2
-    cycles += (1 if persistent else rounds + (rest > 0)) * _TILE_CYCLES + each * store
-    wave = min(device.sm_count * resident, programs) / splits / products
-    memory_us = _memory_bytes(config, problem, wave) / chip.memory
-    shorter, longer = sorted((cycles / chip.mhz, memory_us))
-    total = longer + _MEMORY_OVERLAP * shorter
-    return _LAUNCH_US + total + _split_us(config, chip, block_m * width)
+    warps = config.integer("num_warps")
+    registers = 131_072 if device.vendor == "amd" else 65_536  # of 32 bits (CDNA3 ISA guide; CUDA Programming Guide)
+    held = block_m * width + _THREAD_REGISTERS * device.warp_size * warps
+    resident = max(1, min((device.shared_bytes + 1024) // shared, registers // held, each))
+    if specialized:
+        resident = min(resident, 2 if warps == 4 else 1)  # warp_specialized_space.resident
+    steps = -(-problem.k // (block_k * splits))
+    return _Grid(block_m, width, block_k, tiles_m, tiles_n, splits, programs, steps, each, resident, products)
+
+
+def _step_cycles(
+    config: Config, problem: Problem, device: Device, grid: _Grid, *, by_tma: bool, specialized: bool
+) -> tuple[float, float]:
+    """One step along K of one program by itself, and its share where all that reside keep the multiprocessor busy."""
+    math = _math_cycles(config, problem, device, grid.width)
+    loaded = grid.block_k * (grid.block_m + grid.width) * dtypes.ITEMSIZE[problem.a_dtype] / _L2_BYTES[by_tma]
+    shorter, longer = sorted((math, loaded))
+    # A ring's stage is free again when the step after its own is under way.
+    ahead = max(1, config.integer("num_stages", 1) - 1 - specialized)
+    waits = _wait_cycles(config, problem, device, grid.width, _LATENCY[by_tma] / ahead, by_tma=by_tma)
+    alone = math / min(1.0, config.integer("num_warps") / 4)
+    step = _SPECIALIZED_STEP_CYCLES if specialized else _STEP_CYCLES[by_tma]
+    in_turns = _in_turns(config, problem, device)
+    alone = waits + step + _IN_TURNS * alone if in_turns else max(waits + step, alone)
+    busy = longer + _OVERLAP * shorter
+    return alone, max(busy, loaded * _L2_BYTES[by_tma] / _MOST_L2_BYTES) if by_tma else busy
+
+
+def _store_cycles(grid: _Grid, problem: Problem, *, persistent: bool) -> float:
+    """Of one tile on its way out: half of it where this program multiplies its next, or the one beside it does."""
+    store = grid.block_m * grid.width * dtypes.ITEMSIZE[problem.out_dtype] / _STORE_BYTES
+    hidden = (not _unrounded(problem)) if persistent else grid.resident > 1
+    return store / 2 if hidden else store
 
 
 def streamed(config: Config, problem: Problem, device: Device) -> float:
@@ -143,10 +215,10 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     rounds = -(-programs // (device.sm_count * resident))
     read = resident * block_n * block_k * dtypes.ITEMSIZE[problem.b_dtype]
     per_cycle = chip.memory / device.sm_count / chip.mhz
-    cycles = rounds * steps * max(2 * _LATENCY[False], read / per_cycle)
+    cycles = rounds * steps * max(2 * _STREAM_LATENCY, read / per_cycle)
     memory_us = problem.bytes_moved / chip.memory
     shorter, longer = sorted((cycles / chip.mhz + _split_us(config, chip, block_n), memory_us))
-    return _LAUNCH_US + longer + _MEMORY_OVERLAP * shorter
+    return _LAUNCH_US + longer + _STREAM_OVERLAP * shorter
 
 
 def copied(inner_us: float, copied_bytes: float, device: Device) -> float:
@@ -176,10 +248,10 @@ def _in_turns(config: Config, problem: Problem, device: Device) -> bool:
     return stages == 1 or (stages == 2 and rules.asynchronous(config, problem, device))
 
 
-def _wait_cycles(config: Config, problem: Problem, device: Device, width: int, *, by_tma: bool) -> float:
+def _wait_cycles(
+    config: Config, problem: Problem, device: Device, width: int, latency: float, *, by_tma: bool
+) -> float:
     """One program alone: latency over the loads in flight (Little's law), or the issue of its loads."""
-    ahead = max(1, config.integer("num_stages", 1) - 1)
-    latency = _LATENCY[by_tma] / ahead
     if by_tma:
         return latency
     a_vector, b_vector = rules.vectors(problem)
@@ -188,18 +260,16 @@ def _wait_cycles(config: Config, problem: Problem, device: Device, width: int, *
     return max(latency, _ISSUE_CYCLES * block_k * (block_m / a_vector + width / b_vector) / threads)
 
 
-def _resident(config: Config, problem: Problem, device: Device, width: int, each: int, *, by_tma: bool) -> int:
-    """Programs on a multiprocessor at once: by shared memory, by registers, and as many as there are."""
+def _shared_bytes(config: Config, problem: Problem, device: Device, *, by_tma: bool) -> int:
+    """Of one program, with what the driver keeps."""
     block_m, block_n, block_k = rules.tile(config)
-    warps = config.integer("num_warps")
-    asynchronous = rules.reads_shared(block_m, block_n, warps, problem, device)
+    width = block_n + config.integer("BLOCK_SIZE_N_REST")
+    asynchronous = rules.reads_shared(block_m, block_n, config.integer("num_warps"), problem, device)
     stages = max(1, config.integer("num_stages", 1) - (not asynchronous))
     shared = stages * block_k * (block_m + width) * dtypes.ITEMSIZE[problem.a_dtype] + 1024
     if by_tma and asynchronous and config.integer("SPLIT_K", 1) == 1 and _unrounded(problem):
         shared += block_m * width * 4
-    registers = 131_072 if device.vendor == "amd" else 65_536  # of 32 bits (CDNA3 ISA guide; CUDA Programming Guide)
-    held = block_m * width + _THREAD_REGISTERS * device.warp_size * warps
-    return max(1, min((device.shared_bytes + 1024) // shared, registers // held, each))
+    return shared
 
 
 def _unrounded(problem: Problem) -> bool:
@@ -207,23 +277,39 @@ def _unrounded(problem: Problem) -> bool:
     return dtypes.ITEMSIZE[problem.out_dtype] == 4
 
 
-def _memory_bytes(config: Config, problem: Problem, wave: float) -> float:
-    """What a launch reads and writes of device memory: each wave of tiles reads its rows of A and columns of B anew."""
+def _memory_bytes(config: Config, problem: Problem, device: Device, grid: _Grid, by_tma: bool) -> float:
+    """What a launch reads and writes of device memory, and as much as what else it waits for there is worth.
+
+    Beside each byte once: what each wave of tiles reads of operands that no cache holds; the larger operand, which
+    streams in from memory, as often as tiles read it again meanwhile; and TMA's boxes beyond an operand's end.
+    """
+    row_bytes = problem.k * dtypes.ITEMSIZE[problem.a_dtype] * grid.products
+    tiles = grid.tiles_m * grid.tiles_n
+    a_rows, b_rows = tiles * grid.block_m, tiles * grid.width
+    larger, read = max((problem.n, b_rows), (problem.m, a_rows))
+    again = min(max(0, read - larger), _MOST_AGAIN * larger)
+    total = problem.bytes_moved + again * row_bytes / _AGAIN
+    if by_tma:
+        beyond = _beyond(problem.m, grid.block_m, grid) * grid.tiles_n
+        total += (beyond + _beyond(problem.n, grid.width, grid) * grid.tiles_m) * row_bytes / _BEYOND
     if problem.bytes_moved < _CACHED_BYTES:
-        return problem.bytes_moved
-    block_m, block_n, _ = rules.tile(config)
-    width = block_n + config.integer("BLOCK_SIZE_N_REST")
-    tiles_m, tiles_n = -(-problem.m // block_m), -(-problem.n // width)
-    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
-    columns = min(max(1.0, wave / group), tiles_n)
-    rows = min(group * max(1.0, wave / (group * tiles_n)), tiles_m)
-    row_bytes = problem.k * dtypes.ITEMSIZE[problem.a_dtype]
-    read = tiles_m * tiles_n / wave * (rows * block_m + columns * width) * row_bytes
-    read = min(read, tiles_m * tiles_n * (block_m + width) * row_bytes)
-    return problem.bytes_moved + _REREAD * max(0.0, read - problem.bytes_moved)
+        return total
+    wave = min(device.sm_count * grid.resident, grid.programs) / grid.splits / grid.products
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), grid.tiles_m)
+    columns = min(max(1.0, wave / group), grid.tiles_n)
+    rows = min(group * max(1.0, wave / (group * grid.tiles_n)), grid.tiles_m)
+    read = min(tiles / wave * (rows * grid.block_m + columns * grid.width), a_rows + b_rows) * row_bytes
+    return total + max(0.0, read - problem.bytes_moved)
+
+
+def _beyond(extent: int, block: int, grid: _Grid) -> int:
+    """Rows that boxes load beyond an extent; of one small box none count where programs hide each other's."""
+    if extent <= block <= 64 and grid.each > 2:
+        return 0
+    return -extent % block
 
 
 def _split_us(config: Config, chip: _Chip, tile_sums: int) -> float:
     """Every split writes its sums; the last program of a tile reads them all, one after the other."""
     splits = config.integer("SPLIT_K", 1)
-    return 0.0 if splits == 1 else (_SPLIT_CYCLES + (splits + 1) * tile_sums * 4 / 40) / chip.mhz
+    return 0.0 if splits == 1 else (_SPLIT_CYCLES + (splits + 1) * tile_sums * 4 / _PARTIAL_BYTES) / chip.mhz

@@ -1,4 +1,4 @@
-"""How long a tile configuration takes, estimated: what the default formulas rank their candidates by.
+"""How long a tile configuration takes, estimated: what the formulas of `pointer` and of large tiles rank by.
 
 Constants marked "measured" come from an exhaustive sweep of the `pointer` kernel on an H200: a grid on every second
 problem picks them, the rest agree. Figures: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json.
@@ -36,7 +36,6 @@ class Tile(NamedTuple):
         m, n, k: BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K.
         stages, warps: num_stages, num_warps.
         reads_shared: as `rules.reads_shared`.
-        splits: SPLIT_K.
         by_tma: loaded through descriptors: no thread computes addresses.
     """
 
@@ -46,7 +45,6 @@ class Tile(NamedTuple):
     stages: int
     warps: int
     reads_shared: bool
-    splits: int = 1
     by_tma: bool = False
 
 
@@ -60,7 +58,7 @@ def cycles(tile: Tile, problem: Problem, device: Device) -> float:
     size, out_size = dtypes.ITEMSIZE[problem.a_dtype], dtypes.ITEMSIZE[problem.out_dtype]
     threads = device.warp_size * tile.warps
     tiles = -(-problem.m // tile.m) * -(-problem.n // tile.n)
-    programs = -(-tiles * tile.splits // device.sm_count)
+    programs = -(-tiles // device.sm_count)
     shared = (device.shared_bytes + 1024) // (
         max(1, tile.stages - (not tile.reads_shared)) * tile.k * (tile.m + tile.n) * size + 1024
     )
@@ -74,17 +72,12 @@ def cycles(tile: Tile, problem: Problem, device: Device) -> float:
     )
     busy = longer + shorter / 4
     alone = _alone(tile, problem, threads)
-    steps = -(-problem.k // (tile.k * tile.splits))
+    steps = -(-problem.k // tile.k)
     rounds, rest = divmod(programs, resident)
     total = rounds * (_TILE_CYCLES + steps * max(alone, resident * busy))
     if rest:
         total += _TILE_CYCLES + steps * max(alone, rest * busy)
-    stored = programs * tile.m * tile.n * out_size
-    if tile.splits > 1:
-        # Every split writes its sums; the last reads them all, one after the other.
-        stored += (programs + tile.splits) * tile.m * tile.n * 4
-        total += _LATENCY_CYCLES
-    return total + stored / _BYTES_PER_CYCLE
+    return total + programs * tile.m * tile.n * out_size / _BYTES_PER_CYCLE
 
 
 def _alone(tile: Tile, problem: Problem, threads: int) -> float:

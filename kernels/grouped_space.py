@@ -125,7 +125,7 @@ def default_tma(problem: Problem, device: Device) -> Config:
     single, part = average(problem), share(device, groups_of(problem))
 
     def estimated(config: Config) -> tuple[float, int, int]:
-        tile = Tile(*rules.tile(config), config.integer("num_stages"), config.integer("num_warps"), True, 1, True)
+        tile = Tile(*rules.tile(config), config.integer("num_stages"), config.integer("num_warps"), True, True)
         return cycles(tile, single, part), -config.integer(_PROGRAMS), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     launched = {"GROUP_SIZE_M": 1, _PROGRAMS: _MANY, "num_stages": 1, "num_warps": 4}

@@ -111,7 +111,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
     def estimated(config: Config) -> tuple[float, int]:
         block_m, block_n, block_k = rules.tile(config)
-        tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, 1, True)
+        tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, True)
         return cycles(tile, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     tried = space(problem, device).narrowed(EPILOGUE_PARTS=(1,))

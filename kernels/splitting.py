@@ -8,18 +8,13 @@ from collections.abc import Callable, Iterator
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import rules, tile_rules, tma_space
-from tuner.kernels.estimate import Tile, cycles
+from tuner.kernels import cost, rules, tile_rules, tma_space
 from tuner.kernels.workspace import MOST_BYTES, MOST_TILES
 from tuner.problem import Problem
 from tuner.space import Rule
 
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
 _MOST_WAVES = 4
-_MEMORY_BYTES_PER_CYCLE = 15
-"""Of device memory, a multiprocessor a cycle (H200 data sheet: 4.8 TB/s, 132 multiprocessors, 1.98 GHz; 80% of it)."""
-_SPLIT_CYCLES = 4000
-"""What a split sum costs besides its bytes: a release, an acquire and the first load of a part, one after the other."""
 _DEEP = 4
 """Stages that hide the latency of a load."""
 _MOST_UNEVEN = 8
@@ -51,31 +46,19 @@ def program_count(config: Config, problem: Problem) -> int:
 
 
 def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """Estimated cycles of a config, of its tiles or of the device's memory, whichever takes longer; then ties.
+    """`cost.tiled` of a config, of the problem as the kernel sees it; then ties.
 
     Few rows of A are a matter of memory: many configs reach its bandwidth. Of these the ones with the fewest splits,
     that read B the fewest times, by the smallest tiles, come first.
     """
     block_m, block_n, block_k = rules.tile(config)
-    warps = config.integer("num_warps")
-    tile = Tile(
-        block_m,
-        block_n,
-        block_k,
-        config.integer("num_stages"),
-        warps,
-        rules.asynchronous(config, problem, device),
-        config.integer("SPLIT_K", 1),
-        by_tma(config),
-    )
-    splits = config.integer("SPLIT_K", 1)
-    memory = problem.bytes_moved / (_MEMORY_BYTES_PER_CYCLE * device.sm_count)
-    total = max(cycles(tile, problem, device), memory) + (_SPLIT_CYCLES if splits > 1 else 0)
-    stages = config.integer("num_stages")
-    # Where two programs fit a multiprocessor, the next launch's can settle beside this one's.
-    alone = stages < _DEEP or 2 * stages * rules.tile_bytes(config, problem) + 4096 > device.shared_bytes
+    splits, stages = config.integer("SPLIT_K", 1), config.integer("num_stages")
+    # Where two programs fit a multiprocessor, or half of them are free, the next launch's settle beside this one's.
+    twice = 2 * stages * rules.tile_bytes(config, problem) + 4096 <= device.shared_bytes
+    settled = twice or 2 * program_count(config, problem) <= device.sm_count
     tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
-    return total, splits, min(tiles_m, tiles_n), block_m * block_n, -block_k, alone, -stages, warps
+    tied = splits, min(tiles_m, tiles_n), block_m * block_n, stages < _DEEP, -block_k, not settled, -stages
+    return cost.tiled(config, problem, device), *tied, config.integer("num_warps")
 
 
 def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:

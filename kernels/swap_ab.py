@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 
+from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import cost, pointer, pointer_space, refinements, rules, splitting, tile_rules, tma
@@ -22,11 +23,10 @@ NAME = "swap_ab"
 VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
-_MOST_OVERHANG = 0.2
-"""On an H200 boxes that hang over the last row of A are slower by TMA than whole ones (96 rows of 14,336 than 128, by
-the same tiles): rows that are not there cost more than rows that are. Pointers skip them."""
 _LATE = 0.99
 """Of a time, what the model takes to be left where the next kernel starts late, see `_starts_late`."""
+_ROWS = (16, 32, 64, 128)
+"""Of a default's tile: fewer are multiplied without wgmma before Triton 3.9."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -65,7 +65,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,), "BLOCK_SIZE_K": (32,)}
         return {**tile, "LOADS": ways, "SPLIT_K": (1, 2), "num_stages": (1,), "num_warps": (4,)}
     return {
-        "BLOCK_SIZE_M": (8, 16, 32, 64, 128) if problem.m <= 8 else (16, 32, 64, 128),
+        "BLOCK_SIZE_M": (8, *_ROWS) if problem.m <= 8 else _ROWS,
         "BLOCK_SIZE_N": (64, 128, 256),
         "BLOCK_SIZE_K": (32, 64, 128, 256, 512),
         "LOADS": ways,
@@ -82,23 +82,22 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; by pointers where the best by TMA would load many rows that are not."""
+    """The candidate of least estimated time; by pointers too, in tiles that hang over the last row of A.
 
-    def best(**axes: tuple[Value, ...]) -> Config | None:
-        tried = space(problem, device).narrowed(**{**splitting.promising(problem, device), **axes})
-        return tried.best(lambda config: estimated(config, problem, device))
+    There TMA is slow (`cost.tiled`): its boxes load what is not there, pointers do not.
+    """
 
-    found = best()
-    if found is not None and splitting.by_tma(found) and _overhang(found, problem) >= _MOST_OVERHANG:
-        found = best(LOADS=("pointer",)) or found
-    return found or space(problem, device).narrowed(**splitting.promising(problem, device)).smallest()
+    def estimate(config: Config) -> tuple[float, ...]:
+        return estimated(config, problem, device)
 
-
-def _overhang(config: Config, problem: Problem) -> float:
-    """Of the rows that tiles of 64 rows of A or more load, the share that lies beyond the last."""
-    rows = config.integer("BLOCK_SIZE_M")
-    covered = -(-problem.m // rows) * rows
-    return (covered - problem.m) / covered if rows >= 64 else 0.0
+    tried = space(problem, device)
+    promising = tried.narrowed(**splitting.promising(problem, device), BLOCK_SIZE_M=_ROWS)
+    found = [promising.best(estimate)]
+    hanging = tuple(rows for rows in (64, 128) if problem.m % rows)
+    if hanging and splitting.loads(problem, device)[-1] == "tma":
+        line = (128 // dtypes.ITEMSIZE[problem.a_dtype],)
+        found.append(tried.narrowed(BLOCK_SIZE_M=hanging, BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate))
+    return min((one for one in found if one is not None), key=estimate, default=None) or promising.smallest()
 
 
 def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
@@ -167,10 +166,11 @@ RULES = (
 SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
 
 
-def _precedence(problem: Problem, device: Device) -> int:
-    """First for up to two tiles of 64 rows where wgmma or tcgen05 takes its operands by TMA."""
+def precedence(problem: Problem, device: Device) -> int:
+    """First for up to 128 rows where wgmma or tcgen05 takes its operands by TMA; of 16 bits on Hopper for all rows."""
     by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
-    return 4 if by_tma and problem.m <= 128 and rules.reads_shared(64, 16, 4, exchanged(problem), device) else -1
+    few = problem.m <= 128 or (device.capability == 90 and dtypes.ITEMSIZE[problem.a_dtype] == 2)
+    return 4 if by_tma and few and rules.reads_shared(64, 16, 4, exchanged(problem), device) else -1
 
 
 SPEC = gemm_spec(
@@ -184,5 +184,5 @@ SPEC = gemm_spec(
     estimate_us=_estimate_us,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
-    precedence=_precedence,
+    precedence=precedence,
 )

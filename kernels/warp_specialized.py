@@ -107,8 +107,12 @@ def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
     return (*operands.scale_a.stride(), *operands.scale_b.stride())
 
 
-_SHORT_ROWS = 1.03
-"""What rows of 64 bytes cost beside the model: from the trials of benchmarks/results/warp-specialized-h200.json."""
+_SHORT_ROWS = 1.05
+"""What rows of 64 bytes cost beside the model: the median on the problems of unseen-tuned.csv beyond 256 rows."""
+
+
+_DEEP = 5
+"""Stages of a ring of which equals in time are the better for longer rows: the trials of unseen-tuned.csv."""
 
 
 class _Registers(NamedTuple):
@@ -174,36 +178,38 @@ def _static(
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees."""
     inner, shown = spaces.seen(config, problem)
-    return cost.tiled(inner, shown, device, by_tma=True, persistent=True)
+    return cost.tiled(inner, shown, device, by_tma=True, persistent=True, specialized=True)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """Of least estimated time; of equals single blocks, plain operands, wide groups, a deep ring, two warpgroups."""
+    """Of least estimated time; of equals single blocks, exchanged operands, readers of B together, a deep ring.
+
+    B is read again by the tiles of other rows of A: these are neighbours in wide groups, exchanged in narrow ones.
+    """
 
     def rank(config: Config) -> tuple[float, ...]:
         short = config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
         estimated = estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
         swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
-        return (
-            estimated,
-            config.integer(NUM_CTAS, 1),
-            swapped,
-            -group,
-            -config.integer("num_stages"),
-            -config.integer("num_warps"),
-        )
+        order = group if swapped else -group
+        stages = config.integer("num_stages")
+        ring = stages < _DEEP, -config.integer("BLOCK_SIZE_K"), -stages
+        return estimated, config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
 
     tried = space(problem, device)
     return tried.best(rank) or tried.smallest()
 
 
 def precedence(problem: Problem, device: Device) -> int:
-    """First beyond 128 rows of A; of scales of blocks where 128x128 tiles fill half the device, for no sum is split.
+    """First beyond 128 rows of A, and beside `swap_ab` for up to 256 of 16-bit operands.
 
-    Source: benchmarks/tune_suite.py over every kernel, benchmarks/results/warp-specialized-h200.json.
+    Of scales of blocks where 128x128 tiles fill half the device, for no sum is split. Source: benchmarks/tune_suite.py
+    over every kernel, benchmarks/results/warp-specialized-h200.json; benchmarks/suites/unseen-tuned.csv.
     """
     if problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count:
         return -1
+    if problem.m <= spaces.MOST_SWAPPED_ROWS and dtypes.ITEMSIZE[problem.a_dtype] == 2:
+        return 4
     return 5 if problem.m > 128 else -1
 
 

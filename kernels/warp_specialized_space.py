@@ -21,7 +21,7 @@ from tuner.space import Rule, SearchSpace
 NAME = "warp_specialized"
 WIDTHS = ((128, 64), (256, 64), (256, 128))
 """Of tiles of two widths; one width is (BLOCK_SIZE_N, 0)."""
-_MOST_SWAPPED_ROWS = 256
+MOST_SWAPPED_ROWS = 256
 _MOST_SUMS = 192
 """Of a multiplying thread's 216 or 232 registers."""
 _FEWEST_STAGES = 3
@@ -71,7 +71,7 @@ def _in_pairs(config: Config, problem: Problem, device: Device) -> tuple[Config,
 
 def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     """Every parameter's values; those with one value here follow from a tile, see `expand`."""
-    size, few = dtypes.ITEMSIZE[problem.a_dtype], problem.m <= _MOST_SWAPPED_ROWS
+    size, few = dtypes.ITEMSIZE[problem.a_dtype], problem.m <= MOST_SWAPPED_ROWS
     return {
         "BLOCK_SIZE_M": (16, 32, 64, 128, 256) if few else (64, 128, 256),
         "BLOCK_SIZE_N": (32, 64, 128, 256),
@@ -177,7 +177,7 @@ def _depths(config: Config, problem: Problem, device: Device) -> set[int]:
 
 def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if config.get("SWAP_AB", False):
-        return f"SWAP_AB for {problem.m} rows of A" if problem.m > _MOST_SWAPPED_ROWS else None
+        return f"SWAP_AB for {problem.m} rows of A" if problem.m > MOST_SWAPPED_ROWS else None
     rows = config.integer("BLOCK_SIZE_M")
     return f"BLOCK_SIZE_M is {rows}, {problem.m} rows of A: SWAP_AB" if problem.m <= 32 else None
 

@@ -63,7 +63,7 @@ class KernelSpec:
         runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
             binary.
         precedence: how early its `default_config` is asked for where nobody tuned a problem: of all kernels that serve
-            it the highest comes first, of equals the first by name.
+            it the highest comes first; of equals the one whose config its `estimate_us` says is faster.
         unmeasurable: why a problem that it supports cannot be measured (a sentence), or None.
         read: the problem that cells describe, by the names of its key, of an op whose problems have no M, N and K
             (`tuner.keyed`); None of all others.

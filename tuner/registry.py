@@ -133,10 +133,21 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The config to use where nobody tuned: the formula of the kernel of highest precedence.
 
+    Of several kernels as high the one whose config its model says is faster (`KernelSpec.estimate_us`); where one of
+    them has no model, the first by name.
+
     Raises:
         KernelError: no kernel serves it.
     """
-    return serving(problem, device)[0].default_config(problem, device)
+    able = serving(problem, device)
+    highest = able[0].precedence(problem, device)
+    equals = [spec for spec in able if spec.precedence(problem, device) == highest]
+    models = [spec.estimate_us for spec in equals]
+    configs = [spec.default_config(problem, device) for spec in (equals if None not in models else equals[:1])]
+    if len(configs) == 1:
+        return configs[0]
+    times = [model(config, problem, device) for model, config in zip(models, configs, strict=True) if model]
+    return configs[times.index(min(times))]
 
 
 def forget() -> None:

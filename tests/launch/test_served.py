@@ -38,10 +38,15 @@ def addresses(launch):
     return [address for address in memory if address > 2**32]
 
 
+def operands(first, second, out):
+    """Operands and output: of few rows of A the operands are exchanged."""
+    return (*sorted((first, second)), out)
+
+
 def assert_each_call_launched_its_own(report, per_call=1):
     assert len(report.launches) == per_call * len(report.printed["calls"])
     for launch, told in zip(report.launches, report.printed["calls"], strict=True):
-        assert addresses(launch)[:3] == [*told["given"][:2], told["out"]]
+        assert operands(*addresses(launch)[:3]) == operands(*told["given"][:2], told["out"])
 
 
 @pytest.mark.parametrize("way", ["again", "ordinary"])
@@ -76,8 +81,8 @@ def test_each_launch_goes_to_the_stream_of_its_moment(served):
 
 def test_threads_launch_their_own_operands_on_their_own_streams(served):
     report = served("threads")
-    launched = Counter((launch.stream, *addresses(launch)[:3]) for launch in report.launches)
-    expected = Counter((told["stream"], *told["given"], told["out"]) for told in report.printed["calls"])
+    launched = Counter((launch.stream, *operands(*addresses(launch)[:3])) for launch in report.launches)
+    expected = Counter((told["stream"], *operands(*told["given"], told["out"])) for told in report.printed["calls"])
     assert launched == expected
     assert len(report.launches) == 50
 
@@ -137,10 +142,8 @@ def test_a_plan_is_for_tensors_that_torch_has_the_same_way(served):
     assert [told["wants_gradient"] for told in calls[:5]] == [False] * 4 + [True]
     # Twice as it is stored, then negated: that is a copy, and another kind.
     assert [told["looked"] for told in calls[5:]] == [1, 0, 1]
-    assert [addresses(launch)[0] == told["given"][0] for launch, told in zip(report.launches, calls, strict=True)] == [
-        *[True] * 7,
-        False,
-    ]
+    took = [told["given"][0] in addresses(launch)[:2] for launch, told in zip(report.launches, calls, strict=True)]
+    assert took == [*[True] * 7, False]
 
 
 def test_more_addresses_than_arguments_are_kept_for_are_launched_all_the_same(served):

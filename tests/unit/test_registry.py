@@ -9,6 +9,7 @@ import pytest
 
 import tuner
 from tuner import registry
+from tuner.config import Config
 from tuner.device import KNOWN
 from tuner.errors import KernelError
 from tuner.problem import Problem
@@ -52,6 +53,27 @@ def test_of_an_op_nothing_is_loaded_that_is_another_ops(install, point):
     assert [spec.name for spec in registry.serving(Problem(64, 64, 64), H200)] == ["b", "one"]
     assert sorted(registry.specs()) == [("bmm", "a"), ("matmul", "b"), ("matmul", "one"), ("softmax", "one")]
     assert sorted(point.loads) == ["matmul.one", "rest", "softmax.one"]
+
+
+def test_of_kernels_that_come_as_early_the_one_whose_config_is_faster_by_its_model_gives_the_default(
+    install, installed, toy
+):
+    def modelled(**times):
+        specs = [
+            dataclasses.replace(
+                toy,
+                name=name,
+                estimate_us=us and (lambda *_, us=us: us),
+                default_config=lambda *_, name=name: Config(name, BLOCK_SIZE_M=16),
+            )
+            for name, us in times.items()
+        ]
+        install(installed("toys", lambda: specs))
+        return registry.default_config(Problem(64, 64, 64), H200).kernel
+
+    assert modelled(one=5.0, two=4.0) == "two"
+    assert modelled(one=4.0, two=4.0) == "one"
+    assert modelled(one=5.0, two=None) == "one"
 
 
 def test_a_kernel_whose_entry_point_does_not_tell_is_found(install, point):

@@ -1,0 +1,72 @@
+"""The cost model: what it takes a config to lose by, and the formulas that rank by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner import registry
+from tuner.config import Config
+from tuner.device import KNOWN
+from tuner.kernels import cost
+from tuner.problem import Problem
+
+H200 = KNOWN["sm_90"]
+SWAPPED = Config(
+    "swap_ab", BLOCK_SIZE_M=128, BLOCK_SIZE_N=64, BLOCK_SIZE_K=128, SPLIT_K=2, LOADS="tma", num_stages=4, num_warps=8
+)
+
+
+def linear(m: int, n: int, k: int) -> Problem:
+    return Problem(m, n, k, dtype="bf16", layout="nt")
+
+
+def took(config: Config, problem: Problem) -> float:
+    estimate = registry.find("matmul", config.kernel).estimate_us
+    assert estimate is not None
+    return estimate(config, problem, H200)
+
+
+def test_boxes_that_hang_over_the_last_row_cost_more_than_rows_that_are_there():
+    whole, hanging = linear(128, 4096, 14336), linear(80, 4096, 14336)
+    assert took(SWAPPED, hanging) > 1.2 * took(SWAPPED, whole)
+    by_pointers = SWAPPED.replace(LOADS="pointer")
+    assert took(by_pointers, hanging) <= took(by_pointers, whole)
+
+
+def test_one_small_box_that_hangs_over_is_hidden_where_programs_take_turns():
+    small = SWAPPED.replace(BLOCK_SIZE_M=32, SPLIT_K=1)
+    assert took(small, linear(24, 28672, 4096)) <= took(small, linear(32, 28672, 4096))
+    # 56 of 256 rows took 1.9 times as long on an H200, in tiles of 128.
+    tall = SWAPPED.replace(SPLIT_K=1, BLOCK_SIZE_K=64)
+    assert took(tall, linear(200, 16384, 3072)) > 1.5 * took(tall, linear(256, 16384, 3072))
+
+
+def test_a_wide_operand_that_streams_in_is_read_once_the_fastest():
+    problem = linear(128, 2112, 7168)
+    tile = {"BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "SPLIT_K": 1, "LOADS": "tma", "num_warps": 4}
+    once = Config("swap_ab", BLOCK_SIZE_M=128, num_stages=4, **tile)
+    again = Config("swap_ab", BLOCK_SIZE_M=32, num_stages=9, **tile)
+    grid = [cost._grid(one, problem, H200, 1024, 1, specialized=False) for one in (once, again)]
+    read = [
+        cost._memory_bytes(one, problem, H200, shape, by_tma=True)
+        for one, shape in zip((once, again), grid, strict=True)
+    ]
+    assert read[0] < read[1]
+
+
+def test_a_ring_of_a_stage_less_is_behind_where_a_warp_loads():
+    deep = {"persistent": True, "by_tma": True}
+    config = Config("any", BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, BLOCK_SIZE_K=128, num_stages=3, num_warps=8)
+    problem = linear(512, 4096, 14336)
+    assert cost.tiled(config, problem, H200, specialized=True, **deep) > cost.tiled(config, problem, H200, **deep)
+
+
+@pytest.mark.parametrize("shape", [(80, 4096, 14336), (96, 4096, 14336), (100, 3584, 18944), (200, 16384, 3072)])
+def test_the_default_of_rows_that_no_tile_fits_is_by_pointers(shape):
+    assert registry.default_config(linear(*shape), H200)["LOADS"] == "pointer"
+
+
+@pytest.mark.parametrize("shape", [(16, 4096, 4096), (32, 4096, 14336)])
+def test_the_default_of_few_rows_is_of_the_kernel_that_the_model_says_is_faster(shape):
+    assert registry.default_config(linear(*shape), H200).kernel == "warp_specialized"
+    assert registry.default_config(linear(16, 28672, 4096), H200).kernel == "swap_ab"
