@@ -38,7 +38,7 @@ TRIALS = Share(14, 48, 320)
 FIRST = Share(56, 14, 36)
 """Of the first wave; more where there are more kernels or the portfolio asks for it."""
 WAVE = Share(200, 4, 16)
-PATIENCE = Share(110, 12, 44)
+PATIENCE = Share(110, 16, 44)
 """Trials without a gain after which a race ends."""
 GAIN = 0.003
 """Of the fastest time, to count as one: a config's own figure moves as much between replays."""
