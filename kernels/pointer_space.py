@@ -101,13 +101,9 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
     if device.is_interpreter:
         yield config
         return
-    stages: tuple[int, ...] = _STAGES
-    if device.vendor == "amd":
-        # Triton's HIP pipeliner keeps the next step in registers and LDS: a third stage pays where LDS is large.
-        stages = (1, 2, 3) if device.arch == "gfx950" else (1, 2)
-    steps = rules.tile_counts(config, problem)[2]
-    for group, depth in itertools.product(tile_rules.GROUPS, stages):
-        if depth <= steps:
+    deepest = min(rules.tile_counts(config, problem)[2], rules.most_stages(device))
+    for group, depth in itertools.product(tile_rules.GROUPS, _STAGES):
+        if depth <= deepest:
             yield config.replace(GROUP_SIZE_M=group, num_stages=depth)
 
 

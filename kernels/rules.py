@@ -55,6 +55,17 @@ def reads_shared(block_m: int, block_n: int, warps: int, problem: Problem, devic
     return datacenter and block_m >= 64 and block_n >= 16 and warps >= 4
 
 
+def most_stages(device: Device) -> int:
+    """Of the deepest pipeline that is tried: 12 steps in shared memory, and one that mma.sync holds in registers.
+
+    On AMD Triton's HIP pipeliner keeps the next step in registers and LDS: a third stage pays where LDS is large, and
+    one of 13 took 80 s to compile (gfx950, Triton 3.9).
+    """
+    if device.vendor == "amd":
+        return 3 if device.arch == "gfx950" else 2
+    return 13
+
+
 def buffers(config: Config, problem: Problem, device: Device) -> int:
     """Stages of a pipeline that lie in shared memory.
 

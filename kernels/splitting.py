@@ -132,8 +132,10 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
         if device.is_interpreter:
             yield split.replace(num_stages=1)
             continue
-        for depth in sorted(tma_space.depths(stage, 16, each, device)):
-            yield split.replace(num_stages=min(each, depth) + (extra and depth < each))
+        depths = tma_space.depths(stage, 16, each, device)
+        stages = {min(each, depth) + (extra and depth < each) for depth in depths}
+        for depth in sorted({min(depth, rules.most_stages(device)) for depth in stages}):
+            yield split.replace(num_stages=depth)
 
 
 WORKSPACE = Rule("workspace", "kernels/workspace.py", _workspace, fatal=True)
