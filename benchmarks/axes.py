@@ -11,21 +11,19 @@ what does not compile or launch is a row with its error.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import itertools
-import multiprocessing
-import os
 import time
 
 import bandwidth
 import paired
 import record
 import torch
+from variants import compile_all, playing
 
 from tuner import Problem, device, registry
 from tuner import dtype as dtypes
 from tuner.config import Config
-from tuner.sweep import finals, target, verify
+from tuner.sweep import finals
 
 PLAIN, TORCH, COPY = "plain", "torch", "copy"
 NUM_CTAS, MAXNREG, SPECIALIZED = (None, 2), (None, 128, 168, 232), (None, True)
@@ -135,36 +133,10 @@ STUDIES = {
 }
 
 
-def compiled(problem, config, arch):
-    """Compile into Triton's cache, in a process of its own; what went wrong, or ""."""
-    target.activate(arch)
-    try:
-        registry.find(problem.op, config.kernel).compile(problem, config)
-    except Exception as e:  # noqa: BLE001  a compiler raises anything; it is the row's error
-        return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:200]
-    return ""
-
-
 def contest(bench, problem, plain, variants):
     """Rows of a config's variants: time over the plain one's, and whether it is right."""
-    spec, sets = bench.operands(problem)
-    reference = spec.reference(sets[0])
-    calls, errors, names = {}, {}, {PLAIN: plain, **{str(one): one for one in variants if one != plain}}
-    for name, config in names.items():
-        call = bench.launcher(problem, config, sets)
-        verify.poison(sets[0])
-        try:
-            call(0)
-            bench.timer.synchronize()
-        except Exception as e:  # noqa: BLE001  a launch raises anything; it is the row's error
-            errors[name] = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:200]
-            continue
-        found = verify.check(sets[0], reference, problem.k, spec.tolerance(problem))
-        if found.failure is None:
-            calls[name] = call
-        else:
-            errors[name] = str(found.failure)
-    del reference
+    named = {PLAIN: plain, **{str(one): one for one in variants if one != plain}}
+    calls, spec, sets, errors = playing(bench, problem, named)
     if PLAIN not in calls:
         print(f"  failed: {PLAIN}: {errors[PLAIN]}")
         return {"problem": str(problem), "plain": str(plain), "variants": [], "failed": errors}
@@ -207,10 +179,7 @@ def main():
             for plain, variants in variants_of(problem, here).items():
                 tasks.append((name, problem, plain, _able(problem, here, [plain, *variants])))
     pairs = list(dict.fromkeys((problem, config) for _, problem, _, configs in tasks for config in configs))
-    with concurrent.futures.ProcessPoolExecutor(
-        max_workers=max(1, (os.cpu_count() or 2) - 2), mp_context=multiprocessing.get_context("spawn")
-    ) as pool:
-        said = dict(zip(pairs, pool.map(compiled, *zip(*pairs, strict=True), itertools.repeat(here.arch)), strict=True))
+    said = compile_all(pairs, here.arch)
     print(f"{len(pairs)} variants compiled in {time.monotonic() - begun:.0f} s")
     rows = []
     with paired.gpu() as bench:

@@ -9,19 +9,16 @@ graphs of many launches over rotated weights (protocol 1). Every variant is chec
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import itertools
-import multiprocessing
-import os
 import time
 
 import paired
 import record
 import torch
-from axes import compiled
+from variants import compile_all, playing
 
 from tuner import Config, Problem, device
-from tuner.sweep import finals, verify
+from tuner.sweep import finals
 
 TORCH = "torch"
 TRIGGERS, AMOUNTS = (None, 3, 6, 8), (None, 32)
@@ -70,23 +67,8 @@ def variants(plain):
 
 def contest(bench, problem, configs):
     """Rows of a problem's configs: time over the first one's, torch's over each."""
-    spec, sets = bench.operands(problem)
-    reference = spec.reference(sets[0])
-    calls, failed = {TORCH: lambda index: spec.vendor(sets[index])}, {}
-    for one in configs:
-        call = bench.launcher(problem, one, sets)
-        verify.poison(sets[0])
-        try:
-            call(0)
-            bench.timer.synchronize()
-        except Exception as e:  # noqa: BLE001  a launch raises anything; it is the row's error
-            failed[one.label] = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:200]
-            continue
-        found = verify.check(sets[0], reference, problem.k, spec.tolerance(problem))
-        if found.failure is None:
-            calls[one.label] = call
-        else:
-            failed[one.label] = str(found.failure)
+    calls, spec, sets, failed = playing(bench, problem, {one.label: one for one in configs})
+    calls[TORCH] = lambda index: spec.vendor(sets[index])
     times = bench.play(calls, len(sets))
     rows = [
         {
@@ -111,10 +93,7 @@ def main():
         for shape, configs in CONFIGS.items()
     }
     pairs = [(problem, one) for problem, configs in tasks.items() for one in configs]
-    with concurrent.futures.ProcessPoolExecutor(
-        max_workers=max(1, (os.cpu_count() or 2) - 2), mp_context=multiprocessing.get_context("spawn")
-    ) as pool:
-        said = dict(zip(pairs, pool.map(compiled, *zip(*pairs, strict=True), itertools.repeat(here.arch)), strict=True))
+    said = compile_all(pairs, here.arch)
     print(f"{len(pairs)} variants compiled in {time.monotonic() - begun:.0f} s")
     rows = []
     with paired.gpu() as bench:
