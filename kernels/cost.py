@@ -14,30 +14,8 @@ from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
 from tuner.kernels import rules
+from tuner.kernels.chips import Chip, chip_of
 from tuner.problem import Problem
-
-
-class _Chip(NamedTuple):
-    """Of an architecture: clock in MHz, 16-bit multiply-adds of a multiprocessor a cycle, memory in bytes a us."""
-
-    mhz: float
-    macs: int
-    memory: float
-
-
-_CHIPS = {
-    "sm_80": _Chip(1410, 1024, 1.9e6),
-    "sm_86": _Chip(1700, 512, 0.72e6),
-    "sm_89": _Chip(2500, 512, 0.81e6),
-    "sm_90": _Chip(1755, 2048, 4.5e6),
-    "sm_100": _Chip(1850, 4096, 7.5e6),
-    "sm_103": _Chip(1900, 4096, 7.5e6),
-    "gfx942": _Chip(2100, 1024, 5.0e6),
-    "gfx950": _Chip(2400, 2048, 7.5e6),
-}
-"""Clocks and rates: the vendors' data sheets and white papers (A100, RTX A6000, L40S, H200, B200, MI300X, MI355X).
-Memory is 0.94 of the data sheet's, fitted for the H200."""
-_UNKNOWN = _Chip(1700, 1024, 2e6)
 
 _LAUNCH_US = 0.2
 """Of a kernel in a graph that nothing hides; fitted."""
@@ -138,7 +116,7 @@ def tiled(
         products: how many such products one launch computes; `problem.bytes_moved` is of all of them.
         added_cycles: to each step along K, of what its products wait for.
     """
-    chip = _CHIPS.get(device.arch, _UNKNOWN)
+    chip = chip_of(device)
     by_tma = config.get("LOADS") == "tma" if by_tma is None else by_tma
     shared = _shared_bytes(config, problem, device, by_tma=by_tma)
     grid = _grid(config, problem, device, shared, products, specialized=specialized)
@@ -201,15 +179,14 @@ def _store_cycles(grid: _Grid, problem: Problem, *, persistent: bool) -> float:
 
 def streamed(config: Config, problem: Problem, device: Device) -> float:
     """Microseconds of a kernel without `tl.dot` for a few rows of A: a stream of B, as wide as registers let it be."""
-    chip = _CHIPS.get(device.arch, _UNKNOWN)
+    chip = chip_of(device)
     block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
     splits, threads = config.integer("SPLIT_K", 1), device.warp_size * config.integer("num_warps")
     programs = -(-problem.n // block_n) * splits
     steps = -(-problem.k // (splits * block_k))
     held = rules.next_power_of_two(problem.m) * block_n * block_k / threads
-    registers = min(
-        255.0, 14 + 1.9 * held
-    )  # fitted; 75 for 32 sums (Nsight Compute, benchmarks/results/profile-h200.json)
+    # Fitted; 75 for 32 sums (Nsight Compute, benchmarks/results/profile-h200.json).
+    registers = min(255.0, 14 + 1.9 * held)
     each = -(-programs // device.sm_count)
     resident = max(1, min(2048 // threads, int(65_536 / (threads * registers)), each))
     rounds = -(-programs // (device.sm_count * resident))
@@ -223,7 +200,7 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
 
 def copied(inner_us: float, copied_bytes: float, device: Device) -> float:
     """Microseconds of a kernel and of the copies of its operands before it, `copied_bytes` read and written."""
-    return inner_us + _COPY_US + copied_bytes / _CHIPS.get(device.arch, _UNKNOWN).memory
+    return inner_us + _COPY_US + copied_bytes / chip_of(device).memory
 
 
 def _math_cycles(config: Config, problem: Problem, device: Device, width: int) -> float:
@@ -233,7 +210,7 @@ def _math_cycles(config: Config, problem: Problem, device: Device, width: int) -
     if not rules.uses_tensor_cores(problem):
         return macs / 128  # CUDA C++ Programming Guide, throughput of native arithmetic instructions, sm_89 and sm_90
     size = dtypes.ITEMSIZE[problem.a_dtype]
-    rate = _CHIPS.get(device.arch, _UNKNOWN).macs * 2 / size
+    rate = chip_of(device).macs * 2 / size
     if rules.reads_shared(block_m, block_n, config.integer("num_warps"), problem, device):
         instructions = block_m / 64 * (block_k * size / 32)
         return max(macs / rate, instructions * (_OPERAND_CYCLES + width / 4))
@@ -309,7 +286,7 @@ def _beyond(extent: int, block: int, grid: _Grid) -> int:
     return -extent % block
 
 
-def _split_us(config: Config, chip: _Chip, tile_sums: int) -> float:
+def _split_us(config: Config, chip: Chip, tile_sums: int) -> float:
     """Every split writes its sums; the last program of a tile reads them all, one after the other."""
     splits = config.integer("SPLIT_K", 1)
     return 0.0 if splits == 1 else (_SPLIT_CYCLES + (splits + 1) * tile_sums * 4 / _PARTIAL_BYTES) / chip.mhz
