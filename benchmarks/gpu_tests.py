@@ -1,6 +1,8 @@
 """Run the tests that need a GPU and keep how they ended.
 
-python benchmarks/gpu_tests.py --out RESULT.json
+python benchmarks/gpu_tests.py --out RESULT.json [--processes 8]
+
+Several processes share the GPU, by pytest-xdist: nothing here is timed.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import record
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
+    parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
+    shared = ["-n", str(args.processes)] if args.processes > 1 else []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = ["pytest", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = ["pytest", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *shared]
         done = subprocess.run(command, check=False)
         suite = ET.parse(report).getroot().find("testsuite")
     cases = {f"{case.get('classname')}::{case.get('name')}": outcome(case) for case in suite.iter("testcase")}
