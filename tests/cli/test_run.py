@@ -15,10 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner.device import KNOWN
+from tuner.cli.progress import problem_line
+from tuner.config import Config
+from tuner.device import KNOWN, Environment
 from tuner.problem import Problem
+from tuner.records import Winner
 from tuner.runtime import misses
 from tuner.runtime.misses import Miss, Record
+from tuner.sweep.report import ProblemReport
 
 pytest.importorskip("triton")
 
@@ -73,6 +77,28 @@ def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_run_meas
             "select distinct slug from trial join run using (run_id) join device using (device_id)"
         )
         assert devices.fetchall() == [("interpreter",)]
+
+
+def test_a_time_budget_shorter_than_the_start_is_told_and_measures_nothing(tuner, tmp_path):
+    (tmp_path / "small.csv").write_text(SMALL)
+    done = tuner("run", "--suite", "small.csv", "--time-budget", "0.1s")
+    assert done.returncode == 1
+    assert "the time budget is spent: 2 problems without a winner; nothing was measured" in done.stderr
+    assert "by --time-budget" in done.stderr
+    with closing(sqlite3.connect(tmp_path / "tuner.db")) as database:
+        assert database.execute("select count(*) from trial").fetchone() == (0,)
+
+
+def test_a_problems_line_says_what_was_considered_measured_and_compiled_and_why_it_stopped():
+    problem, config = Problem(64, 64, 64), Config("pointer", BLOCK_SIZE_M=16)
+    environment = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
+    winner = Winner(H200, environment, problem, config, 1, 1, "0.1.0", "2026-01-31T12:00:00Z", 5.0, 6.0, 5.5, 1)
+    ended = ProblemReport(
+        problem, winner, "", considered=99, measured=40, resumed=2, binaries=38, stopped="16 trials", seconds=1.25
+    )
+    line = problem_line(ended)
+    assert line.startswith(f"{problem}: {config.label}, 5.00 us, 1.20x default, 1.10x vendor (")
+    assert line.endswith("(40 of 99 configs in 1.2 s, 2 known, 38 binaries; 16 trials)")
 
 
 def test_a_dry_run_says_what_would_be_tried_and_leaves_nothing(tuner, tmp_path):

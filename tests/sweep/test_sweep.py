@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from tuner.errors import StoreError, SweepError
 from tuner.problem import Problem
 from tuner.records import State
 from tuner.store.store import Store
-from tuner.sweep import crew, lane, worker
+from tuner.sweep import crew, lane, loop, worker
 from tuner.sweep.compile import CompilePool
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
@@ -115,12 +116,44 @@ def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faul
     assert second.measured == 8 - kept
 
 
-def test_a_spent_time_budget_decides_on_what_there_is(faulty, store):
-    problem = faulty(configs=200, sleep_ms=30)
-    report = sweep(store, [problem, faulty(configs=3)], [None], Plan(EXHAUSTIVE, time_budget_s=3.0))
-    assert report.problems[0].winner is not None
-    assert report.problems[0].measured < 200
-    assert len(report.untried) == 1
+@pytest.fixture
+def clock(monkeypatch):
+    """The sweep's clock, which a test can put forward; its workers keep their own."""
+    clock = SimpleNamespace(ahead_s=0.0, sleep=time.sleep)
+    clock.monotonic = lambda: time.monotonic() + clock.ahead_s
+    monkeypatch.setattr(loop, "time", clock)
+    return clock
+
+
+def test_a_spent_time_budget_decides_on_what_there_is(faulty, store, clock):
+    spend = Interrupting(4, lambda: setattr(clock, "ahead_s", 600.0))
+    plan = Plan(EXHAUSTIVE, time_budget_s=600.0)
+    report = sweep(store, [faulty(configs=20), faulty(configs=3)], [None], plan, observer=spend)
+    (ended,) = report.problems
+    assert ended.winner is not None
+    assert ended.measured == 4
+    assert ended.stopped == "the time budget is spent"
+    assert report.untried == [faulty(configs=3)]
+    assert report.is_spent
+
+
+def test_the_time_that_finals_take_is_kept_back(faulty, store, clock):
+    spend = Interrupting(4, lambda: setattr(clock, "ahead_s", 600.0 - loop._FINALS_S))
+    report = sweep(store, [faulty(configs=20)], [None], Plan(EXHAUSTIVE, time_budget_s=600.0), observer=spend)
+    assert report.problems[0].measured == 4
+
+
+def test_a_problem_begun_too_late_for_a_trial_is_left_to_the_next_sweep(faulty, store, clock):
+    class Slow(Observer):
+        def problem_started(self, job, gpu):
+            clock.ahead_s = 600.0
+
+    problems = [faulty(configs=3), faulty(configs=4)]
+    report = sweep(store, problems, [None], Plan(EXHAUSTIVE, time_budget_s=600.0), observer=Slow())
+    assert [(ended.winner, ended.reason) for ended in report.problems] == [(None, "the time budget is spent")]
+    assert report.untried == problems[1:]
+    assert report.is_spent
+    assert store.trials() == []
 
 
 def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):

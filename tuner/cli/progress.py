@@ -15,7 +15,7 @@ from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.problem import Problem
 from tuner.records import Outcome
-from tuner.sweep.job import Job
+from tuner.sweep.job import SPENT, Job
 from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
 
 
@@ -104,14 +104,18 @@ def closing_table(report: Report) -> None:
         if ended.winner is not None
     ]
     print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
-    if report.untried or report.interrupted:
-        left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
-        why = "interrupted" if report.interrupted else "the time budget is spent"
-        click.echo(
-            f"{why}: {left} problem{'s' * (left != 1)} without a winner; every trial is kept, "
-            "the same command (without --fresh) goes on from here",
-            err=True,
-        )
+    if report.interrupted or report.is_spent:
+        click.echo(_left(report), err=True)
+
+
+def _left(report: Report) -> str:
+    """What a sweep that was cut short leaves undone, and how to go on."""
+    left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
+    why = "interrupted" if report.interrupted else SPENT
+    further = "every trial is kept, the same command (without --fresh) goes on from here"
+    if report.is_spent and not any(problem.measured for problem in report.problems):
+        further = f"nothing was measured, for the start took {report.start_s:.1f} s: give it more by --time-budget"
+    return f"{why}: {left} problem{'s' * (left != 1)} without a winner; {further}"
 
 
 def report_json(report: Report) -> dict[str, Any]:

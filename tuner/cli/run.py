@@ -72,7 +72,7 @@ class Duration(click.ParamType[float]):
     help="Which configs: the likely ones, all, or a sample.",
 )
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
-@click.option("--time-budget", type=Duration(), metavar="60s", help="Begin no trial after this long.")
+@click.option("--time-budget", type=Duration(), metavar="60s", help="End after about this long.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random choices.")
 @click.option(
     "--device",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ class Crew:
     """Workers and compilers; a context manager that ends them all.
 
     Attributes:
+        begun: when the processes were started, by `time.monotonic`.
         lanes: one a GPU.
         arch: of the machine's first GPU, None where nobody knows before a worker says so.
         pool: the compilers, None under the interpreter; final once the crew has met.
@@ -32,6 +34,7 @@ class Crew:
             gpus: CUDA indices, or [None] for the interpreter.
             compilers: whether anything will be compiled.
         """
+        self.begun = time.monotonic()
         self._compilers = compilers
         self._stack = contextlib.ExitStack()
         self.lanes = _manned([Worker(gpu) for gpu in gpus])

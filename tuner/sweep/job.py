@@ -17,6 +17,7 @@ from tuner.sweep.refine import Refined
 from tuner.sweep.search import Strategy
 from tuner.sweep.stopwatch import Stopwatch
 
+SPENT = "the time budget is spent"
 _SPARE = 2
 """Binaries waiting for each compiler below which some are compiled that a search may never come to."""
 
@@ -171,7 +172,7 @@ class Job:
     def abandon(self) -> None:
         """Leave the rest of the candidates untried, but for the default config: the time is up."""
         self._todo = deque(config for config in self._todo if config == self.default)
-        self._stopped = "the time budget is spent"
+        self._stopped = SPENT
 
     def finalists(self) -> list[Config]:
         """Who plays the finals: the fastest trials, as far as they are close, and the default config.

@@ -12,7 +12,7 @@ from tuner.errors import SweepError
 from tuner.records import Outcome, Verdict
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile import Compiled, CompilePool
-from tuner.sweep.job import Job
+from tuner.sweep.job import SPENT, Job
 from tuner.sweep.messages import (
     Beat,
     FinalsPlayed,
@@ -102,13 +102,16 @@ class Lane:
         """Give the worker what there is to do.
 
         Args:
-            late: no new trial but the default's; the finals are played over what there is.
+            late: no new trial but the default's; the finals are played over what there is. A problem of which there is
+                nothing yet is given up.
             stopping: nothing new at all.
         """
         if self.busy or self.job is None or self.phase is Phase.DONE:
             return
         if stopping:
             self.phase = Phase.DONE
+        elif late and not self.job.outcomes:
+            self._end(SPENT)
         elif not self._ready:
             self._ask(SetProblem(self.job.problem))
         elif self.phase is Phase.SEARCHING:
@@ -116,7 +119,7 @@ class Lane:
         elif finalists := self.job.finalists():
             self._ask(PlayFinals(tuple(finalists), seed=len(self.job.rejected)))
         else:
-            self._end("the time budget is spent" if late else "no config worked")
+            self._end(SPENT if late else "no config worked")
 
     def receive(self, *, stopping: bool = False) -> None:
         """Take one reply; call it when the worker's connection is readable."""

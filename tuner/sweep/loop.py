@@ -30,6 +30,10 @@ _AHEAD = 8
 """Problems whose binaries are asked for before a GPU is free for them, at most."""
 _DRAFTS = 2
 """Jobs made or being made beyond those, at most."""
+_FINALS_S = 0.5
+"""What a problem's finals take, as long as none took longer."""
+_KEPT_BACK = 0.1
+"""Of a time budget, for finals, at most: under the interpreter they may take as long as the search."""
 _ABSENCE_S = 2.0
 """A loop away for longer was stopped (Ctrl-Z) or waited for a lock: its workers' silence meanwhile means nothing."""
 
@@ -62,7 +66,8 @@ class Loop:
         self._store, self._run, self._plan = store, run, plan
         self._lanes, self._pool, self._drafts = crew.lanes, crew.pool, drafts
         self._observer, self._report = observer, report
-        self._deadline = time.monotonic() + plan.time_budget_s if plan.time_budget_s is not None else math.inf
+        self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
+        self._begun, self._finals_s = crew.begun, _FINALS_S
         self._trials: list[Trial] = []
         self._committed = self._listened = time.monotonic()
         self._ahead: deque[Job] = deque()
@@ -79,7 +84,7 @@ class Loop:
         self._observer.started(self._report.device, self._report.environment, [*self._drafts.problems, *todo])
         try:
             while True:
-                late = time.monotonic() > self._deadline
+                late = self._late()
                 if late or stop.is_set():
                     self._drop(todo)
                 for lane in self._lanes:
@@ -99,6 +104,11 @@ class Loop:
             # However it ends, what was measured is kept.
             self._commit(force=True)
         self._report.interrupted = stop.is_set()
+
+    def _late(self) -> bool:
+        """Whether what is left of the time budget is for finals alone."""
+        kept_back = min(self._finals_s, _KEPT_BACK * self._budget_s)
+        return time.monotonic() - self._begun > self._budget_s - kept_back
 
     def _listen(self, *, stopping: bool) -> None:
         by_connection = {lane.worker.connection: lane for lane in self._lanes if lane.busy}
@@ -166,6 +176,7 @@ class Loop:
 
     def _conclude(self, lane: Lane, *, interrupted: bool) -> None:
         job = lane.release()
+        self._finals_s = max(self._finals_s, job.watch.phases_s.get("finals", 0.0))
         reason = lane.failure or ("interrupted" if interrupted else "")
         if lane.verdict is not None:
             self._commit(force=True)

@@ -10,7 +10,7 @@ from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.problem import Problem
 from tuner.records import Outcome, State, Winner
-from tuner.sweep.job import Job
+from tuner.sweep.job import SPENT, Job
 from tuner.sweep.race import RACE
 from tuner.sweep.search import Strategy
 
@@ -22,7 +22,8 @@ class Plan:
     Attributes:
         strategy: picks and orders the candidates.
         trials: candidates of a problem at most, None for all.
-        time_budget_s: no new trial is begun after this many seconds; problems begun are decided on what there is.
+        time_budget_s: what the sweep may take from the start of its processes on, seconds. No trial is begun that would
+            leave no time for finals; problems of which something was measured are decided on what there is.
         fresh: measure again what earlier runs measured.
         seed: of random choices.
         suggested: configs that others chose for a problem (`tuner.candidates`), tried beside the strategy's own.
@@ -78,8 +79,8 @@ class Report:
 
     Attributes:
         compiled: binaries made, and `compile_s` the wall time from the first request to the last of them.
-        start_s: wall time until the workers had opened their devices.
-        seconds: wall time of everything.
+        start_s: wall time from the start of the workers until they had opened their devices.
+        seconds: wall time of everything, from the same start.
     """
 
     device: Device
@@ -91,6 +92,12 @@ class Report:
     compile_s: float = 0.0
     start_s: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the time budget ended it before every problem was decided."""
+        given_up = any(problem.winner is None and problem.reason == SPENT for problem in self.problems)
+        return not self.interrupted and (bool(self.untried) or given_up)
 
 
 @dataclass(frozen=True, slots=True)

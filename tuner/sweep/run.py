@@ -52,7 +52,6 @@ def sweep(
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
     """
-    start = time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.enter_context(store.sole_writer())
         crew = gpus if isinstance(gpus, Crew) else stack.enter_context(Crew(gpus))
@@ -68,7 +67,7 @@ def sweep(
             todo = _of(problems, device)
         drafts.winners += store.winners(device_slug=device.slug)
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
-        report = Report(device, environment, start_s=time.monotonic() - start)
+        report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, drafts=drafts, observer=observer or Observer(), report=report)
         status = RunStatus.FAILED
         try:
@@ -83,7 +82,7 @@ def sweep(
                 store.end_run(run, status)
         if crew.pool is not None:
             report.compiled, report.compile_s = crew.pool.compiled, crew.pool.seconds
-        report.seconds = time.monotonic() - start
+        report.seconds = time.monotonic() - crew.begun
         return report
 
 
