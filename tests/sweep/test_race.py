@@ -12,7 +12,7 @@ from tuner.problem import Problem
 from tuner.records import Outcome, State
 from tuner.sweep import portfolio
 from tuner.sweep.field import Field
-from tuner.sweep.race import FIRST, PATIENCE, RACE, TRIALS, WAVE, Race
+from tuner.sweep.race import FIRST, PATIENCE, RACE, RESERVE, TRIALS, WAVE, Race
 from tuner.sweep.search import RANDOM
 
 pytest.importorskip("triton")
@@ -141,11 +141,12 @@ def test_failed_configs_teach_nothing_and_do_not_end_it():
 
 
 def test_what_it_has_in_reserve_was_not_proposed_and_is_what_comes_next():
-    race = Race(field_of("one"))
+    race = Race(field_of("one", one=lambda config, *_: hill(config)))
     wave = race.propose({})
     reserve = race.reserve()
-    assert len(reserve) == 2 * WAVE.of(100)
+    assert len(reserve) == RESERVE
     assert not set(reserve) & set(wave)
+    assert set(race.propose(complete(wave, hill))) <= set(reserve)
 
 
 def test_random_draws_the_same_configs_for_the_same_seed():

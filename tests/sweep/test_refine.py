@@ -44,6 +44,20 @@ def test_leaders_alone_are_refined_once_after_the_search_has_ended():
     assert search.most == len(CONFIGS) + MOST
 
 
+def test_while_the_search_goes_on_what_its_leaders_would_be_tried_with_is_in_reserve():
+    class Halves(Listed):
+        def propose(self, outcomes):
+            return CONFIGS[:2] if not outcomes else () if CONFIGS[2] in outcomes else CONFIGS[2:]
+
+    search = Refined(Halves(CONFIGS, ""), refine, None, able=True)
+    outcomes = complete(search.propose({}))
+    assert search.reserve() == []
+    outcomes |= complete(search.propose(outcomes))
+    assert search.reserve() == [*refine(CONFIGS[1]), *refine(CONFIGS[0])]
+    assert search.propose(outcomes) == [*refine(CONFIGS[4]), *refine(CONFIGS[3])]
+    assert search.reserve() == []
+
+
 @pytest.mark.parametrize(("trials", "tried"), [(len(CONFIGS), 0), (len(CONFIGS) + 1, 1)])
 def test_refinements_count_as_trials(trials, tried):
     search = refined(trials)

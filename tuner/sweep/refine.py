@@ -31,6 +31,7 @@ class Refined:
         self._search, self._refine, self._trials, self._able = search, refine, trials, able
         self._count = 0
         self._over = False
+        self._coming: Sequence[Config] = ()
 
     @property
     def stopped(self) -> str:
@@ -48,21 +49,26 @@ class Refined:
         if self._over:
             return ()
         wave = self._search.propose(outcomes)
-        if not wave:
-            self._over = True
-            left = MOST if self._trials is None else min(MOST, self._trials - self._count)
-            wave = [config for config in self._refinements(outcomes) if config not in outcomes][: max(0, left)]
+        left = MOST if self._trials is None else min(MOST, self._trials - self._count)
+        refinements = self._refinements(outcomes)[: max(0, left)]
+        if wave:
+            self._coming = refinements
+        else:
+            self._over, self._coming = True, ()
+            wave = refinements
         self._count += len(wave)
         return wave
 
     def reserve(self) -> Sequence[Config]:
-        """The search's own."""
-        return self._search.reserve()
+        """The search's own, then the refinements of those that lead now: most leaders are found early."""
+        return [*self._search.reserve(), *self._coming]
 
     def _refinements(self, outcomes: Mapping[Config, Outcome]) -> list[Config]:
+        """Those of the leaders that were not tried."""
         fastest = sorted(
             (outcome.median_us, config)
             for config, outcome in outcomes.items()
             if outcome.state is State.COMPLETE and outcome.median_us is not None
         )
-        return list(dict.fromkeys(one for _, leader in fastest[:LEADERS] for one in self._refine(leader)))
+        found = dict.fromkeys(one for _, leader in fastest[:LEADERS] for one in self._refine(leader))
+        return [config for config in found if config not in outcomes]
