@@ -64,8 +64,10 @@ _STREAM_OVERLAP = 0.3
 """As `_LATENCY` and `_OVERLAP`, of loads straight to registers; fitted."""
 _SPLIT_CYCLES = 5500.0
 """A release, an acquire and the ordered sum's first load; fitted."""
-_PARTIAL_BYTES = 8.5
-"""Of split sums, which one program reads one after the other, a cycle; fitted."""
+_PARTIAL_BYTES = {True: 8.5, False: 16.0}
+"""Of split sums, which up to four warps read one after the other, a cycle, with and without descriptors; fitted."""
+_MORE_WARPS = 1.4
+"""How many times as fast more than four warps read them; fitted."""
 _THREAD_REGISTERS = 50
 """Of a thread, besides its sums: compiled for sm_90, 107 registers for 64 sums."""
 _COPY_US = 5.0
@@ -133,7 +135,7 @@ def tiled(
         memory_us *= 1 + _UNEVEN * max(0.0, device.sm_count / grid.programs - 1)
     shorter, longer = sorted((cycles / chip.mhz, memory_us))
     total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
-    return _LAUNCH_US + start + total + _split_us(config, chip, grid.block_m * grid.width)
+    return _LAUNCH_US + start + total + _split_us(config, chip, grid.block_m * grid.width, by_tma=by_tma)
 
 
 def _grid(config: Config, problem: Problem, device: Device, shared: int, products: int, *, specialized: bool) -> _Grid:
@@ -194,7 +196,7 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     per_cycle = chip.memory / device.sm_count / chip.mhz
     cycles = rounds * steps * max(2 * _STREAM_LATENCY, read / per_cycle)
     memory_us = problem.bytes_moved / chip.memory
-    shorter, longer = sorted((cycles / chip.mhz + _split_us(config, chip, block_n), memory_us))
+    shorter, longer = sorted((cycles / chip.mhz + _split_us(config, chip, block_n, by_tma=False), memory_us))
     return _LAUNCH_US + longer + _STREAM_OVERLAP * shorter
 
 
@@ -286,7 +288,10 @@ def _beyond(extent: int, block: int, grid: _Grid) -> int:
     return -extent % block
 
 
-def _split_us(config: Config, chip: Chip, tile_sums: int) -> float:
+def _split_us(config: Config, chip: Chip, tile_sums: int, *, by_tma: bool) -> float:
     """Every split writes its sums; the last program of a tile reads them all, one after the other."""
     splits = config.integer("SPLIT_K", 1)
-    return 0.0 if splits == 1 else (_SPLIT_CYCLES + (splits + 1) * tile_sums * 4 / _PARTIAL_BYTES) / chip.mhz
+    if splits == 1:
+        return 0.0
+    rate = _PARTIAL_BYTES[by_tma] * (_MORE_WARPS if config.integer("num_warps") > 4 else 1.0)
+    return (_SPLIT_CYCLES + (splits + 1) * tile_sums * 4 / rate) / chip.mhz

@@ -82,9 +82,9 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; by pointers too, in tiles that hang over the last row of A.
+    """The candidate of least estimated time; in tiles of 64 and 128 rows of A by pointers too.
 
-    There TMA is slow (`cost.tiled`): its boxes load what is not there, pointers do not.
+    TMA is slow where its boxes hang over the last row, and where sums are split (`cost.tiled`).
     """
 
     def estimate(config: Config) -> tuple[float, ...]:
@@ -93,10 +93,9 @@ def default_config(problem: Problem, device: Device) -> Config:
     tried = space(problem, device)
     promising = tried.narrowed(**splitting.promising(problem, device), BLOCK_SIZE_M=_ROWS)
     found = [promising.best(estimate)]
-    hanging = tuple(rows for rows in (64, 128) if problem.m % rows)
-    if hanging and splitting.loads(problem, device)[-1] == "tma":
+    if splitting.loads(problem, device)[-1] == "tma":
         line = (128 // dtypes.ITEMSIZE[problem.a_dtype],)
-        found.append(tried.narrowed(BLOCK_SIZE_M=hanging, BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate))
+        found.append(tried.narrowed(BLOCK_SIZE_M=(64, 128), BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate))
     return min((one for one in found if one is not None), key=estimate, default=None) or promising.smallest()
 
 

@@ -70,3 +70,21 @@ def test_the_default_of_rows_that_no_tile_fits_is_by_pointers(shape):
 def test_the_default_of_few_rows_is_of_the_kernel_that_the_model_says_is_faster(shape):
     assert registry.default_config(linear(*shape), H200).kernel == "warp_specialized"
     assert registry.default_config(linear(16, 28672, 4096), H200).kernel == "swap_ab"
+
+
+def test_sums_split_over_programs_are_read_faster_by_pointers_and_by_more_warps():
+    problem = linear(128, 4096, 14336)
+    by_pointers, few = SWAPPED.replace(LOADS="pointer"), SWAPPED.replace(num_warps=4)
+
+    def split_us(config: Config) -> float:
+        return cost._split_us(config, cost.chip_of(H200), 128 * 64, by_tma=config["LOADS"] == "tma")
+
+    assert split_us(by_pointers) < split_us(SWAPPED) < split_us(few)
+    assert took(SWAPPED, problem) < took(few, problem)
+
+
+@pytest.mark.parametrize("shape", [(128, 4096, 14336), (128, 5120, 13824)])
+def test_the_default_of_128_rows_and_a_long_k_splits_and_loads_by_pointers(shape):
+    config = registry.default_config(linear(*shape), H200)
+    assert (config.kernel, config["LOADS"], config["num_warps"]) == ("swap_ab", "pointer", 8)
+    assert config["SPLIT_K"] > 1
