@@ -104,7 +104,9 @@ def matmul(
             that ask for a gradient which there is not: with `out`, scales, or 8 bits.
         KernelError: no installed kernel serves the problem on this device.
     """
-    options = (activation, out_dtype, None if precision == "default" else precision, fast_accum)
+    if precision is not None and precision == "default":
+        precision = None
+    options = (activation, out_dtype, precision, fast_accum)
     if backend is not None and backend != "triton":
         return _chosen(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
     if out is None and bias is None and scale_a is None and scale_b is None:

@@ -52,11 +52,13 @@ class Ready:
 
     Attributes:
         matches: whether it serves a call's tensors, in order and without None; the call's key is the plan's.
-        fresh: the result in new memory, from the operands' addresses.
+        of_two: the result in new memory, from the addresses of two operands.
+        fresh: the same of any number of operands.
         into: writes the output, whose address comes first; False, and nothing is done, where it may overlap an operand.
     """
 
     matches: Callable[..., bool]
+    of_two: Callable[[int, int], Tensor]
     fresh: Callable[..., Tensor]
     into: Callable[..., bool]
 
@@ -70,7 +72,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.plans = Plans()
-        self._by_key = self.plans.by_key
+        self._by_key, self._by_address = self.plans.by_key, self.plans.by_address
 
     def of_two(self, a: Tensor, b: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
         """The result of a call of two operands and nothing else, in new memory; None where there is no plan.
@@ -81,15 +83,27 @@ class Calls:
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
-            key = (a.numel(), b.numel(), a_at & 15, b_at & 15, a_at == b_at, options)
-            for ready in self._by_key.get(key, ()):
-                if ready.matches(a, b):
-                    break
-            else:
-                return None
+            at = (a.numel(), a_at, b_at, options)
+            ready = self._by_address.get(at)
+            if ready is None or not ready.matches(a, b):
+                ready = self._of_kind(a, b, at)
+                if ready is None:
+                    return None
         except _NO_TENSOR:
             return None
-        return None if hooked() else ready.fresh(a_at, b_at)
+        if _entering or _leaving or _knobs.launch_enter_hook is not _enter or _knobs.launch_exit_hook is not _leave:
+            return None  # as `hooked` has it
+        return ready.of_two(a_at, b_at)
+
+    def _of_kind(self, a: Tensor, b: Tensor, at: tuple[Any, ...]) -> Ready | None:
+        """The plan of two operands, the first time that they lie at these addresses."""
+        numel, a_at, b_at, options = at
+        key = (numel, b.numel(), a_at & 15, b_at & 15, a_at == b_at, options)
+        for ready in self._by_key.get(key, ()):
+            if ready.matches(a, b):
+                self.plans.seen(ready, key, at)
+                return ready
+        return None
 
     def of(self, tensors: tuple[Tensor | None, ...], options: tuple[Hashable, ...]) -> Tensor | None:
         """The result of any call, the output where it was given; None where there is no plan."""
@@ -207,19 +221,27 @@ def _guards_hold() -> bool:
 
 def _ready(plan: Plan, result: Tensor, operands: Sequence[Tensor], matches: Callable[..., bool]) -> Ready:
     """Functions rather than methods: what a call uses is looked up once, here."""
-    index, stream_of, current, allocate = plan.index, plan.stream_of, _current_device(), _allocator(result)
-    # A launch of one kernel that needs nothing else is called without a detour.
-    launch = plan.steps[0] if len(plan.steps) == 1 and not plan.temporaries else plan.launch
+    index, stream_of, allocate = plan.index, plan.stream_of, _allocator(result)
+    launch, arguments = plan.launcher()
+    # Where there is one device, no other can be the current one.
+    several, current = torch.cuda.device_count() > 1, _current_device()
     length = _span(result)
     # An op that may write over an operand had it so when the plan was made: the key says that they begin together.
     apart = [(at, _span(each)) for at, each in enumerate(operands, 1) if each.data_ptr() != result.data_ptr()]
 
+    def of_two(a_at: int, b_at: int) -> Tensor:
+        if several and current() != index:
+            return fresh(a_at, b_at)
+        out = allocate()
+        launch(*arguments[stream_of(index), out.data_ptr(), a_at, b_at])
+        return out
+
     def fresh(*operands: int) -> Tensor:
-        if current() != index:
+        if several and current() != index:
             with torch.cuda.device(index):
                 return fresh(*operands)
         out = allocate()
-        launch(stream_of(index), out.data_ptr(), *operands)
+        launch(*arguments[(stream_of(index), out.data_ptr(), *operands)])
         return out
 
     def into(*addresses: int) -> bool:
@@ -227,13 +249,13 @@ def _ready(plan: Plan, result: Tensor, operands: Sequence[Tensor], matches: Call
         for at, span in apart:
             if start < addresses[at] + span and addresses[at] < start + length:
                 return False
-        if current() != index:
+        if several and current() != index:
             with torch.cuda.device(index):
                 return into(*addresses)
-        launch(stream_of(index), *addresses)
+        launch(*arguments[(stream_of(index), *addresses)])
         return True
 
-    return Ready(matches, fresh, into)
+    return Ready(matches, of_two, fresh, into)
 
 
 def _span(tensor: Tensor) -> int:

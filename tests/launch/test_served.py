@@ -126,12 +126,21 @@ def test_every_op_has_plans(served):
 
 def test_operands_of_as_many_elements_and_other_sizes_are_told_apart(served):
     report = served("alike")
-    assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 0, 0]
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 0, 0, 0, 0]
     for launch, told in zip(report.launches, report.printed["calls"], strict=True):
         assert {*addresses(launch)[:3]} == {*told["given"], told["out"]}  # one of them swaps its operands
     grids = [launch.grid for launch in report.launches]
-    assert grids[:2] == grids[2:]
+    assert grids == grids[:2] * 3
     assert grids[0] != grids[1]
+
+
+def test_a_plan_launches_on_the_device_of_its_operands_whichever_is_current(served):
+    report = served("devices")
+    calls = report.printed["calls"]
+    assert [told["looked"] for told in calls] == [1, 1, *[0] * 6]
+    assert {told["current"] for told in calls if "current" in told} == {0, 1}
+    assert [launch.stream for launch in report.launches[2:]] == [30] * 6
+    assert_each_call_launched_its_own(report)
 
 
 def test_a_plan_is_for_tensors_that_torch_has_the_same_way(served):

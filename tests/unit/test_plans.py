@@ -33,3 +33,21 @@ def test_other_sources_forget_every_plan_and_refuse_those_of_before(plans):
     assert plans.by_key == {}
     plans.keep("key", "late", before)
     assert plans.by_key == {}
+
+
+def test_a_plan_that_served_at_addresses_is_forgotten_with_the_others(plans):
+    plans.keep("key", "plan", lookup.desk())
+    plans.seen("plan", "key", "addresses")
+    assert plans.by_address == {"addresses": "plan"}
+    tuner.use(None)
+    assert plans.by_address == {}
+    plans.seen("plan", "key", "addresses")
+    assert plans.by_address == {}, "a call that began before sources changed kept its plan"
+
+
+def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
+    monkeypatch.setattr(launch, "MOST_ADDRESSES", 2)
+    plans.keep("key", "plan", lookup.desk())
+    for address in range(3):
+        plans.seen("plan", "key", address)
+    assert plans.by_address == {2: "plan"}

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tuner.runtime import lookup
-from tuner.runtime.step import Address, Step, make_step
+from tuner.runtime.step import Address, AsCalled, Kept, Step, make_step
 
 Make = Callable[[int], tuple[Any, ...]]
 """Makes a launch's temporary tensors on a stream, given by its handle."""
 MOST_KEYS = 4096
 """Keys of plans of a few KB; beyond it all are forgotten: a process that sees so many shapes must not grow for ever."""
+MOST_ADDRESSES = 8192
+"""Addresses that plans are known to serve, some 400 B each: a model's weights by what its allocator gives in turn."""
 MOST_OF_A_KEY = 16
 """Plans of one key: they are asked one after the other."""
 
@@ -120,6 +122,12 @@ class Plan:
         self.temporaries = tuple(temporaries)
         self.stream_of: Callable[[int], int] = driver.active.get_current_stream
 
+    def launcher(self) -> tuple[Callable[..., None], Mapping[tuple[int, ...], tuple[Any, ...]]]:
+        """What `launch` comes to, with the least between: `function(*arguments[stream, *addresses])`."""
+        if len(self.steps) == 1 and not self.temporaries and isinstance(self.steps[0], Kept):
+            return self.steps[0].launch, self.steps[0].arguments
+        return self.launch, AsCalled()
+
     def launch(self, stream: int, *addresses: int) -> None:
         """Launch on a stream of the plan's device, which must be the current device.
 
@@ -168,12 +176,15 @@ def _counting(count: Callable[[], Any]) -> Step:
 class Plans:
     """Plans by key, several under one where a key does not say all.
 
-    A hit is one access of `by_key`, without a lock; `tuner.use` forgets them all.
+    A hit is one access of `by_key`, without a lock, or of `by_address`, which has those that served a call at these
+    addresses last; `tuner.use` forgets them all.
     """
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, tuple[Any, ...]] = {}
+        self.by_address: dict[Hashable, Any] = {}
         lookup.on_change(self.by_key.clear)
+        lookup.on_change(self.by_address.clear)
 
     def keep(self, key: Hashable, plan: Any, sources: object) -> None:
         """Keep a plan, unless the sources are no longer those that its config was looked up in.
@@ -189,3 +200,12 @@ class Plans:
         # `use` changes the desk, then clears: whichever thread comes second removes what must not stay.
         if lookup.desk() is not sources:
             self.by_key.pop(key, None)
+
+    def seen(self, plan: Any, key: Hashable, at: Hashable) -> None:
+        """Keep a plan of `by_key` under the addresses, and whatever else of a call, that it served."""
+        if len(self.by_address) >= MOST_ADDRESSES:
+            self.by_address.clear()
+        self.by_address[at] = plan
+        # `use` clears the keys first.
+        if plan not in self.by_key.get(key, ()):
+            self.by_address.pop(at, None)

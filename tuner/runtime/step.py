@@ -172,7 +172,7 @@ def _by_own_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -
     def arguments(stream: int, *addresses: int) -> tuple[Any, ...]:
         return *grid, stream, *fixed, *flattened.at(addresses)
 
-    return _kept(kernel, launch, arguments)
+    return Kept(kernel, launch, arguments)
 
 
 def _by_shared_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
@@ -186,25 +186,35 @@ def _by_shared_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]
     def arguments(stream: int, *addresses: int) -> tuple[Any, ...]:
         return *grid, stream, *fixed, flattened.at(addresses)
 
-    return _kept(kernel, launcher.launch, arguments)
+    return Kept(kernel, launcher.launch, arguments)
 
 
-def _kept(kernel: Any, launch: Callable[..., None], make: Callable[..., tuple[Any, ...]]) -> Step:
-    """A step whose arguments are made once for each stream and addresses."""
-    known = _Arguments(make)
+class Kept:
+    """A step by a C function, whose arguments are made once for each stream and addresses.
 
-    # The kernel itself is held, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
-    def step(*called: int, _held: Any = kernel) -> None:
-        launch(*known[called])
+    Attributes:
+        launch: the C function.
+        arguments: its own, by (stream, *addresses).
+    """
 
-    return step
+    __slots__ = ("arguments", "launch")
+
+    def __init__(self, kernel: Any, launch: Callable[..., None], make: Callable[..., tuple[Any, ...]]) -> None:
+        self.launch = launch
+        self.arguments = _Arguments(kernel, make)
+
+    def __call__(self, *called: int) -> None:
+        """Launch on a stream with addresses."""
+        self.launch(*self.arguments[called])
 
 
 class _Arguments(dict[tuple[int, ...], tuple[Any, ...]]):
     """A C function's arguments by stream and addresses, on which alone they depend."""
 
-    def __init__(self, make: Callable[..., tuple[Any, ...]]) -> None:
+    def __init__(self, kernel: Any, make: Callable[..., tuple[Any, ...]]) -> None:
         super().__init__()
+        # The kernel itself is held, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
+        self._kernel = kernel
         self._make = make
 
     def __missing__(self, called: tuple[int, ...]) -> tuple[Any, ...]:
@@ -214,6 +224,14 @@ class _Arguments(dict[tuple[int, ...], tuple[Any, ...]]):
             self.clear()
         self[called] = made
         return made
+
+
+class AsCalled(dict[tuple[int, ...], tuple[int, ...]]):
+    """Arguments that are a stream and addresses themselves; none is kept."""
+
+    def __missing__(self, called: tuple[int, ...]) -> tuple[int, ...]:
+        """The same."""
+        return called
 
 
 class _Maps(dict[int, Any]):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import stub_driver
 import stub_matmul
 import torch
 from triton import knobs
+from triton.runtime import driver
 
 import tuner
 from tuner import registry
@@ -139,11 +141,31 @@ def ops() -> None:
 
 
 def alike() -> None:
-    """As many elements, other sizes: one key."""
-    tall, wide = stub_matmul.half(512, 128), stub_matmul.half(128, 512)
-    for _ in range(2):
-        call(tall, wide)
-        call(wide, tall)
+    """As many elements, other sizes, in the same memory: one key, and the same addresses."""
+    first, second = stub_matmul.half(256, 256), stub_matmul.half(256, 256)
+    for _ in range(3):
+        call(first.view(512, 128), second.view(128, 512))
+        call(first.view(128, 512), second.view(512, 128))
+
+
+def devices() -> None:
+    """There are two, and another than the operands' is the current one at the later calls."""
+    current = [0]
+
+    @contextlib.contextmanager
+    def device(index: int) -> Iterator[None]:
+        before, current[0] = current[0], index
+        yield
+        current[0] = before
+
+    torch.cuda.device, torch.cuda.device_count = device, lambda: 2
+    driver.active.get_current_device = lambda: current[0]
+    driver.active.get_current_stream = lambda _device=None: 30 + current[0]
+    a, b, out = (stub_matmul.half(256, 256) for _ in range(3))
+    for current[0] in (0, 1, 0, 1):
+        call(a, b)
+        call(a, b, out=out)
+        told[-1]["current"] = current[0]
 
 
 def modes() -> None:
