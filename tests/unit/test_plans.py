@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 import tuner
-from tuner.runtime import launch, lookup
+from tuner.runtime import arguments, launch, lookup
 
 
 @pytest.fixture
@@ -51,3 +53,23 @@ def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
     for address in range(3):
         plans.seen("plan", "key", address)
     assert plans.by_address == {2: "plan"}
+
+
+def test_arguments_are_made_once_for_the_same_addresses_and_forgotten_where_all_steps_have_too_many(monkeypatch):
+    monkeypatch.setattr(arguments, "_count", itertools.count(1))
+    monkeypatch.setattr(arguments, "MOST_ALTOGETHER", 4)
+    launched: list[tuple[int, ...]] = []
+    made: list[tuple[int, ...]] = []
+
+    def make(*called: int) -> tuple[int, ...]:
+        made.append(called)
+        return called
+
+    steps = [arguments.Kept(None, lambda *given: launched.append(given), make) for _ in range(2)]
+    for address in (1, 1, 2, 1):
+        for step in steps:
+            step(0, address)
+    assert launched == [(0, 1)] * 4 + [(0, 2)] * 2 + [(0, 1)] * 2
+    assert made == [(0, 1)] * 2 + [(0, 2)] * 2 + [(0, 1)] * 2
+    # When the fourth was made all were forgotten.
+    assert [list(step.arguments) for step in steps] == [[(0, 1)], [(0, 2), (0, 1)]]

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tuner.runtime import lookup
-from tuner.runtime.step import Address, AsCalled, Kept, Step, make_step
+from tuner.runtime.arguments import AsCalled, Kept
+from tuner.runtime.step import Address, Step, make_step
 
 Make = Callable[[int], tuple[Any, ...]]
 """Makes a launch's temporary tensors on a stream, given by its handle."""

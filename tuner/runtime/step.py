@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from tuner.runtime.arguments import Kept
+
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call: all integers."""
 MOST_MAPS = 256
 """Encoded descriptors kept for each descriptor argument, 128 B each; an allocator gives few addresses in turn."""
-MOST_ARGUMENTS = 512
-"""Arguments kept for each step, by stream and addresses, some 600 B each: the layers of a model share their plans."""
 _SHARED_FUNCTION = ("3.7.", "3.8.", "3.9.")
 _UNKNOWN = object()
 
@@ -187,51 +187,6 @@ def _by_shared_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]
         return *grid, stream, *fixed, flattened.at(addresses)
 
     return Kept(kernel, launcher.launch, arguments)
-
-
-class Kept:
-    """A step by a C function, whose arguments are made once for each stream and addresses.
-
-    Attributes:
-        launch: the C function.
-        arguments: its own, by (stream, *addresses).
-    """
-
-    __slots__ = ("arguments", "launch")
-
-    def __init__(self, kernel: Any, launch: Callable[..., None], make: Callable[..., tuple[Any, ...]]) -> None:
-        self.launch = launch
-        self.arguments = _Arguments(kernel, make)
-
-    def __call__(self, *called: int) -> None:
-        """Launch on a stream with addresses."""
-        self.launch(*self.arguments[called])
-
-
-class _Arguments(dict[tuple[int, ...], tuple[Any, ...]]):
-    """A C function's arguments by stream and addresses, on which alone they depend."""
-
-    def __init__(self, kernel: Any, make: Callable[..., tuple[Any, ...]]) -> None:
-        super().__init__()
-        # The kernel itself is held, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
-        self._kernel = kernel
-        self._make = make
-
-    def __missing__(self, called: tuple[int, ...]) -> tuple[Any, ...]:
-        """Make them."""
-        made = self._make(*called)
-        if len(self) >= MOST_ARGUMENTS:
-            self.clear()
-        self[called] = made
-        return made
-
-
-class AsCalled(dict[tuple[int, ...], tuple[int, ...]]):
-    """Arguments that are a stream and addresses themselves; none is kept."""
-
-    def __missing__(self, called: tuple[int, ...]) -> tuple[int, ...]:
-        """The same."""
-        return called
 
 
 class _Maps(dict[int, Any]):

@@ -21,7 +21,7 @@ from tuner import registry
 from tuner.errors import InputError
 from tuner.kernels import bmm, grouped_mm, launching, matmul, softmax, vector_add
 from tuner.kernels.matmul import CALLS
-from tuner.runtime import step
+from tuner.runtime import arguments, step
 
 compiles = stub_matmul.activate()
 looked: list[None] = []
@@ -185,7 +185,7 @@ def told_of(result: torch.Tensor) -> None:
 
 def crowded() -> None:
     """More addresses than arguments are kept for."""
-    step.MOST_ARGUMENTS = step.MOST_MAPS = 3
+    arguments.MOST = step.MOST_MAPS = 3
     operands = [(stub_matmul.half(256, 256), stub_matmul.half(256, 256)) for _ in range(5)]
     for _ in range(3):
         for a, b in operands:
