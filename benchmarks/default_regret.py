@@ -1,9 +1,11 @@
 """How much slower the default config is than the best one, and what the search space's rules leave out, by a sweep.
 
     python benchmarks/default_regret.py --db FIRST.db --db SECOND.db --out RESULT.json
+    python benchmarks/default_regret.py --trials benchmarks/data/unseen-trials-h200.csv.gz --run 3 --out RESULT.json
 
-Nothing is measured: every figure is a recorded trial of an exhaustive sweep. A rule is shown by the trials of a sweep
-that ran without it: how many it would have left out, their compiles, and how near the best of them came to the fastest.
+Nothing is measured: every figure is a recorded trial, of sweeps in databases or of races that data/ keeps. A rule is
+shown by the trials of a sweep that ran without it: how many it would have left out, their compiles, and how near the
+best of them came to the fastest.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 from pathlib import Path
 
 import record
+from recorded import H200, trials
 
 from tuner import registry
 from tuner.records import State
@@ -32,9 +35,8 @@ def timed(outcomes):
     return {config: o.median_us for config, o in outcomes.items() if o.state is State.COMPLETE}
 
 
-def regret(problem, device, outcomes):
+def regret(problem, device, times):
     """The formula's config against the fastest trial; `regret` is None where that config was not measured."""
-    times = timed(outcomes)
     best = min(times, key=times.get)
     default = registry.default_config(problem, device)
     default = registry.find(problem.op, default.kernel).space(problem, device).canonicalize(default)
@@ -78,37 +80,47 @@ def left_out(device, trials):
 
 
 def judge(path):
-    device, run, trials = read(path)
-    rows = [regret(problem, device, outcomes) for problem, outcomes in trials.items()]
+    device, run, found = read(path)
+    rows = [regret(problem, device, timed(outcomes)) for problem, outcomes in found.items()]
+    about = {"database": Path(path).name, "device": device.slug, "environment": run.environment}
+    return about | summary(rows) | {"left_out_by": left_out(device, found), "rows": rows}
+
+
+def judge_trials(path, run):
+    rows = [regret(problem, H200, times) for problem, times in trials(path, run).items()]
+    return {"trials": Path(path).name, "run": run, "device": H200.slug, **summary(rows), "rows": rows}
+
+
+def summary(rows):
     known = [row["regret"] for row in rows if row["regret"]]
-    # A grid over the formula's constants on the even rows alone picks those it has; the odd rows are the check. What
-    # the formula takes into account, and its order of ties, were settled with all rows in view.
+    # A grid over the constants of `pointer`'s formula on the even rows alone picks those it has; the odd rows are the
+    # check. What the formula takes into account, and its order of ties, were settled with all rows in view.
     halves = [[row["regret"] for row in rows[start::2] if row["regret"]] for start in (0, 1)]
     for row in rows:
         print(f"{row['regret'] or 0:7.3f}  {row['problem']:44} {row['default']:44} best: {row['best']}")
-    summary = {
-        "database": Path(path).name,
-        "device": device.slug,
-        "environment": run.environment,
+    found = {
         "problems": len(rows),
         "default_not_measured": len(rows) - len(known),
         "geomean_regret": round(record.geomean(known), 4),
         "worst_regret": max(known),
         "geomean_regret_even_rows": round(record.geomean(halves[0]), 4),
         "geomean_regret_odd_rows": round(record.geomean(halves[1]), 4),
-        "left_out_by": left_out(device, trials),
     }
-    for name, value in summary.items():
+    for name, value in found.items():
         print(f"{name:26} {value}")
-    return {**summary, "rows": rows}
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--db", action="append", required=True)
+    parser.add_argument("--db", action="append", default=[])
+    parser.add_argument("--trials")
+    parser.add_argument("--run", default="1", help="which of the races that --trials holds")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    sweeps = [judge(path) for path in args.db]
+    sweeps = [judge(path) for path in args.db] + ([judge_trials(args.trials, args.run)] if args.trials else [])
+    if not sweeps:
+        parser.error("name a sweep: --db FILE.db, or --trials FILE.csv.gz")
     record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "sweeps": sweeps})
 
 

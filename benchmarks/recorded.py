@@ -1,10 +1,11 @@
 """Recorded landscapes, read: of each problem every config's time, what it costs to enter, how one replay scatters.
 
-Recorded by landscapes.py, kept in data/landscapes-h200.json.gz.
+Recorded by landscapes.py, kept in data/landscapes-h200.json.gz. Trials of races are in data/unseen-trials-h200.csv.gz.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import math
@@ -58,6 +59,17 @@ def landscapes(path=DATA):
     document = json.loads(gzip.decompress(Path(path).read_bytes()))
     configs = [Config(kernel, **parameters) for kernel, parameters in document["configs"]]
     return [Landscape(entry, configs) for entry in document["problems"]]
+
+
+def trials(path, run):
+    """Of each problem (bf16 nt) that one race of a file tried: every config's time."""
+    found = defaultdict(dict)
+    with gzip.open(path, "rt", newline="") as lines:
+        for row in csv.DictReader(lines):
+            if row["run"] == run:
+                problem = Problem(int(row["m"]), int(row["n"]), int(row["k"]), dtype="bfloat16", layout="nt")
+                found[problem][Config(row["kernel"], **json.loads(row["config"]))] = float(row["us"])
+    return dict(found)
 
 
 def covering(lands, *, within=1.02, most=24):
