@@ -28,6 +28,25 @@ def check_tensors(**tensors: object) -> None:
             raise InputError(f"{name} is {found}: expected a torch.Tensor; {remedy}")
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values lie in its own memory; those of a trace (FakeTensor), torch.func and DTensor do not.
+
+    A kernel that is given such a one reads and writes at address 0.
+    """
+    by_torch = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return by_torch and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def check_memory(**tensors: torch.Tensor | None) -> None:
+    """Each tensor has memory of its own."""
+    for name, tensor in tensors.items():
+        if tensor is not None and not has_memory(tensor):
+            raise InputError(
+                f"{name} is a {type(tensor).__name__} without memory of its own: expected a plain tensor; what is "
+                "traced, wrapped or transformed by torch.func goes into `matmul` alone"
+            )
+
+
 def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
     """a [..., M, K] and b [K, N] fit each other, in dtype and device too, and `bias` fits both."""
     if a.dim() < 2:

@@ -14,6 +14,7 @@ from tuner.kernels.arguments import (
     check_epilogue,
     check_gradients,
     check_kinds,
+    check_memory,
     check_out,
     check_tensors,
     out_dtype_of,
@@ -76,6 +77,7 @@ def _served(given: _Tensors, options: _Options) -> torch.Tensor:
     """A call whose every argument is looked at; its plan is kept."""
     (out, a, b, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, bias=bias, out=out)
+    check_memory(a=a, b=b, bias=bias, out=out)
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
     a, b = a.resolve_neg(), b.resolve_neg()
     bias = None if bias is None else bias.resolve_neg()

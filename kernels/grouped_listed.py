@@ -12,6 +12,7 @@ from tuner.kernels.arguments import (
     activation_of,
     check_epilogue,
     check_gradients,
+    check_memory,
     check_operands,
     check_out,
     check_tensors,
@@ -103,6 +104,7 @@ def _list_of(name: str, value: object, length: int) -> list[torch.Tensor]:
 def _resolved(index: int, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     try:
         check_tensors(a=a, b=b)
+        check_memory(a=a, b=b)
         a, b = a.resolve_neg(), b.resolve_neg()
         check_operands(a, b, None)
         if a.dim() != 2:

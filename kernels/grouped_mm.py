@@ -15,6 +15,7 @@ from tuner.kernels.arguments import (
     check_epilogue,
     check_gradients,
     check_kinds,
+    check_memory,
     check_out,
     check_tensors,
     out_dtype_of,
@@ -89,6 +90,7 @@ def _served(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
     assert isinstance(a, torch.Tensor)
     assert isinstance(b, torch.Tensor)
     assert out is None or isinstance(out, torch.Tensor)
+    check_memory(a=a, b=b, offs=offs, bias=bias, out=out)
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
     a, b = a.resolve_neg(), b.resolve_neg()
     bias = None if bias is None else bias.resolve_neg()

@@ -16,6 +16,7 @@ from tuner.kernels.arguments import (
     check_out,
     check_tensors,
     fast_accum_of,
+    has_memory,
     out_dtype_of,
     precision_of,
     scales_of,
@@ -115,13 +116,18 @@ def matmul(
         result = CALLS.of((out, a, b, bias, scale_a, scale_b), options)
     if result is not None:
         return result
-    if _is_compiling():
-        return registered.matmul(a, b, out, bias, scale_a, scale_b, *options)
     given = _Tensors(out, a, b, bias, scale_a, scale_b)
+    if _is_traced(given):
+        return registered.matmul(a, b, out, bias, scale_a, scale_b, *options)
     check_tensors(**given._asdict())
     if torch.is_grad_enabled() and gradients.asked(*given):
         return gradients.matmul(given, *options)
     return _served(given, options)
+
+
+def _is_traced(given: _Tensors) -> bool:
+    """Whether torch is to see an operator: it compiles, or a tensor is a trace's, torch.func's or a wrapper."""
+    return _is_compiling() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
 
 
 def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
@@ -129,7 +135,7 @@ def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     out, a, b, bias, scale_a, scale_b = given
     asked = None
     try:
-        free = not _is_compiling() and not (torch.is_grad_enabled() and gradients.asked(*given))
+        free = not _is_traced(given) and not (torch.is_grad_enabled() and gradients.asked(*given))
         if free and out is None and scale_a is None and scale_b is None:
             kind = vendored.kind_of(a, b, bias, (options, backend))
             is_known, run = vendored.known(kind)

@@ -241,6 +241,14 @@ def test_an_output_that_overlaps_an_operand_is_refused_though_there_is_a_plan(se
     assert len(report.launches) == 2
 
 
+def test_torch_func_maps_the_op_over_a_batch(served):
+    report = served("mapped")
+    _, told = report.printed["calls"]
+    assert told["shape"] == [2, 256, 256]
+    first, second, b = told["given"]
+    assert [{*addresses(launch)[:2]} for launch in report.launches[1:]] == [{first, b}, {second, b}]
+
+
 def test_calls_by_a_plan_are_counted_where_the_problem_was_missed(served, table, tmp_path):
     record = tmp_path / "misses.json"
     report = served("missed", table(PROBLEM, POINTER), str(record))

@@ -8,14 +8,30 @@ import textwrap
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tuner.errors import InputError
-from tuner.kernels import matmul
+from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
 
 
 def test_a_cpu_tensor_outside_the_interpreter_is_one_clear_error():
     with pytest.raises(InputError, match=r"a is on cpu: expected a GPU; use a\.cuda\(\), or set TRITON_INTERPRET=1"):
         matmul(torch.ones(4, 4), torch.ones(4, 4))
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_elsewhere():
+    with FakeTensorMode():
+        row, a, batch = (
+            torch.empty(shape, device="cuda", dtype=torch.float16) for shape in (32, (64, 32), (1, 64, 32))
+        )
+        ends = torch.empty(1, device="cuda", dtype=torch.int32)
+        result = matmul(a, a.t(), activation="relu", out_dtype=torch.float32, backend="auto")
+    assert (type(result), result.shape, result.dtype) == (type(a), (64, 64), torch.float32)
+    others = [(bmm, batch, batch.mT), (grouped_mm, a, batch.mT, ends), (softmax, a), (vector_add, row, row)]
+    for op, *given in [*others, (grouped_mm, [a], [a.t()])]:
+        with pytest.raises(InputError, match=r"[ax] is a FakeTensor without memory of its own: expected a plain"):
+            op(*given)
 
 
 def test_the_function_and_the_module_of_one_name_are_both_reachable():

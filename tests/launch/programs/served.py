@@ -279,6 +279,14 @@ def changing() -> None:
         call(a, b, precision="default")
 
 
+def mapped() -> None:
+    """By torch.func, whose tensors have no memory of their own."""
+    a, b = torch.empty(2, 256, 256, dtype=torch.float16), stub_matmul.half(256, 256)
+    call(a[0], b)
+    result = torch.func.vmap(matmul, in_dims=(0, None))(a, b)
+    told.append({"given": stub_matmul.pointers(*a, b), "shape": list(result.shape)})
+
+
 def forgotten() -> None:
     """What a call was given may be freed, though its plan stays."""
 
