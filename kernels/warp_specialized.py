@@ -87,10 +87,14 @@ def _single(config: Config) -> Config:
 def _laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor:
     """`tma.descriptor` with the layout of its blocks in shared memory, which Gluon leaves to its caller."""
     plain = descriptor(matrix, rows, columns)
-    layout = gl.NVMMASharedLayout.get_default_for(
-        plain.block_shape, _ELEMENTS[matrix.dtype], cga_layout=everywhere(ctas)
-    )
+    layout = _layout(tuple(plain.block_shape), matrix.dtype, ctas)
     return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout(block_shape: tuple[int, ...], dtype: torch.dtype, ctas: int) -> gl.NVMMASharedLayout:
+    """Of a block in shared memory; remembered, for to find it takes as long as all the rest of a launch's arguments."""
+    return gl.NVMMASharedLayout.get_default_for([*block_shape], _ELEMENTS[dtype], cga_layout=everywhere(ctas))
 
 
 def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
