@@ -113,10 +113,11 @@ def recorded_configs(path):
 
 
 def body(report, watch):
-    states = Counter()
+    states, phases = Counter(), Counter()
     rows = []
     for ended in report.problems:
         states += ended.states
+        phases += Counter(ended.phases_s)
         winner = ended.winner
         rows.append(
             {
@@ -127,6 +128,7 @@ def body(report, watch):
                 "stopped": ended.stopped,
                 "states": {str(state): count for state, count in sorted(ended.states.items())},
                 "seconds": round(ended.seconds, 2),
+                "phases_s": {phase: round(seconds, 2) for phase, seconds in ended.phases_s.items()},
                 **(
                     {}
                     if winner is None
@@ -146,6 +148,8 @@ def body(report, watch):
         "device": report.device.slug,
         "environment": report.environment,
         "wall_s": round(report.seconds, 1),
+        "start_s": round(report.start_s, 1),
+        "phases_s": {phase: round(seconds, 1) for phase, seconds in phases.items()},
         "binaries": report.compiled,
         "compile_wall_s": round(report.compile_s, 1),
         "compile_sum_s": round(sum(watch.compile_ms.values()) / 1e3, 1),
