@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import rules
+from tuner.kernels import refinements, rules
 from tuner.kernels.chips import Chip, chip_of
 from tuner.problem import Problem
 
@@ -64,10 +64,11 @@ _STREAM_OVERLAP = 0.3
 """As `_LATENCY` and `_OVERLAP`, of loads straight to registers; fitted."""
 _SPLIT_CYCLES = 5500.0
 """A release, an acquire and the ordered sum's first load; fitted."""
-_PARTIAL_BYTES = {True: 8.5, False: 16.0}
-"""Of split sums, which up to four warps read one after the other, a cycle, with and without descriptors; fitted."""
-_MORE_WARPS = 1.4
-"""How many times as fast more than four warps read them; fitted."""
+_PARTIAL_BYTES = {True: 8.5, False: 18.0}
+"""Of split sums, which one program reads one after the other, a cycle, with and without descriptors; fitted."""
+_LATE = 0.5
+"""Of `_UNEVEN`, and of what is read beyond each byte once, this is left where the next launch starts after the last
+step (`refinements.PDL_TRIGGER`): it takes no room, and parts none that read the same; fitted."""
 _THREAD_REGISTERS = 50
 """Of a thread, besides its sums: compiled for sm_90, 107 registers for 64 sums."""
 _COPY_US = 5.0
@@ -128,11 +129,13 @@ def tiled(
     alone, busy = _step_cycles(config, problem, device, grid, by_tma=by_tma, specialized=specialized)
     alone += added_cycles
     cycles += grid.steps * (rounds * max(alone, grid.resident * busy) + (max(alone, rest * busy) if rest else 0.0))
-    memory_us = _memory_bytes(config, problem, device, grid, by_tma) / chip.memory
+    late = config.get(refinements.PDL_TRIGGER) == refinements.AFTER_LAST_STEP
+    once, left = problem.bytes_moved, _LATE if late else 1.0
+    memory_us = (once + left * (_memory_bytes(config, problem, device, grid, by_tma) - once)) / chip.memory
     start = 0.0
     if (grid.resident + 1) * shared > device.shared_bytes + 1024 and 2 * grid.programs > device.sm_count:
-        start = _START_US if persistent or grid.each <= grid.resident else 0.0
-        memory_us *= 1 + _UNEVEN * max(0.0, device.sm_count / grid.programs - 1)
+        start = _START_US if not late and (persistent or grid.each <= grid.resident) else 0.0
+        memory_us *= 1 + left * _UNEVEN * max(0.0, device.sm_count / grid.programs - 1)
     shorter, longer = sorted((cycles / chip.mhz, memory_us))
     total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
     return _LAUNCH_US + start + total + _split_us(config, chip, grid.block_m * grid.width, by_tma=by_tma)
@@ -293,5 +296,4 @@ def _split_us(config: Config, chip: Chip, tile_sums: int, *, by_tma: bool) -> fl
     splits = config.integer("SPLIT_K", 1)
     if splits == 1:
         return 0.0
-    rate = _PARTIAL_BYTES[by_tma] * (_MORE_WARPS if config.integer("num_warps") > 4 else 1.0)
-    return (_SPLIT_CYCLES + (splits + 1) * tile_sums * 4 / rate) / chip.mhz
+    return (_SPLIT_CYCLES + (splits + 1) * tile_sums * 4 / _PARTIAL_BYTES[by_tma]) / chip.mhz

@@ -62,12 +62,12 @@ def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, 
 
 
 def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Of the axes, what a default formula looks at: rows of 128 or 256 bytes along K, descriptors where they work."""
+    """Of the axes, what a default formula looks at: rows of 128 to 512 bytes along K, descriptors where they work."""
     if device.is_interpreter:
         return {}
     size = dtypes.ITEMSIZE[problem.a_dtype]
     longest = rules.next_power_of_two(max(rules.shortest_k(problem), problem.k))
-    lengths = {min(longest, row // size) for row in (128, 256)}
+    lengths = {min(longest, row // size) for row in (128, 256, 512)}
     return {"BLOCK_SIZE_K": tuple(lengths), "LOADS": loads(problem, device)[-1:]}
 
 

@@ -23,8 +23,6 @@ NAME = "swap_ab"
 VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
-_LATE = 0.99
-"""Of a time, what the model takes to be left where the next kernel starts late, see `_starts_late`."""
 _ROWS = (16, 32, 64, 128)
 """Of a default's tile: fewer are multiplied without wgmma before Triton 3.9."""
 
@@ -106,8 +104,7 @@ def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, 
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    late = config.get(refinements.PDL_TRIGGER) == refinements.AFTER_LAST_STEP
-    return cost.tiled(seen(config), exchanged(problem), device) * (_LATE if late else 1.0)
+    return cost.tiled(seen(config), exchanged(problem), device)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:

@@ -61,7 +61,7 @@ def test_a_ring_of_a_stage_less_is_behind_where_a_warp_loads():
     assert cost.tiled(config, problem, H200, specialized=True, **deep) > cost.tiled(config, problem, H200, **deep)
 
 
-@pytest.mark.parametrize("shape", [(80, 4096, 14336), (96, 4096, 14336), (100, 3584, 18944), (200, 16384, 3072)])
+@pytest.mark.parametrize("shape", [(80, 4096, 14336), (96, 4096, 14336), (100, 3584, 18944)])
 def test_the_default_of_rows_that_no_tile_fits_is_by_pointers(shape):
     assert registry.default_config(linear(*shape), H200)["LOADS"] == "pointer"
 
@@ -72,19 +72,30 @@ def test_the_default_of_few_rows_is_of_the_kernel_that_the_model_says_is_faster(
     assert registry.default_config(linear(16, 28672, 4096), H200).kernel == "swap_ab"
 
 
-def test_sums_split_over_programs_are_read_faster_by_pointers_and_by_more_warps():
-    problem = linear(128, 4096, 14336)
-    by_pointers, few = SWAPPED.replace(LOADS="pointer"), SWAPPED.replace(num_warps=4)
-
-    def split_us(config: Config) -> float:
-        return cost._split_us(config, cost.chip_of(H200), 128 * 64, by_tma=config["LOADS"] == "tma")
-
-    assert split_us(by_pointers) < split_us(SWAPPED) < split_us(few)
-    assert took(SWAPPED, problem) < took(few, problem)
+def test_sums_split_over_programs_are_read_faster_by_pointers():
+    by_tma, by_pointers = (
+        cost._split_us(SWAPPED, cost.chip_of(H200), 128 * 64, by_tma=by_tma) for by_tma in (True, False)
+    )
+    assert by_pointers < 0.7 * by_tma
+    config = registry.default_config(linear(128, 5120, 13824), H200)
+    assert (config.kernel, config["LOADS"], config["SPLIT_K"]) == ("swap_ab", "pointer", 3)
 
 
-@pytest.mark.parametrize("shape", [(128, 4096, 14336), (128, 5120, 13824)])
-def test_the_default_of_128_rows_and_a_long_k_splits_and_loads_by_pointers(shape):
+@pytest.mark.parametrize("tile", [(32, 128, 10), (16, 64, 11)], ids=["rows share B", "half of the device idle"])
+def test_a_launch_that_starts_late_takes_neither_room_nor_what_tiles_share(tile):
+    rows, columns, stages = tile
+    early = SWAPPED.replace(BLOCK_SIZE_M=rows, BLOCK_SIZE_N=columns, BLOCK_SIZE_K=64, SPLIT_K=1, num_stages=stages)
+    early = early.replace(num_warps=4, launch_pdl=True)
+    late = early.replace(PDL_TRIGGER=8)
+    problem = linear(80 if rows == 32 else 16, 5120, 5120)
+    if rows == 16:  # so small a tile leaves the next launch its room, whenever it starts
+        assert took(late, problem) == took(early, problem)
+        early, late = (config.replace(BLOCK_SIZE_K=128) for config in (early, late))
+    # On an H200 0.77 and 0.83 of the time.
+    assert took(late, problem) < 0.92 * took(early, problem)
+
+
+@pytest.mark.parametrize("shape", [(80, 5120, 5120), (16, 5120, 5120), (128, 4096, 14336)])
+def test_the_default_of_few_rows_has_the_next_launch_start_late_where_it_finds_no_room(shape):
     config = registry.default_config(linear(*shape), H200)
-    assert (config.kernel, config["LOADS"], config["num_warps"]) == ("swap_ab", "pointer", 8)
-    assert config["SPLIT_K"] > 1
+    assert (config.kernel, config["PDL_TRIGGER"]) == ("swap_ab", 8)
