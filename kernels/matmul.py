@@ -31,6 +31,8 @@ from tuner.runtime.lookup import desk
 _is_compiling = torch.compiler.is_compiling
 _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
 """activation, out_dtype, precision and fast_accum as `matmul` takes them; torch's own precision is None."""
+_PLAIN: _Options = (None, None, None, None)
+"""Those of most calls: a tuple that is always the same one is the sooner found."""
 CALLS = Calls()
 _problems: dict[tuple[Any, ...], Problem] = {}
 _MOST_PROBLEMS = 8192
@@ -107,7 +109,8 @@ def matmul(
     """
     if precision is not None and precision == "default":
         precision = None
-    options = (activation, out_dtype, precision, fast_accum)
+    plain = activation is None and out_dtype is None and precision is None and fast_accum is None
+    options = _PLAIN if plain else (activation, out_dtype, precision, fast_accum)
     if backend is not None and backend != "triton":
         return _chosen(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
     if out is None and bias is None and scale_a is None and scale_b is None:

@@ -83,7 +83,7 @@ class Calls:
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
-            at = (a.numel(), a_at, b_at, options)
+            at = (a_at, b_at, options)
             ready = self._by_address.get(at)
             if ready is None or not ready.matches(a, b):
                 ready = self._of_kind(a, b, at)
@@ -97,8 +97,8 @@ class Calls:
 
     def _of_kind(self, a: Tensor, b: Tensor, at: tuple[Any, ...]) -> Ready | None:
         """The plan of two operands, the first time that they lie at these addresses."""
-        numel, a_at, b_at, options = at
-        key = (numel, b.numel(), a_at & 15, b_at & 15, a_at == b_at, options)
+        a_at, b_at, options = at
+        key = (a.numel(), b.numel(), a_at & 15, b_at & 15, a_at == b_at, options)
         for ready in self._by_key.get(key, ()):
             if ready.matches(a, b):
                 self.plans.seen(ready, key, at)
