@@ -1,11 +1,12 @@
 """Options and variants of configs, each over its plain config by paired medians: which of them win here.
 
-    python benchmarks/axes.py --out RESULT.json [--study gemm --study clusters --study softmax --study vector_add]
+    python benchmarks/axes.py --out RESULT.json [--study gemm --study clusters ...]
 
 Studies: `gemm` crosses configs with num_ctas, maxnreg and warp specialization, as far as rules allow them; `clusters`
-tries the tiles of `warp_specialized` in clusters of two and four blocks, beside torch; `softmax` and `vector_add` cross
-the kernels' own axes with RECOMPUTED. All is compiled first, in parallel; every variant is checked against float64;
-what does not compile or launch is a row with its error.
+tries the tiles of `warp_specialized` in clusters of two and four blocks, beside torch; `padding` crosses clusters with
+copies of operands whose rows are no multiple of 128 bytes; `softmax` and `vector_add` cross the kernels' own axes with
+RECOMPUTED. All is compiled first, in parallel; every variant is checked against float64; what does not compile or
+launch is a row with its error.
 """
 
 from __future__ import annotations
@@ -45,6 +46,21 @@ BEHIND = (
     Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
 )
 """Where torch's library, whose blocks share loads, was ahead; more and fewer rows; a square."""
+UNALIGNED = (
+    Problem(3000, 3000, 3000, dtype="bf16", layout="nt"),
+    Problem(1023, 2047, 4093, dtype="bf16", layout="nt"),
+    Problem(4095, 4095, 4095, dtype="bf16", layout="nt"),
+    Problem(1000, 3000, 2000, dtype="bf16", layout="nt"),
+)
+"""Rows that are no multiple of 128 bytes."""
+WIDE = {
+    "BLOCK_SIZE_M": (128,),
+    "BLOCK_SIZE_N": (128, 256),
+    "BLOCK_SIZE_K": (64,),
+    "EPILOGUE_PARTS": (2, 4),
+    "GROUP_SIZE_M": (4, 8, 16),
+    "num_warps": (8,),
+}
 ORDER = ("EPILOGUE_PARTS", "num_stages", "GROUP_SIZE_M")
 """Of configs that differ in these alone the last is tried."""
 SOFTMAX = tuple(Problem(2**27 // n, n, 1, dtype="bf16", op="softmax") for n in (32768, 16384, 8192))
@@ -102,6 +118,23 @@ def clusters(problem, here):
     return {registry.find("matmul", "warp_specialized").default_config(problem, here): [*best.values()]}
 
 
+def padding(problem, here):
+    """Tiles of `warp_specialized` with each choice of operands to pad, in clusters of either kind; other kernels."""
+    tried = []
+    for kernel in ("warp_specialized", "padded"):
+        spec = registry.find("matmul", kernel)
+        space = spec.space(problem, here)
+        configs = space.configs() if spec.supports(problem, here) is None else []
+        plain = [one for one in configs if one.get("INNER", kernel) == "warp_specialized" and _is_of(one, WIDE)]
+        for config in plain:
+            if (config["BLOCK_SIZE_N"], config["BLOCK_SIZE_N_REST"]) != (256, 0) and "num_ctas" not in config:
+                tried += [config, *space.refinements(config)]
+        for inner in ("tma", "composite_n") if kernel == "padded" else ():
+            others = [one for one in configs if one["INNER"] == inner]
+            tried += sorted(others, key=lambda one: spec.estimate_us(one, problem, here))[:3]
+    return {registry.default_config(problem, here): tried}
+
+
 def _is_of(config, values):
     return all(config.get(name) in values[name] for name in values)
 
@@ -128,6 +161,7 @@ def vector_add(problem, here):
 STUDIES = {
     "gemm": (gemm, GEMMS),
     "clusters": (clusters, BEHIND),
+    "padding": (padding, UNALIGNED),
     "softmax": (softmax, SOFTMAX),
     "vector_add": (vector_add, SUMS),
 }

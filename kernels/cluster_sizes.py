@@ -24,17 +24,14 @@ def untried() -> str | None:
     return None if running.startswith(_TRIED_TRITON) else f"num_ctas under Triton {running}: run under 3.7 alone so far"
 
 
-def wasted(ctas: int, beside: int, tiles: int, device: Device) -> str | None:
-    """Why so many blocks would not all compute at once, or None.
+def waiting(ctas: int, tiles: int, device: Device) -> str | None:
+    """Why clusters of so many blocks, each in one GPC, would not all compute at once, or None.
 
     Args:
-        ctas: blocks of a cluster, side by side along N, in one GPC.
-        beside: columns of tiles.
+        ctas: blocks of a cluster.
         tiles: of the output.
         device: where.
     """
-    if beside < ctas:
-        return f"{beside} columns of tiles for {ctas} blocks"
     waits = ctas > 2 and tiles > _WHOLE * device.sm_count
     return f"clusters of {ctas} for {tiles} tiles: one that waits for others to end doubles the time" if waits else None
 

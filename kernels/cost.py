@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import refinements, rules
+from tuner.kernels import odd_rows, refinements, rules
 from tuner.kernels.chips import Chip, chip_of
 from tuner.problem import Problem
 
@@ -71,8 +71,6 @@ _LATE = 0.5
 step (`refinements.PDL_TRIGGER`): it takes no room, and parts none that read the same; fitted."""
 _THREAD_REGISTERS = 50
 """Of a thread, besides its sums: compiled for sm_90, 107 registers for 64 sums."""
-_COPY_US = 5.0
-"""Launch and tail of the copies that pad operands; fitted."""
 
 
 class _Grid(NamedTuple):
@@ -172,7 +170,10 @@ def _step_cycles(
     in_turns = _in_turns(config, problem, device)
     alone = waits + step + _IN_TURNS * alone if in_turns else max(waits + step, alone)
     busy = longer + _OVERLAP * shorter
-    return alone, max(busy, loaded * _L2_BYTES[by_tma] / _MOST_L2_BYTES) if by_tma else busy
+    if not by_tma:
+        return alone, busy
+    asked = odd_rows.asked(config, problem, grid.block_m, grid.width) * grid.block_k * dtypes.ITEMSIZE[problem.a_dtype]
+    return alone, max(busy, asked / _MOST_L2_BYTES)
 
 
 def _store_cycles(grid: _Grid, problem: Problem, *, persistent: bool) -> float:
@@ -201,11 +202,6 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     memory_us = problem.bytes_moved / chip.memory
     shorter, longer = sorted((cycles / chip.mhz + _split_us(config, chip, block_n, by_tma=False), memory_us))
     return _LAUNCH_US + longer + _STREAM_OVERLAP * shorter
-
-
-def copied(inner_us: float, copied_bytes: float, device: Device) -> float:
-    """Microseconds of a kernel and of the copies of its operands before it, `copied_bytes` read and written."""
-    return inner_us + _COPY_US + copied_bytes / chip_of(device).memory
 
 
 def _math_cycles(config: Config, problem: Problem, device: Device, width: int) -> float:

@@ -15,7 +15,6 @@ from tuner.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernels import (
     composite_n,
-    cost,
     padding,
     padding_kernel,
     persistent_tma,
@@ -25,6 +24,7 @@ from tuner.kernels import (
     tma_space,
     warp_specialized,
 )
+from tuner.kernels.chips import chip_of
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, cannot_align, make_operands, row_alignment
@@ -33,7 +33,7 @@ from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
 NAME = "padded"
-VERSION = 1
+VERSION = 2
 _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
     tma.NAME: (tma.SPEC, tma.program),
     persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),
@@ -46,6 +46,8 @@ _UNIT = 16
 """Sizes that are multiples of it are aligned in every dtype, and take the tiles that the size itself takes."""
 _GROUPS = (1, 8)
 """Orders of tiles: between these the copies make no difference worth a sweep."""
+_COPY_US = 1.0
+"""Launch and tail of a copy, which moves as many bytes as device memory does: benchmarks/results/copies-h200.json."""
 _LARGE = 512
 """From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
 elements: a guess of the default formula's, which tuning replaces."""
@@ -120,9 +122,6 @@ def default_config(problem: Problem, device: Device) -> Config:
     """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
     seen = _seen(problem)
     able = [_PROGRAMS[name][0] for name, reason in _able(problem, device).items() if reason is None]
-    if not _stored_by_tma(problem):
-        # Rows that TMA cannot store it would store from the tensor cores' own layout, two elements at a time.
-        able = [spec for spec in able if spec.name != warp_specialized.NAME] or able
     inner = max(able, key=lambda spec: spec.precedence(seen, device))
     config = inner.default_config(seen, device)
     if inner.name == swap_ab.NAME and not splitting.by_tma(config):
@@ -179,7 +178,7 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     elements = {"a": seen.m * seen.k, "b": seen.n * seen.k}
     copied = sum(2 * elements[name] * dtypes.ITEMSIZE[seen.a_dtype] for name in elements if name in str(config["PAD"]))
     inner_us = spec.estimate_us(_inner(config), seen, device)
-    return cost.copied(inner_us, copied, device) if copied else inner_us
+    return inner_us + _COPY_US + copied / chip_of(device).memory if copied else inner_us
 
 
 def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
@@ -205,7 +204,7 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:  # no
         return None
     if config["PAD"] == "none":
         return f"nothing is padded: that is what {config['INNER']} itself does"
-    smaller = "a" if problem.m < problem.n else "b"
+    smaller = "a" if problem.m < problem.n else "b" if problem.n < problem.m else None
     return f"PAD is {smaller}: the larger operand would gain more" if config["PAD"] == smaller else None
 
 

@@ -15,9 +15,10 @@ from tuner.kernels.workspace import scratch
 
 CHOICES = ("none", "a", "b", "ab")
 """Operands that may be chosen."""
-_BLOCK_ROWS = 8
-_BLOCK_COLUMNS = 512
-_OPTIONS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": True}
+_BLOCK_ROWS = 2
+_ROW_BYTES = 2048
+"""Of each row a program copies so many. Source: benchmarks/copies.py, benchmarks/results/copies-h200.json."""
+_OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
 _OVERLAPPED = {**_OPTIONS, "launch_pdl": True}
 _WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 """Copied as bits: operands of two dtypes of one size go into one launch."""
@@ -85,17 +86,19 @@ class _Copy:
         target: [rows, lead], contiguous.
         matrix: what was copied, as it now lies in `target`.
         vector: elements that one load may take.
+        shifted: whether whole words are read and shifted into place, see `padding_kernel.copy_shifted`.
     """
 
     stored: torch.Tensor
     target: torch.Tensor
     matrix: torch.Tensor
     vector: int
+    shifted: bool
 
     @property
     def tiles(self) -> int:
         rows, lead = self.target.shape
-        return -(-rows // _BLOCK_ROWS) * -(-lead // _BLOCK_COLUMNS)
+        return -(-rows // _BLOCK_ROWS) * -(-lead * self.target.element_size() // _ROW_BYTES)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -115,7 +118,8 @@ def _copies(matrices: Sequence[torch.Tensor]) -> list[_Copy]:
         word = _WORD[one.element_size()]
         target = room.view(word).view(shape)
         matrix = target.view(one.dtype)[:, : one.shape[1]]
-        copies.append(_Copy(one.view(word), target, matrix.t() if place.transposed else matrix, place.vector))
+        shifted = one.stride(1) == 1 and place.vector * one.element_size() < VECTOR_BYTES
+        copies.append(_Copy(one.view(word), target, matrix.t() if place.transposed else matrix, place.vector, shifted))
     return copies
 
 
@@ -125,8 +129,10 @@ def _launch(copies: Sequence[_Copy], overlapped: bool) -> Launch:
     constants = {
         "FIRST_VECTOR": first.vector,
         "SECOND_VECTOR": second.vector if second else 1,
+        "FIRST_SHIFTED": first.shifted,
+        "SECOND_SHIFTED": second is not None and second.shifted,
         "BLOCK_ROWS": _BLOCK_ROWS,
-        "BLOCK_COLUMNS": _BLOCK_COLUMNS,
+        "BLOCK_COLUMNS": _ROW_BYTES // first.stored.element_size(),
         "PDL": overlapped,
     }
     grid = (sum(copy.tiles for copy in copies),)

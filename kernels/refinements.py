@@ -1,10 +1,10 @@
 """Options that few configs gain by, as no axis: which there are, where they can be, and what a search tries of leaders.
 
-`num_ctas`: so many blocks, a cluster, share one tile. `maxnreg`: registers of a thread at most, so that more programs
-reside; `waves_per_eu` is AMD's word for it. `warp_specialize`: warps of their own load, and on Blackwell issue the
-products, while others store. `PDL_TRIGGER`: of its steps along K, how many eighths a program does before the next
-kernel may start beside it. `PREFETCH_KIB`: of its share of B, how much a program moves to the L2 while it waits for the
-kernel before. A config without one does as Triton does without being told, or as the kernel does.
+`num_ctas`: so many blocks, a cluster, share one tile, or loads (`SHARE_B`: of B). `maxnreg`: registers of a thread at
+most, so that more programs reside; `waves_per_eu` is AMD's word for it. `warp_specialize`: warps of their own load, and
+on Blackwell issue the products, while others store. `PDL_TRIGGER`: of its steps along K, how many eighths a program
+does before the next kernel may start beside it. `PREFETCH_KIB`: of its share of B, how much a program moves to the L2
+while it waits for the kernel before. A config without one does as Triton, or the kernel, does without being told.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ WAVES_PER_EU = "waves_per_eu"
 PDL_TRIGGER, PREFETCH_KIB = "PDL_TRIGGER", "PREFETCH_KIB"
 AFTER_LAST_STEP = 8
 """The PDL_TRIGGER of programs that have read all there is to read."""
+SHARE_B = "SHARE_B"
+"""A kernel's own: the blocks of a cluster lie along M and share B's loads, not along N to share A's."""
 RECOMPUTED = "RECOMPUTED"
 """A kernel's own: operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
@@ -54,6 +56,12 @@ def _no_cluster(value: Value, config: Config, problem: Problem, device: Device) 
     if isinstance(value, (bool, str)) or value & (value - 1) or not 2 <= value <= _LARGEST_CLUSTER:
         return f"{value!r}: expected 2, 4 or {_LARGEST_CLUSTER}, or none for single blocks"
     return None
+
+
+def _nothing_shared(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if NUM_CTAS not in config:
+        return f"{value!r}: without num_ctas there is no cluster to share"
+    return None if value is True else f"{value!r}: expected true, or none"
 
 
 def _no_limit(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -118,6 +126,7 @@ def _no_prefetch(value: Value, config: Config, problem: Problem, device: Device)
 
 _reasons = {
     NUM_CTAS: _no_cluster,
+    SHARE_B: _nothing_shared,
     MAXNREG: _no_limit,
     WAVES_PER_EU: _no_waves,
     WARP_SPECIALIZE: _no_partitions,

@@ -26,7 +26,7 @@ from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, placement
 from tuner.kernels.persistent_tma import multiprocessors
-from tuner.kernels.refinements import NUM_CTAS
+from tuner.kernels.refinements import NUM_CTAS, SHARE_B
 from tuner.kernels.tma import descriptor, destination_strides
 from tuner.kernels.warp_specialized_cluster import everywhere
 from tuner.kernels.warp_specialized_space import NAME, shared_bytes, space, supports
@@ -81,7 +81,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 @functools.lru_cache(maxsize=1024)
 def _single(config: Config) -> Config:
     """The config without clusters."""
-    return Config(config.kernel, **{name: value for name, value in config.pairs if name != NUM_CTAS})
+    return Config(config.kernel, **{name: value for name, value in config.pairs if name not in (NUM_CTAS, SHARE_B)})
 
 
 def _laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor:
@@ -153,7 +153,6 @@ def _static(
     inner, _ = spaces.seen(config, problem)
     groups, swapped = spaces.warpgroups(config), bool(config.get("SWAP_AB", False))
     registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), spaces.held_sums(inner, problem))
-    rows = -(-shape[0] // inner.integer("BLOCK_SIZE_M"))
     constants = {
         **{name: inner.integer(name) for name in TILE},
         "BLOCK_SIZE_N_REST": inner.integer("BLOCK_SIZE_N_REST"),
@@ -165,6 +164,7 @@ def _static(
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "BIAS_ALONG_M": swapped,
         "BY_STEPS": spaces.by_steps(problem),
+        "SHARE_B": bool(config.get(SHARE_B, False)),
         "SCALING": problem.scaling,
         "A_GROUP": SCALE_GROUP if swapped else 1,
         "B_GROUP": 1 if swapped else SCALE_GROUP,
@@ -174,7 +174,10 @@ def _static(
     # num_warps of the launch are those of the first multiplying warpgroup; the others come with their partitions.
     options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
     del options["num_stages"]
-    tiles = rows * -(-shape[1] // (spaces.width(inner) * config.integer(NUM_CTAS, 1)))
+    ctas = config.integer(NUM_CTAS, 1)
+    down, across = (ctas, 1) if inner.get(SHARE_B, False) else (1, ctas)
+    rows = -(-shape[0] // (inner.integer("BLOCK_SIZE_M") * down))
+    tiles = rows * -(-shape[1] // (spaces.width(inner) * across))
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), rows)
     return tiles, spaces.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
 

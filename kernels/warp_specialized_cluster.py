@@ -1,9 +1,10 @@
-"""Blocks of a cluster side by side along N: one loads A's tile for all of them. In Gluon, for Hopper.
+"""Blocks of a cluster, side by side: one loads for all of them what their tiles share. In Gluon, for Hopper.
 
 To Triton a cluster is one program whose blocks share out a tile. Here each block has a tile of its own: layouts say
-that all hold the same, and coordinates differ by the block's rank. The cluster's first block sends A to all (TMA
-multicast); its stage is free when every block's warpgroups have read it. Triton 3.7 knows no arrival at another block's
-barrier, nor a barrier of all warps of a cluster: both are PTX here, the former in shared memory of their own.
+that all hold the same, and coordinates differ by the block's rank. The tiles lie along N and share A, or with SHARE_B
+along M and share B: the cluster's first block sends that to all (TMA multicast). A stage is free when every block's
+warpgroups have read it. Triton 3.7 knows no arrival at another block's barrier, nor a barrier of all warps of a
+cluster: both are PTX here, the former in shared memory of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from tuner.kernels.blocks import count_blocks, grouped
 
 
 @gluon.constexpr_function
@@ -33,6 +36,26 @@ def rank_of(CTAS: gl.constexpr):  # noqa: ANN201
     else:
         rank = gl.inline_asm_elementwise("mov.u32 $0, %cluster_ctarank;", "=r", [], gl.int32, is_pure=True, pack=1)
     return rank
+
+
+@gluon.jit
+def tiles_of(M, N, FIXED: gl.constexpr):  # noqa: ANN201
+    """Rows and columns of tiles; of a cluster's tiles, which lie side by side, one counts."""
+    DOWN: gl.constexpr = FIXED.CTAS if FIXED.SHARE_B else 1
+    ACROSS: gl.constexpr = 1 if FIXED.SHARE_B else FIXED.CTAS
+    WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N + FIXED.BLOCK_SIZE_N_REST
+    return count_blocks(M, FIXED.BLOCK_SIZE_M * DOWN), count_blocks(N, WIDTH * ACROSS)
+
+
+@gluon.jit
+def corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED: gl.constexpr):  # noqa: ANN201
+    """First row and column of this block's tile, of those that its cluster takes together."""
+    row, column = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
+    if FIXED.SHARE_B:
+        row = row * FIXED.CTAS + rank_of(FIXED.CTAS)
+    else:
+        column = column * FIXED.CTAS + rank_of(FIXED.CTAS)
+    return row * FIXED.BLOCK_SIZE_M, column * (FIXED.BLOCK_SIZE_N + FIXED.BLOCK_SIZE_N_REST)
 
 
 @gluon.jit

@@ -17,8 +17,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     tma,
 )
 
-from tuner.kernels.blocks import count_blocks, grouped
-from tuner.kernels.warp_specialized_cluster import barriers_of, free_barriers, idle, meet, publish_barriers, rank_of
+from tuner.kernels.blocks import count_blocks
+from tuner.kernels.warp_specialized_cluster import (
+    barriers_of,
+    corner_of,
+    free_barriers,
+    idle,
+    meet,
+    publish_barriers,
+    tiles_of,
+)
 from tuner.kernels.warp_specialized_loader import fill
 from tuner.kernels.warp_specialized_output import finished, halves, out_buffers_of, store_block
 from tuner.kernels.warp_specialized_tile import layout_of, sum_by_steps, sum_products
@@ -46,6 +54,7 @@ class Fixed:
     ACTIVATION: str
     PDL: bool
     CTAS: int
+    SHARE_B: bool
 
 
 @gluon.constexpr_function
@@ -78,16 +87,14 @@ def multiply(  # noqa: ANN201, PLR0917
     PENDING: gl.constexpr = 0 if PARTS == 1 else 1  # stores, where two buffers take turns
     dtype: gl.constexpr = a_buffers.dtype
     out_dtype: gl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
-    tiles_m = count_blocks(M, FIXED.BLOCK_SIZE_M)
-    tiles_n = count_blocks(N, (COLUMNS + COLUMNS_REST) * FIXED.CTAS)
+    tiles_m, tiles_n = tiles_of(M, N, FIXED)
     if FIXED.CTAS > 1:
         meet()
     stage = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
-        start_m = pid_m * FIXED.BLOCK_SIZE_M + FIRST
-        start_n = (pid_n * FIXED.CTAS + rank_of(FIXED.CTAS)) * (COLUMNS + COLUMNS_REST)
+        start_m, start_n = corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED)
+        start_m += FIRST
         steps = count_blocks(K, FIXED.BLOCK_SIZE_K)
         if FIXED.BY_STEPS:
             sums, rest, stage, phase = sum_by_steps(
@@ -155,6 +162,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     C_TRANSPOSED: gl.constexpr,
     BIAS_ALONG_M: gl.constexpr,
     BY_STEPS: gl.constexpr,
+    SHARE_B: gl.constexpr,
     SCALING: gl.constexpr,
     A_GROUP: gl.constexpr,
     B_GROUP: gl.constexpr,
@@ -164,6 +172,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     """Tiles of C, one after the other, each of `BLOCK_SIZE_N` and `BLOCK_SIZE_N_REST` columns side by side.
 
     WARPGROUPS: 1 or 2 that multiply, each its share of the rows; the launch's num_warps is 4, those of the first.
+    SHARE_B: the blocks of a cluster lie along M and share B's loads; else along N, and they share A's.
     """
     CTAS: gl.constexpr = gl.num_ctas()
     IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps, besides the one that loads: all of a cluster's must meet
@@ -191,7 +200,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_N_REST, BLOCK_SIZE_K, EPILOGUE_PARTS, WARPGROUPS, STAGES),
         *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, BIAS_ALONG_M, BY_STEPS),
-        *(SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL, CTAS),
+        *(SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL, CTAS, SHARE_B),
     )
     extents = (M, N, K, GROUP_SIZE_M)
     buffers = (a_buffers, b_buffers, rest_buffers)

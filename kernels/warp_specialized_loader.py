@@ -6,8 +6,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from tuner.kernels.blocks import await_predecessor, count_blocks, grouped
-from tuner.kernels.warp_specialized_cluster import await_free, meet, rank_of
+from tuner.kernels.blocks import await_predecessor, count_blocks
+from tuner.kernels.warp_specialized_cluster import await_free, corner_of, meet, tiles_of
 from tuner.kernels.warp_specialized_tile import following
 
 # The name of newer Tritons first, then that of 3.6.
@@ -15,25 +15,26 @@ async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 
 @gluon.jit
-def load_block(desc, row, column, barrier, buffer, TRANSPOSED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Start to load a block of a matrix, by its own row and column, from a descriptor of it as it is stored."""
-    if TRANSPOSED:
-        async_load(desc, [column, row], barrier, buffer)
+def load_block(desc, row, column, barrier, buffer, TRANSPOSED: gl.constexpr, SHARED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Start to load a block of a matrix, by its own row and column, from a descriptor of it as it is stored.
+
+    SHARED: for all blocks of the cluster, if this is its first.
+    """
+    coordinates = [column, row] if TRANSPOSED else [row, column]
+    if SHARED:
+        async_load(desc, coordinates, barrier, buffer, multicast=True)
     else:
-        async_load(desc, [row, column], barrier, buffer)
+        async_load(desc, coordinates, barrier, buffer)
 
 
 @gluon.jit
-def send_rows(desc, row, column, barrier, buffers, stage, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Start to load a stage of A for all blocks of the cluster, if this is its first: a warpgroup's rows at a time."""
-    ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M // FIXED.WARPGROUPS
-    for part in gl.static_range(FIXED.BLOCK_SIZE_M // ROWS):
-        buffer = buffers.index(stage * FIXED.WARPGROUPS + part)
-        start = row + part * ROWS
-        if FIXED.A_TRANSPOSED:
-            async_load(desc, [column, start], barrier, buffer, multicast=True)
-        else:
-            async_load(desc, [start, column], barrier, buffer, multicast=True)
+def load_rows(desc, row, column, barrier, buffers, stage, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Start to load a stage of A; in a cluster a warpgroup's rows at a time."""
+    PARTS: gl.constexpr = 1 if FIXED.CTAS == 1 else FIXED.WARPGROUPS
+    SHARED: gl.constexpr = FIXED.CTAS > 1 and not FIXED.SHARE_B
+    for part in gl.static_range(PARTS):
+        start = row + part * (FIXED.BLOCK_SIZE_M // PARTS)
+        load_block(desc, start, column, barrier, buffers.index(stage * PARTS + part), FIXED.A_TRANSPOSED, SHARED)
 
 
 @gluon.jit
@@ -46,8 +47,9 @@ def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa:
     WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N + FIXED.BLOCK_SIZE_N_REST
     STAGE_ELEMENTS: gl.constexpr = (FIXED.BLOCK_SIZE_M + WIDTH) * FIXED.BLOCK_SIZE_K
     STAGE_BYTES: gl.constexpr = STAGE_ELEMENTS * a_desc.dtype.primitive_bitwidth // 8
-    tiles_m = count_blocks(M, FIXED.BLOCK_SIZE_M)
-    tiles_n = count_blocks(N, WIDTH * FIXED.CTAS)
+    B_TRANSPOSED: gl.constexpr = FIXED.B_TRANSPOSED
+    B_SHARED: gl.constexpr = FIXED.CTAS > 1 and FIXED.SHARE_B
+    tiles_m, tiles_n = tiles_of(M, N, FIXED)
     if FIXED.CTAS > 1:
         meet()
     # Only these loads read what the predecessor wrote: results are stored, and scales read, after the first of them.
@@ -55,22 +57,17 @@ def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa:
     stage = 0
     phase = 1  # of barriers that nobody has used: a stage is free at first
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
-        start_m = pid_m * FIXED.BLOCK_SIZE_M
-        start_n = (pid_n * FIXED.CTAS + rank_of(FIXED.CTAS)) * WIDTH
+        start_m, start_n = corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED)
         for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
             start_k = step * FIXED.BLOCK_SIZE_K
             barrier = ready.index(stage)
             await_free(free, stage, phase, FIXED.CTAS)
             mbarrier.expect(barrier, STAGE_BYTES)
-            if FIXED.CTAS == 1:
-                load_block(a_desc, start_m, start_k, barrier, a_buffers.index(stage), FIXED.A_TRANSPOSED)
-            else:
-                send_rows(a_desc, start_m, start_k, barrier, a_buffers, stage, FIXED)
-            load_block(b_desc, start_k, start_n, barrier, b_buffers.index(stage), FIXED.B_TRANSPOSED)
+            load_rows(a_desc, start_m, start_k, barrier, a_buffers, stage, FIXED)
+            load_block(b_desc, start_k, start_n, barrier, b_buffers.index(stage), B_TRANSPOSED, B_SHARED)
             if FIXED.BLOCK_SIZE_N_REST > 0:
                 rest = start_n + FIXED.BLOCK_SIZE_N
-                load_block(rest_desc, start_k, rest, barrier, rest_buffers.index(stage), FIXED.B_TRANSPOSED)
+                load_block(rest_desc, start_k, rest, barrier, rest_buffers.index(stage), B_TRANSPOSED, B_SHARED)
             stage, phase = following(stage, phase, FIXED.STAGES)
     if FIXED.CTAS > 1:
         # Other blocks tell this one of stages that they have read: it stays until they are done.

@@ -68,6 +68,14 @@ def finished(  # noqa: ANN201, PLR0917
     return saturate(values, out_dtype).to(out_dtype)
 
 
+@gluon.constexpr_function
+def along(transposed):  # noqa: ANN201
+    """A warp's threads side by side in a row, in a column of a transposed matrix."""
+    if transposed:
+        return gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])
+    return gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+
+
 @gluon.jit
 def store_block(  # noqa: ANN201, PLR0917
     c,
@@ -87,6 +95,8 @@ def store_block(  # noqa: ANN201, PLR0917
     """
     stride_m, stride_n = strides
     if stride_m is not None:
+        # A warp stores neighbours: as the sums lie, each of its stores would touch eight rows.
+        values = gl.convert_layout(values, along(TRANSPOSED))
         rows = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, values.type.layout))
         columns = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, values.type.layout))
         inside = (rows < M).expand_dims(1) & (columns < N).expand_dims(0)

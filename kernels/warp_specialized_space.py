@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cluster_sizes, refinements, rules, splitting, tile_rules, tma_space
+from tuner.kernels import cluster_sizes, odd_rows, refinements, rules, splitting, tile_rules, tma_space
 from tuner.kernels.operands import SCALE_GROUP, exchanged
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -30,7 +30,7 @@ _ROWS_BYTES = (_SHORTEST_ROW, 128, 256)
 """Of a stage: what one row of it takes."""
 _OTHER_BYTES = 256
 """Barriers aside, what Triton hands from warp to warp in shared memory."""
-_OPTIONS = (refinements.NUM_CTAS,)
+_OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -66,7 +66,8 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _in_pairs(config: Config, problem: Problem, device: Device) -> tuple[Config, ...]:  # noqa: ARG001
-    return (config.replace(num_ctas=2),)
+    pair = config.replace(num_ctas=2)
+    return (pair, pair.replace(SHARE_B=True))
 
 
 def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
@@ -150,12 +151,20 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
     inner, shown = seen(config, problem)
     rows = -(-shown.m // inner.integer("BLOCK_SIZE_M"))
     groups = dict.fromkeys(min(group, rows) for group in (1, 4, 16))
-    sizes = () if inner is not config else cluster_sizes.worth_trying(problem.m, tiles(config, problem), device)
-    clustered = [config.replace(num_ctas=ctas) for ctas in sizes]
+    clustered = _clustered(config, problem, device) if inner is config else ()
     for one, parts in itertools.product((config, *clustered), _parts(inner.integer("BLOCK_SIZE_N"))):
         for stages in sorted(_depths(one.replace(EPILOGUE_PARTS=parts), problem, device)):
             for group in groups:
                 yield one.replace(EPILOGUE_PARTS=parts, num_stages=stages, GROUP_SIZE_M=group)
+
+
+def _clustered(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A tile in clusters, where they pay: few rows of A, or rows that TMA reads slowly; these share the larger side."""
+    for ctas in cluster_sizes.worth_trying(problem.m, tiles(config, problem), device):
+        yield config.replace(num_ctas=ctas)
+    if any(odd_rows.odd(problem)):
+        pair = config.replace(num_ctas=2)
+        yield pair.replace(SHARE_B=True) if width(config) > config.integer("BLOCK_SIZE_M") else pair
 
 
 def _parts(columns: int) -> tuple[int, ...]:
@@ -260,8 +269,12 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:  
 
 
 def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None:
-    beside = -(-problem.n // width(config))
-    return cluster_sizes.wasted(config.integer("num_ctas", 1), beside, tiles(config, problem), device)
+    beside, along = -(-problem.n // width(config)), "columns"
+    if config.get(refinements.SHARE_B, False):
+        beside, along = -(-problem.m // config.integer("BLOCK_SIZE_M")), "rows"
+    if beside < config.integer("num_ctas", 1):
+        return f"{beside} {along} of tiles for {config['num_ctas']} blocks"
+    return cluster_sizes.waiting(config.integer("num_ctas", 1), tiles(config, problem), device)
 
 
 _INNER = (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 WIDTHS = [
-    ([".b16"], [".b32"]),
+    ([".b16", ".v2.b64"], [".b32", ".v2.b64"]),
     ([".v4.b32"], [".v4.b32"]),
-    ([".b16"], [".b32"]),
-    ([".b16"], [".b32"]),
+    ([".b16", ".v2.b64"], [".b32", ".v2.b64"]),
+    ([".b16", ".v2.b64"], [".b32", ".v2.b64"]),
 ]
-"""Of loads and stores, by problem: odd K; rows of 16 bytes' multiples; even K of single bytes; odd K."""
+"""Of loads and stores, by problem: odd K; rows of 16 bytes' multiples; even K of single bytes; odd K. Narrow ones are
+for a matrix's ends."""
 BY_POINTER = [True, False, True, True]
 """Whether N leaves no whole multiple of 16 bytes a row."""
 
@@ -23,5 +24,5 @@ def test_copies_are_as_wide_as_rows_allow_and_outputs_without_descriptor_go_by_p
     for row in rows:
         # Triton 3.6 hands the bias from thread to thread by way of shared memory.
         assert row["shared_bytes"] - row["predicted_bytes"] <= 1024, row["case"]
-        # An inner `warp_specialized` keeps no part of C where it stores by pointers.
+        # Of an inner `warp_specialized` the prediction is an upper bound.
         assert row["shared_bytes"] >= row["predicted_bytes"] or "INNER=warp_specialized" in row["case"], row["case"]

@@ -1,4 +1,4 @@
-"""Blocks that share loads of A by multicast compute what blocks on their own do, bit for bit."""
+"""Blocks that share loads of A or B by multicast compute what blocks on their own do, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ TILE = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK
 PLAIN = Config("warp_specialized", **TILE, GROUP_SIZE_M=4, SWAP_AB=False, launch_pdl=True, num_stages=4, num_warps=8)
 CONFIGS = [PLAIN, PLAIN.replace(BLOCK_SIZE_M=64, num_warps=4), PLAIN.replace(BLOCK_SIZE_N_REST=64, num_stages=3)]
 
+CLUSTERS = [{"num_ctas": 2}, {"num_ctas": 4}, {"num_ctas": 8}, {"num_ctas": 2, "SHARE_B": True}]
+CLUSTERS += [{"num_ctas": 4, "SHARE_B": True}]
+
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
-@pytest.mark.parametrize("ctas", [2, 4, 8])
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("beside", [0, 1], ids=["by TMA", "by pointers"])
-def test_clusters_give_the_bits_of_single_blocks(config, ctas, beside):
+def test_clusters_give_the_bits_of_single_blocks(config, cluster, beside):
     # 13 columns of tiles are no whole number of clusters; 17 rows of them, in all, are more than one wave.
     problem = Problem(2100, 1600, 1000, dtype="bf16", layout="nt")
     spec = registry.find("matmul", config.kernel)
-    clustered = config.replace(num_ctas=ctas)
+    clustered = config.replace(**cluster)
     refused = spec.supports(problem, device.current()) or spec.space(problem, device.current()).rejection(
         clustered, fatal_only=True
     )

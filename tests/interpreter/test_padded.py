@@ -16,7 +16,7 @@ from tuner.kernels.operands import make_operands, row_alignment
 from tuner.kernels.padded import SPEC
 from tuner.sweep import verify
 
-TILE = {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32}
+TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32}
 LAUNCHED = {"num_stages": 1, "num_warps": 4}
 INNER = {
     "tma": {**TILE, "GROUP_SIZE_M": 2},
@@ -40,11 +40,11 @@ def failure(problem: Problem, config: Config, inputs=None) -> str | None:
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("inner", list(INNER))
 def test_ragged_operands_and_outputs_in_every_layout(inner, layout):
-    problem = Problem(33, 67, 129, layout=layout, epilogue="bias+relu")
+    problem = Problem(17, 67, 33, layout=layout, epilogue="bias+relu")
     assert failure(problem, config_of(inner)) is None
 
 
-@pytest.mark.parametrize("shape", [(1, 65, 7), (7, 1, 33), (65, 66, 1), (9, 70, 513)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 65, 7), (7, 1, 33), (65, 66, 1), (9, 70, 129)], ids=str)
 def test_sizes_at_the_edges_of_a_tile(shape):
     assert failure(Problem(*shape, dtype="fp32"), config_of("tma")) is None
 
@@ -70,8 +70,8 @@ def test_operands_without_a_contiguous_dimension():
 
 @pytest.mark.parametrize("inner", list(INNER))
 def test_an_output_of_any_strides(inner):
-    problem = Problem(33, 72, 40, aligned=False)
-    for stored, view in (((72, 33), lambda room: room.t()), ((33, 79), lambda room: room[:, 3:75])):
+    problem = Problem(17, 72, 40, aligned=False)
+    for stored, view in (((72, 17), lambda room: room.t()), ((17, 79), lambda room: room[:, 3:75])):
         inputs = make_operands(problem, "cpu", 0)
         buffer = torch.empty(stored, dtype=torch.float16)
         inputs = dataclasses.replace(inputs, out=view(buffer), buffer=buffer)

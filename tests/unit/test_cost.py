@@ -54,6 +54,15 @@ def test_a_wide_operand_that_streams_in_is_read_once_the_fastest():
     assert read[0] < read[1]
 
 
+@pytest.mark.parametrize(("n", "layout", "odd"), [(3000, "nn", True), (3008, "nn", False), (3000, "nt", False)])
+def test_rows_at_odd_multiples_of_16_bytes_cost_more_and_less_where_blocks_share_them(n, layout, odd):
+    tile = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 64, "BLOCK_SIZE_K": 64, "num_stages": 4}
+    single = Config("warp_specialized", **tile, num_warps=8)
+    problem = Problem(3008, n, 3008, dtype="bf16", layout=layout)
+    found = [took(one, problem) for one in (single, single.replace(num_ctas=2, SHARE_B=True))]
+    assert (found[1] < found[0]) == odd
+
+
 def test_a_ring_of_a_stage_less_is_behind_where_a_warp_loads():
     deep = {"persistent": True, "by_tma": True}
     config = Config("any", BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, BLOCK_SIZE_K=128, num_stages=3, num_warps=8)

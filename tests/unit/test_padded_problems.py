@@ -90,6 +90,12 @@ def test_a_row_that_padded_won_is_used_by_a_lookup(make_row):
     assert "PAD is 'c'" in refusal(lacking, problem, H200)
 
 
+@pytest.mark.parametrize(("m", "n", "chosen"), [(512, 512, {"a", "b"}), (512, 520, {"b"}), (520, 512, {"a"})])
+def test_of_one_operand_to_pad_the_larger_is_tried(m, n, chosen):
+    configs = SPEC.space(Problem(m, n, 520, **ODD), H200).configs()
+    assert {config["PAD"] for config in configs} == chosen | {"ab"}
+
+
 @pytest.mark.parametrize(("k", "offered"), [(1, False), (2, True)])
 def test_one_row_of_b_in_float32_never_goes_to_wgmma_as_it_lies(k, offered):
     problem = Problem(512, 512, k, dtype="fp32", layout="nt", precision="tf32")

@@ -102,12 +102,13 @@ PLAIN = Config(
 )
 
 
-@pytest.mark.parametrize(("running", "offered"), [("3.6.0", []), ("3.7.1", [2]), ("3.9.0", []), ("", [])])
+@pytest.mark.parametrize(("running", "offered"), [("3.6.0", False), ("3.7.1", True), ("3.9.0", False), ("", False)])
 def test_clusters_are_tried_only_under_the_triton_that_ran_them(running, offered, monkeypatch):
     monkeypatch.setattr(cluster_sizes, "triton_version", lambda: running)
     space = SPEC.space(Problem(4096, 4096, 4096, dtype="bf16", layout="nt"), H200)
     assert space.rejection(PLAIN, fatal_only=True) is None
-    assert [config["num_ctas"] for config in space.refinements(PLAIN)] == offered
+    pair = PLAIN.replace(num_ctas=2)
+    assert space.refinements(PLAIN) == ([pair, pair.replace(SHARE_B=True)] if offered else [])
     reason = space.rejection(PLAIN.replace(num_ctas=2), fatal_only=True)
     assert reason is None if offered else f"Triton {running}" in reason
 
@@ -124,6 +125,16 @@ def test_every_block_of_a_cluster_has_a_tile_and_a_multiprocessor(n, ctas, reaso
     assert "expected 2, 4 or 8" in space.rejection(PLAIN.replace(num_ctas=16), fatal_only=True)
 
 
+def test_blocks_that_share_b_lie_along_m_and_in_a_cluster(monkeypatch):
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    config = PLAIN.replace(num_ctas=2, SHARE_B=True)
+    one, two = (SPEC.space(Problem(m, 4096, 4096, dtype="bf16", layout="nt"), H200) for m in (128, 136))
+    assert "1 rows of tiles for 2 blocks" in one.rejection(config)
+    assert two.rejection(config) is None
+    assert "without num_ctas" in two.rejection(PLAIN.replace(SHARE_B=True), fatal_only=True)
+    assert "expected true, or none" in two.rejection(config.replace(SHARE_B=False), fatal_only=True)
+
+
 @pytest.mark.parametrize(("m", "sizes"), [(64, {1, 4, 8}), (128, {1, 4, 8}), (136, {1})])
 def test_larger_clusters_are_tried_for_few_rows_that_fill_the_device_once_and_are_no_default(m, sizes, monkeypatch):
     monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
@@ -132,6 +143,20 @@ def test_larger_clusters_are_tried_for_few_rows_that_fill_the_device_once_and_ar
     assert {config.get("num_ctas", 1) for config in configs} == sizes
     assert not any(config["SWAP_AB"] for config in configs if "num_ctas" in config)
     assert "num_ctas" not in SPEC.default_config(problem, H200)
+
+
+@pytest.mark.parametrize(("running", "pairs"), [("3.6.0", False), ("3.7.1", True)])
+def test_rows_that_tma_reads_slowly_are_tried_in_pairs_that_share_the_larger_side(running, pairs, monkeypatch):
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: running)
+    problem = Problem(3000, 3000, 3000, dtype="bf16", layout="nt")
+    clustered = [config for config in SPEC.space(problem, H200).configs() if "num_ctas" in config]
+    assert bool(clustered) == pairs
+    for config in clustered:
+        assert config["num_ctas"] == 2
+        assert config.get("SHARE_B", False) == (spaces.width(config) > config["BLOCK_SIZE_M"])
+    assert SPEC.default_config(problem, H200).get("SHARE_B", False) == pairs
+    even = SPEC.space(Problem(3008, 3008, 3008, dtype="bf16", layout="nt"), H200)
+    assert not any("num_ctas" in config for config in even.configs())
 
 
 def test_a_cluster_takes_a_kilobyte_for_its_barriers():

@@ -73,6 +73,7 @@ def _seen_of(option, spec, problem, config):
             f".reqnctapercluster {config['num_ctas']}" in asm["ptx"]
             and (spec.name != "warp_specialized" or asm["ptx"].count(".multicast::cluster") > 0)
         ),
+        "SHARE_B": lambda: ".multicast::cluster" in asm["ptx"],
         "maxnreg": lambda: f".maxnreg {config['maxnreg']}" in asm["ptx"],
         "warp_specialize": lambda: "partition1" in asm["ttgir"],
         "PDL_TRIGGER": lambda: "@reached griddepcontrol.launch_dependents" in asm["ptx"],

@@ -1,0 +1,40 @@
+"""Rows that begin at odd multiples of 16 bytes: half of TMA's lines of them are parts of one sector more.
+
+Each line is then more than one request of the L2. Blocks of a cluster that share an operand's loads share its requests.
+"""
+
+from __future__ import annotations
+
+from tuner import dtype as dtypes
+from tuner.config import Config
+from tuner.kernels.refinements import NUM_CTAS, SHARE_B
+from tuner.problem import Problem
+
+_SECTOR_BYTES = 32
+"""Of the L2 (CUDA C++ Best Practices Guide, coalesced access to global memory)."""
+_WORTH = 2.0
+"""Such rows take as long as so many others. Fitted on seven tiles of 3000x3000x3000 bf16, single and in clusters:
+benchmarks/results/padding-h200.json."""
+
+
+def odd(problem: Problem) -> tuple[bool, bool]:
+    """Whether A's rows are such, and B's."""
+    a_extent = problem.k if problem.layout[0] == "n" else problem.m
+    b_extent = problem.k if problem.layout[1] == "t" else problem.n
+    size = dtypes.ITEMSIZE[problem.a_dtype]
+    return a_extent * size % _SECTOR_BYTES != 0, b_extent * size % _SECTOR_BYTES != 0
+
+
+def asked(config: Config, problem: Problem, rows: int, columns: int) -> float:
+    """Rows of both operands that one step of a tile asks the L2 for, odd ones for what they are worth.
+
+    Args:
+        config: with num_ctas the blocks of a cluster share the loads of A, with SHARE_B those of B.
+        problem: as the kernel sees it.
+        rows, columns: of the tile.
+    """
+    sharing = (1, config.integer(NUM_CTAS, 1))
+    if not config.get(SHARE_B, False):
+        sharing = sharing[::-1]
+    more = [(_WORTH - 1) * is_odd / ctas for is_odd, ctas in zip(odd(problem), sharing, strict=True)]
+    return rows * (1 + more[0]) + columns * (1 + more[1])
