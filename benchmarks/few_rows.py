@@ -1,9 +1,10 @@
 """Few rows of A: when a program lets the next kernel start, and what it moves to the L2 while it waits.
 
-    python benchmarks/few_rows.py --out RESULT.json
+    python benchmarks/few_rows.py --out RESULT.json [--kernel gemv]
 
-Configs of `swap_ab` and `split_k` with each PDL_TRIGGER and PREFETCH_KIB, paired in one process with torch.matmul, in
-graphs of many launches over rotated weights (protocol 1). Every variant is checked against float64 first.
+Configs of `swap_ab`, `split_k` and `gemv` with each PDL_TRIGGER and PREFETCH_KIB, paired in one process with
+torch.matmul, in graphs of many launches over rotated weights (protocol 1). Every variant is checked against float64
+first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tuner.sweep import finals
 TORCH = "torch"
 TRIGGERS, AMOUNTS = (None, 3, 6, 8), (None, 32)
 MUCH = 128
+ROW_TRIGGERS, ROW_AMOUNTS = (None, 4, 6), (None, 2, 4, 8)
+"""Of `gemv`; KiB of each of its rows."""
 
 
 def config(kernel, tile, stages, loads, splits=1, warps=4):
@@ -31,7 +34,19 @@ def config(kernel, tile, stages, loads, splits=1, warps=4):
     return Config(kernel, **named, launch_pdl=True)
 
 
+def stream(block_n, block_k, warps):
+    tile = {"BLOCK_SIZE_N": block_n, "BLOCK_SIZE_K": block_k}
+    return Config("gemv", **tile, SPLIT_K=1, num_warps=warps, launch_pdl=True)
+
+
+STREAMS = [stream(1, 1024, 4), stream(1, 1024, 1), stream(1, 2048, 4), stream(2, 2048, 4)]
+BESIDE = config("swap_ab", (16, 64, 128), 5, "pointer").replace(PDL_TRIGGER=6, PREFETCH_KIB=32)
 CONFIGS = {
+    (1, 6144, 4096): STREAMS,
+    (1, 4096, 14336): STREAMS,
+    (1, 4096, 4096): STREAMS,
+    (2, 6144, 4096): [*STREAMS[:3], stream(2, 1024, 4), BESIDE],
+    (4, 6144, 4096): [*STREAMS[:3:2], stream(2, 1024, 4), stream(1, 1024, 2), BESIDE],
     (16, 6144, 4096): [
         config("swap_ab", (16, 64, 128), 5, "pointer"),
         config("swap_ab", (16, 64, 128), 8, "tma"),
@@ -59,8 +74,15 @@ CONFIGS = {
 
 
 def variants(plain):
-    """A config with every trigger and amount, and with much more alone."""
-    for trigger, amount in (*itertools.product(TRIGGERS, AMOUNTS), (None, MUCH)):
+    """A config with every trigger and amount, and of tiles with much more, early and alone."""
+    if plain == BESIDE:
+        yield plain
+        return
+    pairs = (*itertools.product(TRIGGERS, AMOUNTS), (2, 64), (None, MUCH))
+    if plain.kernel == "gemv":
+        amounts = [each and each * plain["BLOCK_SIZE_N"] for each in ROW_AMOUNTS]
+        pairs = itertools.product(ROW_TRIGGERS, amounts)
+    for trigger, amount in pairs:
         options = {"PDL_TRIGGER": trigger, "PREFETCH_KIB": amount}
         yield plain.replace(**{name: value for name, value in options.items() if value is not None})
 
@@ -85,12 +107,14 @@ def contest(bench, problem, configs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True)
+    parser.add_argument("--kernel", help="the rows alone whose configs are of this kernel first")
     args = parser.parse_args()
     begun = time.monotonic()
     here = device.current(0)
     tasks = {
         Problem(*shape, dtype="bf16", layout="nt"): [one for plain in configs for one in variants(plain)]
         for shape, configs in CONFIGS.items()
+        if args.kernel in (None, configs[0].kernel)
     }
     pairs = [(problem, one) for problem, configs in tasks.items() for one in configs]
     said = compile_all(pairs, here.arch)

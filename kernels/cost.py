@@ -17,7 +17,7 @@ from tuner.kernels import odd_rows, refinements, rules
 from tuner.kernels.chips import Chip, chip_of
 from tuner.problem import Problem
 
-_LAUNCH_US = 0.2
+LAUNCH_US = 0.2
 """Of a kernel in a graph that nothing hides; fitted."""
 _START_US = 1.0
 """Of programs that find no room beside the last launch's: barriers, descriptors, the first loads; fitted."""
@@ -59,9 +59,6 @@ _MOST_AGAIN = 3
 _BEYOND = 0.38
 """The same of what TMA's boxes have outside of an operand: rows that are not there cost more than rows that are;
 fitted on 72 to 224 rows of A."""
-_STREAM_LATENCY = 720.0
-_STREAM_OVERLAP = 0.3
-"""As `_LATENCY` and `_OVERLAP`, of loads straight to registers; fitted."""
 _SPLIT_CYCLES = 5500.0
 """A release, an acquire and the ordered sum's first load; fitted."""
 _PARTIAL_BYTES = {True: 8.5, False: 18.0}
@@ -136,7 +133,7 @@ def tiled(
         memory_us *= 1 + left * _UNEVEN * max(0.0, device.sm_count / grid.programs - 1)
     shorter, longer = sorted((cycles / chip.mhz, memory_us))
     total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
-    return _LAUNCH_US + start + total + _split_us(config, chip, grid.block_m * grid.width, by_tma=by_tma)
+    return LAUNCH_US + start + total + split_us(config, chip, grid.block_m * grid.width, by_tma=by_tma)
 
 
 def _grid(config: Config, problem: Problem, device: Device, shared: int, products: int, *, specialized: bool) -> _Grid:
@@ -181,27 +178,6 @@ def _store_cycles(grid: _Grid, problem: Problem, *, persistent: bool) -> float:
     store = grid.block_m * grid.width * dtypes.ITEMSIZE[problem.out_dtype] / _STORE_BYTES
     hidden = (not _unrounded(problem)) if persistent else grid.resident > 1
     return store / 2 if hidden else store
-
-
-def streamed(config: Config, problem: Problem, device: Device) -> float:
-    """Microseconds of a kernel without `tl.dot` for a few rows of A: a stream of B, as wide as registers let it be."""
-    chip = chip_of(device)
-    block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
-    splits, threads = config.integer("SPLIT_K", 1), device.warp_size * config.integer("num_warps")
-    programs = -(-problem.n // block_n) * splits
-    steps = -(-problem.k // (splits * block_k))
-    held = rules.next_power_of_two(problem.m) * block_n * block_k / threads
-    # Fitted; 75 for 32 sums (Nsight Compute, benchmarks/results/profile-h200.json).
-    registers = min(255.0, 14 + 1.9 * held)
-    each = -(-programs // device.sm_count)
-    resident = max(1, min(2048 // threads, int(65_536 / (threads * registers)), each))
-    rounds = -(-programs // (device.sm_count * resident))
-    read = resident * block_n * block_k * dtypes.ITEMSIZE[problem.b_dtype]
-    per_cycle = chip.memory / device.sm_count / chip.mhz
-    cycles = rounds * steps * max(2 * _STREAM_LATENCY, read / per_cycle)
-    memory_us = problem.bytes_moved / chip.memory
-    shorter, longer = sorted((cycles / chip.mhz + _split_us(config, chip, block_n, by_tma=False), memory_us))
-    return _LAUNCH_US + longer + _STREAM_OVERLAP * shorter
 
 
 def _math_cycles(config: Config, problem: Problem, device: Device, width: int) -> float:
@@ -287,7 +263,7 @@ def _beyond(extent: int, block: int, grid: _Grid) -> int:
     return -extent % block
 
 
-def _split_us(config: Config, chip: Chip, tile_sums: int, *, by_tma: bool) -> float:
+def split_us(config: Config, chip: Chip, tile_sums: int, *, by_tma: bool) -> float:
     """Every split writes its sums; the last program of a tile reads them all, one after the other."""
     splits = config.integer("SPLIT_K", 1)
     if splits == 1:

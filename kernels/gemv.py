@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cost, gemv_kernel, pointer_space, rules, splitting, tile_rules
-from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels import gemv_kernel, pointer_space, refinements, rules, splitting, stream_cost, tile_rules
+from tuner.kernels.gemm import epilogue_constants, gemm_spec, overlap_constants, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
 from tuner.kernels.workspace import splits_together, workspace
@@ -19,10 +20,13 @@ from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
 NAME = "gemv"
-VERSION = 1
+VERSION = 2
+_OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 MOST_ROWS = 4
 _SPLITS = (1, 2, 4, 8, 16)
 _INT32_SPAN = 2**31
+_FOLDED = 8
+"""Products of a row that lie in one thread: as many as the rule "registers" asks for at least."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -59,13 +63,15 @@ def _static(
         (block_k - 1) * stride_bk + (block_n - 1) * stride_bn,
     )
     epilogue = epilogue_constants(problem, block_k)
+    along_k = stride_bn != 1 and stride_bk == 1
     constants = {
-        "PDL": bool(config.get("launch_pdl", False)),
+        **overlap_constants(config),
         "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "A_VECTOR": vectors[0],
-        "B_TRANSPOSED": stride_bn != 1 and stride_bk == 1,
+        "B_TRANSPOSED": along_k,
         "B_VECTOR": vectors[1],
+        "FOLD": min(vectors[1], block_k, _FOLDED) if along_k else 1,
         "EVEN_K": k % block_k == 0,
         "WIDE": max(spans) >= _INT32_SPAN,
         "SCALING": epilogue["SCALING"],
@@ -84,7 +90,9 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, expand=_expand)
+    return SearchSpace(
+        NAME, problem, device, _axes(device), RULES, expand=_expand, options=_OPTIONS, refine=refinements.of_rows
+    )
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -100,14 +108,20 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """8 values of B a thread, a load of 16 bytes of 16-bit operands: rows of 1,024 where B is stored [N, K]."""
+    """8 values of B a thread, a load of 16 bytes of 16-bit operands: rows of 1,024 where B is stored [N, K].
+
+    Of one row of A two such loads: folded sums leave the registers for them. Two rows of A gain nothing by it
+    (benchmarks/results/few-rows-gemv-h200.json).
+    """
+    along_k, size = problem.layout[1] == "t", dtypes.ITEMSIZE[problem.b_dtype]
+    twice = along_k and problem.m == 1 and device.vendor == "nvidia"
+    values, longest = (32 // size, 4096 // size) if twice else (8, 1024 if along_k else 128)
 
     def rank(config: Config) -> tuple[float, ...]:
-        along_k = problem.layout[1] == "t"
         length = config.integer("BLOCK_SIZE_K" if along_k else "BLOCK_SIZE_N")
         held = _held(config, problem, device) / rules.next_power_of_two(problem.m)
         few = max(0, 4 * device.sm_count - _programs(config, problem))
-        return abs(held - 8), few, abs(length - (1024 if along_k else 128)), config.integer("SPLIT_K")
+        return abs(held - values), few, abs(length - longest), config.integer("SPLIT_K")
 
     tried = space(problem, device)
     return tried.best(rank) or tried.smallest()
@@ -176,7 +190,7 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, ("num_stages", *tile_rules.OPTIONAL)),
+    tile_rules.parameters(_axes, ("num_stages", *tile_rules.OPTIONAL), _OPTIONS),
     Rule("workspace", "kernels/workspace.py", _workspace, fatal=True),
     Rule(
         "registers",
@@ -196,7 +210,7 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    estimate_us=cost.streamed,
+    estimate_us=stream_cost.streamed,
     sources=sources_of(gemv_kernel, program, _static, placement, workspace),
     runtime_parameters=("SPLIT_K",),
     # With more rows its sums fill the registers: at 4 its default took 1.9 times the best

@@ -5,7 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import await_predecessor, collect, count_blocks, known_multiple, publish, steps_of_split
+from tuner.kernels.blocks import (
+    await_predecessor,
+    collect,
+    count_blocks,
+    known_multiple,
+    prefetch_rows,
+    publish,
+    release_last,
+    release_midway,
+    steps_of_split,
+)
 from tuner.kernels.epilogue import finish
 
 
@@ -37,17 +47,21 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     A_VECTOR: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     B_VECTOR: tl.constexpr,
+    FOLD: tl.constexpr,
     EVEN_K: tl.constexpr,
     WIDE: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PREFETCH: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
     """All rows of C, BLOCK_SIZE_N of its columns a program; the sum along K is split over grid axis 1 on request.
 
-    BLOCK_SIZE_M is a power of two that holds M. Every thread keeps sums of its own and they meet once, at the end. What
-    the other arguments mean is said at `pointer_kernel.matmul_kernel`.
+    BLOCK_SIZE_M is a power of two that holds M. Every thread keeps sums of its own and they meet once, at the end.
+    FOLD: products of one row that lie beside each other in a thread, and are added at once: a register for so many.
+    What the other arguments mean is said at `pointer_kernel.matmul_kernel`.
     """
     tile = tl.program_id(0)
     K = known_multiple(K, A_VECTOR)
@@ -80,10 +94,14 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     a_offsets = offs_m[:, None, None] * stride_am + offs_k[None, None, :] * stride_ak
     b_offsets = offs_n[None, :, None] * stride_bn + offs_k[None, None, :] * stride_bk
 
-    await_predecessor(PDL)
+    if PREFETCH > 0:
+        share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
+        prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, PREFETCH)
+    await_predecessor(PDL, TRIGGER)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
-    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K), dtype=sum_dtype)
+    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K // FOLD), dtype=sum_dtype)
     for step in range(first, beyond):
+        release_midway(step - first, beyond - first, PDL, TRIGGER)
         a_mask = in_m[:, None, None]
         b_mask = in_n[None, :, None]
         if not EVEN_K:
@@ -92,9 +110,14 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
             b_mask = b_mask & in_k
         b = tl.load(b_tile + b_offsets, mask=b_mask, other=0.0, eviction_policy="evict_first")
         a = tl.load(a_tile + a_offsets, mask=a_mask, other=0.0, eviction_policy="evict_last")
-        sums += a.to(sum_dtype) * b.to(sum_dtype)
+        products = a.to(sum_dtype) * b.to(sum_dtype)
+        if FOLD > 1:
+            shape: tl.constexpr = (BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K // FOLD, FOLD)
+            products = tl.sum(tl.reshape(products, shape), axis=3)
+        sums += products
         a_tile += a_step
         b_tile += b_step
+    release_last(PDL, TRIGGER)
     rows = tl.sum(sums, axis=2)
 
     mine = True

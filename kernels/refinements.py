@@ -38,9 +38,14 @@ _MOST_LIMITS = 2
 _SHARED_TILE = 128 * 128
 _RESERVED_BYTES = 1024
 _PREFETCHED_KIB = 32
-_TRIGGERS = (3, 6)
+_EARLIEST, _EARLIER, _LATER = 2, 3, 6
 """Eighths tried with a prefetch. Of 128 KiB configs were 0.7% faster at best than of 32, and up to an eighth slower
 (benchmarks/results/few-rows-h200.json)."""
+_SHORT_BYTES = 256 * 1024
+"""A program's share of B up to which it ends so soon that the next one comes earlier, and with more."""
+_ROW_KIB, _MIDWAY = 2, 4
+"""Tried of each row of B that a program without `tl.dot` reads, and the trigger with it. Of 8 KiB configs were slower
+than of none (benchmarks/results/few-rows-gemv-h200.json)."""
 
 Held = Callable[[Config, Problem, Device], float]
 
@@ -117,8 +122,8 @@ def _no_trigger(value: Value, config: Config, problem: Problem, device: Device) 
 def _no_prefetch(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if not config.get("launch_pdl", False):
         return f"{value}: without launch_pdl there is no kernel before to wait for"
-    if isinstance(value, (bool, str)) or value & (value - 1) or not 4 <= value <= 256:
-        return f"{value!r}: expected a power of two from 4 to 256, or none"
+    if isinstance(value, (bool, str)) or value & (value - 1) or not 1 <= value <= 256:
+        return f"{value!r}: expected a power of two from 1 to 256, or none"
     if problem.layout[1] != "t" or not problem.aligned:
         return f"{value}: it takes rows of B along K that begin at multiples of 16 bytes"
     return None
@@ -152,7 +157,11 @@ def of_tiles(
         shares = block_n >= block_m and config.integer("EPILOGUE_PARTS", 1) == 1
         if PREFETCH_KIB in options and _no_prefetch(_PREFETCHED_KIB, config, problem, device) is None:
             ahead = config.replace(**{PREFETCH_KIB: _PREFETCHED_KIB})
-            yield from (ahead, *(ahead.replace(**{PDL_TRIGGER: eighths}) for eighths in _TRIGGERS))
+            yield from (ahead, ahead.replace(**{PDL_TRIGGER: _EARLIER}))
+            if _share_of_b(config, problem) > _SHORT_BYTES:
+                yield ahead.replace(**{PDL_TRIGGER: _LATER})
+            else:
+                yield config.replace(**{PDL_TRIGGER: _EARLIEST, PREFETCH_KIB: 2 * _PREFETCHED_KIB})
         if NUM_CTAS in options and shares and block_m * block_n >= _SHARED_TILE:
             yield config.replace(num_ctas=2)
         if MAXNREG in options:
@@ -163,6 +172,19 @@ def of_tiles(
             yield config.replace(waves_per_eu=2)
 
     return refine
+
+
+def of_rows(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """`SearchSpace.refine` of a kernel whose programs read rows of B by plain loads: the next kernel's first bytes."""
+    if _no_prefetch(_ROW_KIB, config, problem, device) is None:
+        ahead = config.replace(**{PREFETCH_KIB: _ROW_KIB * config.integer("BLOCK_SIZE_N")})
+        yield from (ahead, ahead.replace(**{PDL_TRIGGER: _MIDWAY}))
+
+
+def _share_of_b(config: Config, problem: Problem) -> float:
+    """Bytes of B that a program reads."""
+    row = problem.k * dtypes.ITEMSIZE[problem.b_dtype]
+    return config.integer("BLOCK_SIZE_N") * row / config.integer("SPLIT_K", 1)
 
 
 def held_sums(config: Config, device: Device) -> float:

@@ -18,7 +18,7 @@ CLUSTERED = {("warp_specialized", option) for option in ("num_ctas", "SHARE_B")}
 SHARED_LOADS = CLUSTERED if triton_version().startswith("3.7.") else set()
 BY_TMA_LIMITS = {("tma", "maxnreg"), ("bmm_tma", "maxnreg")}
 PARTITIONS = {(kernel, "warp_specialize") for kernel in ("tma", "persistent_tma", "composite_n", "bmm_tma")}
-FEW_ROWS = {(kernel, option) for kernel in ("split_k", "swap_ab") for option in ("PDL_TRIGGER", "PREFETCH_KIB")}
+FEW_ROWS = {(kernel, option) for kernel in ("gemv", "split_k", "swap_ab") for option in ("PDL_TRIGGER", "PREFETCH_KIB")}
 OPTIONS = {
     "sm_80": LIMITS,
     "sm_89": LIMITS,
@@ -54,7 +54,7 @@ def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_pred
     assert options == OPTIONS.get(arch, set())
     for one in compiled["options"]:
         assert one["seen"], f"{one['option']} changed nothing: {one['case']}"
-        assert one["shared_bytes"] <= one["predicted_bytes"], one["case"]
+        assert one["predicted_bytes"] is None or one["shared_bytes"] <= one["predicted_bytes"], one["case"]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "gfx942", "gfx950"])

@@ -16,7 +16,7 @@ pytestmark = [
         reason="programmatic dependent launch needs sm_90",
     ),
 ]
-ROWS, WIDE, INNER = 16, 2048, 1024
+ROWS, FEWEST, WIDE, INNER = 16, 2, 2048, 1024
 TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "num_stages": 4, "num_warps": 4}
 PLAIN = Config("swap_ab", **TILE, SPLIT_K=1, LOADS="pointer", launch_pdl=True)
 CONFIGS = [
@@ -24,6 +24,8 @@ CONFIGS = [
     for loads in ("pointer", "tma")
     for more in ({}, {"PDL_TRIGGER": 3}, {"PDL_TRIGGER": 8, "SPLIT_K": 4})
 ]
+STREAM = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=1, launch_pdl=True, PREFETCH_KIB=2)
+CONFIGS += [STREAM, STREAM.replace(BLOCK_SIZE_N=4, num_warps=4, PREFETCH_KIB=8, PDL_TRIGGER=4)]
 
 
 def multiply(a: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, config: Config) -> torch.Tensor:
@@ -43,23 +45,24 @@ class Chain:
             return torch.randn(*shape, device="cuda", generator=generator).bfloat16() / 16
 
         self.config, self.length = config, length
-        # [N, K] of the weight, of which ROWS rows are written anew before each use.
-        self.given = [values(ROWS, INNER) for _ in range(length)]
+        self.rows = rows = FEWEST if config.kernel == "gemv" else ROWS
+        # [N, K] of the weight, of which so many rows are written anew before each use.
+        self.given = [values(rows, INNER) for _ in range(length)]
         self.mixing, self.weight = values(INNER, INNER), values(WIDE, INNER)
-        self.results = torch.empty(length, ROWS, WIDE, device="cuda", dtype=torch.bfloat16)
+        self.results = torch.empty(length, rows, WIDE, device="cuda", dtype=torch.bfloat16)
 
     def run(self) -> None:
         """Write rows of the weight, then multiply by it at once; and again."""
         for given, result in zip(self.given, self.results, strict=True):
-            multiply(given, self.mixing, self.weight[:ROWS], self.config)
-            multiply(self.weight[:ROWS], self.weight, result, self.config)
+            multiply(given, self.mixing, self.weight[: self.rows], self.config)
+            multiply(self.weight[: self.rows], self.weight, result, self.config)
 
     def check(self) -> None:
         """The same by torch, in its own order."""
         weight = self.weight.clone()
         for given, result in zip(self.given, self.results, strict=True):
-            weight[:ROWS] = given @ self.mixing.t()
-            expected = weight[:ROWS] @ weight.t()
+            weight[: self.rows] = given @ self.mixing.t()
+            expected = weight[: self.rows] @ weight.t()
             torch.testing.assert_close(result, expected, rtol=3e-2, atol=3e-2 * float(expected.abs().max()))
 
 

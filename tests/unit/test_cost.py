@@ -7,7 +7,7 @@ import pytest
 from tuner import registry
 from tuner.config import Config
 from tuner.device import KNOWN
-from tuner.kernels import cost
+from tuner.kernels import cost, stream_cost
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -81,9 +81,32 @@ def test_the_default_of_few_rows_is_of_the_kernel_that_the_model_says_is_faster(
     assert registry.default_config(linear(16, 28672, 4096), H200).kernel == "swap_ab"
 
 
+@pytest.mark.parametrize(
+    ("problem", "tile"),
+    [
+        (linear(1, 6144, 4096), (1, 2048, 4)),
+        (linear(1, 4096, 14336), (1, 2048, 4)),
+        (linear(2, 6144, 4096), (1, 1024, 4)),
+        (Problem(1, 6144, 4096, dtype="fp32", layout="nt"), (1, 1024, 4)),
+    ],
+    ids=str,
+)
+def test_the_default_of_one_row_has_two_loads_of_16_bytes_a_thread_of_more_rows_one(problem, tile):
+    config = registry.default_config(problem, H200)
+    assert config.kernel == "gemv"
+    assert tuple(config[name] for name in ("BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps")) == tile
+
+
+def test_folded_sums_take_the_registers_of_what_is_loaded_and_others_their_own():
+    stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=1)
+    rows_apart = Problem(1, 6144, 4096, dtype="bf16")
+    assert stream_cost._registers(stream, linear(1, 6144, 4096), 32) == 50
+    assert stream_cost._registers(stream, rows_apart, 32) > 70
+
+
 def test_sums_split_over_programs_are_read_faster_by_pointers():
     by_tma, by_pointers = (
-        cost._split_us(SWAPPED, cost.chip_of(H200), 128 * 64, by_tma=by_tma) for by_tma in (True, False)
+        cost.split_us(SWAPPED, cost.chip_of(H200), 128 * 64, by_tma=by_tma) for by_tma in (True, False)
     )
     assert by_pointers < 0.7 * by_tma
     config = registry.default_config(linear(128, 5120, 13824), H200)

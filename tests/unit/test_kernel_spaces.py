@@ -12,7 +12,8 @@ import torch
 from tuner import Problem, registry, suite
 from tuner.config import Config
 from tuner.device import INTERPRETER, KNOWN
-from tuner.kernels import splitting, workspace
+from tuner.kernels import gemv, splitting, workspace
+from tuner.kernels.operands import make_operands
 from tuner.space import Rule, SearchSpace
 
 SUITE = suite.load(str(Path(__file__).parents[2] / "benchmarks" / "suites" / "public.csv"))
@@ -228,3 +229,20 @@ def test_no_kernel_takes_more_threads_than_a_block_has(arch):
         assert "2048 threads" in found, spec.name
         asked += 1
     assert asked >= 7
+
+
+@pytest.mark.parametrize(
+    ("problem", "folded"),
+    [
+        (Problem(1, 256, 512, dtype="bf16", layout="nt"), 8),
+        (Problem(2, 256, 512, dtype="e4m3", layout="nt"), 8),
+        (Problem(1, 256, 512, dtype="fp32", layout="nt"), 4),
+        (Problem(1, 256, 513, dtype="bf16", layout="nt"), 1),
+        (Problem(1, 256, 512, dtype="bf16"), 1),
+    ],
+    ids=str,
+)
+def test_gemv_adds_at_once_what_one_load_brings_of_a_row_of_the_weight(problem, folded):
+    config = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=256, SPLIT_K=1, num_warps=1)
+    (launch,) = gemv.program(make_operands(problem, "meta", 0), config)
+    assert launch.constants["FOLD"] == folded

@@ -111,7 +111,7 @@ FEW_ROWS = Problem(16, 6144, 4096, dtype="bf16", layout="nt")
     [
         (FEW_ROWS, H200, {"PREFETCH_KIB": 32, "PDL_TRIGGER": 6}, None),
         (FEW_ROWS, B200, {"PREFETCH_KIB": 256}, None),
-        (FEW_ROWS, H200, {"PREFETCH_KIB": 33}, "PREFETCH_KIB is 33: expected a power of two from 4 to 256"),
+        (FEW_ROWS, H200, {"PREFETCH_KIB": 33}, "PREFETCH_KIB is 33: expected a power of two from 1 to 256"),
         (FEW_ROWS, H200, {"PREFETCH_KIB": True}, "expected a power of two"),
         (FEW_ROWS, H200, {"PDL_TRIGGER": 0}, "PDL_TRIGGER is 0: expected 1 to 8 eighths"),
         (FEW_ROWS, H200, {"PDL_TRIGGER": 9}, "expected 1 to 8 eighths"),
@@ -137,8 +137,28 @@ def test_leaders_of_few_rows_are_tried_with_a_prefetch_and_with_a_later_next_ker
         space = registry.find("matmul", name).space(problem, H200)
         config = next(one for one in space.configs() if "PDL_TRIGGER" not in one)
         ahead = config.replace(PREFETCH_KIB=32)
-        assert space.refinements(config)[:3] == [ahead, ahead.replace(PDL_TRIGGER=3), ahead.replace(PDL_TRIGGER=6)]
+        assert space.refinements(config)[:2] == [ahead, ahead.replace(PDL_TRIGGER=3)]
         assert config in space.configs(), "rows from before these options stay what they were"
+
+
+def test_short_sums_are_tried_with_more_ahead_and_an_earlier_next_kernel():
+    def tried(k: int) -> set[tuple[int, int]]:
+        space = registry.find("matmul", "swap_ab").space(FEW_ROWS.with_shape(16, 8192, k), H200)
+        plain = next(one for one in space.narrowed(BLOCK_SIZE_N=(64,), SPLIT_K=(1,)).configs() if one["SPLIT_K"] == 1)
+        return {(one.integer("PDL_TRIGGER"), one.integer("PREFETCH_KIB")) for one in space.refinements(plain)}
+
+    assert tried(4096) == {(0, 32), (3, 32), (6, 32)}
+    assert tried(1024) == {(0, 32), (3, 32), (2, 64)}
+
+
+def test_leaders_that_stream_the_weight_are_tried_with_the_first_bytes_of_each_row_ahead():
+    problem = Problem(1, 6144, 4096, dtype="bf16", layout="nt")
+    space = registry.find("matmul", "gemv").space(problem, H200)
+    plain = next(one for one in space.configs() if one["BLOCK_SIZE_N"] == 2)
+    found = [(one.integer("PREFETCH_KIB"), one.integer("PDL_TRIGGER")) for one in space.refinements(plain)]
+    assert found == [(4, 0), (4, 4)]
+    other_way = registry.find("matmul", "gemv").space(Problem(1, 6144, 4096, dtype="bf16"), H200)
+    assert not other_way.refinements(other_way.configs()[0]), "where B is stored [K, N] no row of it is a program's"
 
 
 def test_whole_sums_by_tma_in_few_waves_may_let_the_next_kernel_wait_for_their_last_step():

@@ -33,7 +33,8 @@ PROBLEMS = [
     Problem(4096, 2048, 1024, dtype="bf16", layout="nt", op="grouped_mm", extras={"groups": 8}),
 ]
 
-FEW_ROWS, OF_FEW_ROWS = PROBLEMS[2], ("PDL_TRIGGER", "PREFETCH_KIB")
+FEW_ROWS, OF_FEW_ROWS = (PROBLEMS[2], PROBLEMS[4]), ("PDL_TRIGGER", "PREFETCH_KIB")
+"""Sums that are split, and two rows of A: swap_ab, which serves both, is asked once."""
 
 
 def main(arch: str, count: int) -> None:
@@ -54,13 +55,15 @@ def main(arch: str, count: int) -> None:
 
 def _with_options(device):
     """What became of one config with each option, of the kernels that have it."""
-    for problem in (PROBLEMS[0], PROBLEMS[14], FEW_ROWS):
+    of_few_rows = set()
+    for problem in (PROBLEMS[0], PROBLEMS[14], *FEW_ROWS):
         for spec in registry.serving(problem, device):
             space = spec.space(problem, device)
-            if problem is FEW_ROWS and "PREFETCH_KIB" not in space.options:
+            if problem in FEW_ROWS and ("PREFETCH_KIB" not in space.options or spec.name in of_few_rows):
                 continue
+            of_few_rows |= {spec.name} if problem in FEW_ROWS else set()
             refined = [one for config in space.configs()[::7] for one in space.refinements(config)]
-            for option in OF_FEW_ROWS if problem is FEW_ROWS else space.options:
+            for option in OF_FEW_ROWS if problem in FEW_ROWS else space.options:
                 config = next((one for one in reversed(refined) if option in one), None)
                 if config is not None:
                     yield {**_compiled(spec, problem, config, device), **_seen_of(option, spec, problem, config)}

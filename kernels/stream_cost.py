@@ -1,0 +1,47 @@
+"""How long a kernel without `tl.dot` takes that streams B past a few rows of A, in microseconds: see `cost`."""
+
+from __future__ import annotations
+
+from tuner import dtype as dtypes
+from tuner.config import Config
+from tuner.device import Device
+from tuner.kernels import cost, rules
+from tuner.kernels.chips import chip_of
+from tuner.problem import Problem
+
+_LATENCY = 720.0
+_OVERLAP = 0.3
+"""As in `cost`, of loads straight to registers; fitted."""
+_MOST_BLOCKS = 32
+"""Blocks of a multiprocessor: sm_80, 90 and 100 (CUDA C++ Programming Guide); few elsewhere are so small."""
+
+
+def streamed(config: Config, problem: Problem, device: Device) -> float:
+    """Microseconds of a kernel without `tl.dot` for a few rows of A: a stream of B, as wide as registers let it be."""
+    chip = chip_of(device)
+    block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
+    splits, threads = config.integer("SPLIT_K", 1), device.warp_size * config.integer("num_warps")
+    programs = -(-problem.n // block_n) * splits
+    steps = -(-problem.k // (splits * block_k))
+    registers = _registers(config, problem, threads)
+    each = -(-programs // device.sm_count)
+    resident = max(1, min(_MOST_BLOCKS, 2048 // threads, int(65_536 / (threads * registers)), each))
+    # A program follows as soon as one ends: the last round is as long as its programs fill it.
+    rounds = max(1.0, programs / (device.sm_count * resident))
+    read = resident * block_n * block_k * dtypes.ITEMSIZE[problem.b_dtype]
+    per_cycle = chip.memory / device.sm_count / chip.mhz
+    cycles = rounds * steps * max(2 * _LATENCY, read / per_cycle)
+    memory_us = problem.bytes_moved / chip.memory
+    shorter, longer = sorted((cycles / chip.mhz + cost.split_us(config, chip, block_n, by_tma=False), memory_us))
+    return cost.LAUNCH_US + longer + _OVERLAP * shorter
+
+
+def _registers(config: Config, problem: Problem, threads: int) -> float:
+    """Of a thread: mostly its sums or, where these are folded (B stored [N, K]), what it has loaded of a step."""
+    rows = rules.next_power_of_two(problem.m)
+    block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
+    if problem.layout[1] != "t":
+        # Fitted; 75 for 32 sums (Nsight Compute, benchmarks/results/profile-h200.json).
+        return min(255.0, 14 + 1.9 * rows * block_n * block_k / threads)
+    loaded = block_n * dtypes.ITEMSIZE[problem.b_dtype] + rows * dtypes.ITEMSIZE[problem.a_dtype]
+    return min(255.0, 18 + loaded * block_k / threads / 4)  # compiled for sm_90: 25 to 80 within 6, but one of 84
