@@ -82,10 +82,11 @@ def into(launch, first):
     return dataclasses.replace(launch, arguments=tuple(arguments))
 
 
-def apart(launch):
-    """A launch that starts when what precedes it has ended."""
+def starting(launch, early):
+    """A launch that starts early, or when what precedes it has ended."""
     options = {name: value for name, value in launch.options.items() if name != "launch_pdl"}
-    return dataclasses.replace(launch, constants={**launch.constants, "PDL": False}, options=options)
+    options |= {"launch_pdl": True} if early else {}
+    return dataclasses.replace(launch, constants={**launch.constants, "PDL": early}, options=options)
 
 
 def pairs_of(launch):
@@ -97,8 +98,7 @@ def pairs_of(launch):
 
 def launches_of(operands, config, early):
     """A GEMM's launches, each early or not."""
-    launches = padded.program(operands, config)
-    return [one if is_early else apart(one) for one, is_early in zip(launches, early, strict=True)]
+    return list(map(starting, padded.program(operands, config), early))
 
 
 def compile_all(arch):

@@ -55,8 +55,9 @@ elements: a guess of the default formula's, which tuning replaces."""
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
     """The launch that copies, if anything must be copied, and that of the inner kernel."""
-    overlapped = bool(config.get("launch_pdl", False))
-    aligned, copies = padding.pad(operands, str(config["PAD"]), overlapped=overlapped)
+    # Not overlapped with what is before: that made the product after it slower by more than it brought, see
+    # docs/benchmarks.md, Rows that are no multiple of 128 bytes.
+    aligned, copies = padding.pad(operands, str(config["PAD"]))
     inner = _inner(config)
     _, multiply = _PROGRAMS[inner.kernel]
     return (*copies, *multiply(aligned, inner))

@@ -62,14 +62,14 @@ def copy_shifted(  # noqa: ANN201, PLR0917
     row = tl.arange(0, BLOCK_ROWS).to(tl.int64)[:, None]
     # Two words, 16 bytes, are read or masked together.
     pair = tl.arange(0, WORDS)[None, :] // 2 * 16
-    begin = source.to(tl.int64) + row * (row_stride * SIZE)
+    begin = source.to(tl.int64) + row * row_stride * SIZE
     aligned = begin // 16 * 16
     shift = ((begin - aligned) * 8).to(tl.int32)
     length = tl.where(row < rows, columns * SIZE, 0).to(tl.int32)
     there = tl.where(length > 0, length + shift // 8, 0)
     words = tl.multiple_of(aligned.to(tl.pointer_type(tl.uint64)), (16, 16)) + tl.arange(0, WORDS)[None, :]
-    near = tl.load(words, mask=pair < there, other=0)
-    far = tl.load(words + 2, mask=pair + 16 < there, other=0)
+    near = tl.load(words, mask=pair < there, other=0, eviction_policy="evict_first")
+    far = tl.load(words + 2, mask=pair + 16 < there, other=0, eviction_policy="evict_first")
     first, second = near.reshape(BLOCK_ROWS, WORDS // 2, 2).split()
     third, fourth = far.reshape(BLOCK_ROWS, WORDS // 2, 2).split()
     by_word = shift >= 64
@@ -81,7 +81,7 @@ def copy_shifted(  # noqa: ANN201, PLR0917
     left = (low >> bits) | (middle << (63 - bits) << 1)
     right = (middle >> bits) | (high << (63 - bits) << 1)
     values = tl.join(left, right).reshape(BLOCK_ROWS, WORDS)
-    to = target.to(tl.pointer_type(tl.uint64)) + row * (lead * SIZE // 8) + tl.arange(0, WORDS)[None, :]
+    to = target.to(tl.pointer_type(tl.uint64)) + row * lead * SIZE // 8 + tl.arange(0, WORDS)[None, :]
     tl.store(to, values, mask=pair < length)
 
 
