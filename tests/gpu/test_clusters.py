@@ -36,8 +36,8 @@ def test_clusters_give_the_bits_of_single_blocks(config, cluster, beside):
     a = torch.randn(2100, 1000, device="cuda").bfloat16()
     weight = torch.randn(1600, 1000, device="cuda").bfloat16()
     found = []
-    for one in (config, clustered):
-        room = torch.full((2100, 1600 + beside), torch.nan, device="cuda", dtype=torch.bfloat16)
+    for one, behind in ((config, 0), (clustered, beside)):
+        room = torch.full((2100, 1600 + behind), torch.nan, device="cuda", dtype=torch.bfloat16)
         spec.launch(Operands(a, weight.t(), room[:, :1600], None, problem, room), one)
         found.append(room[:, :1600])
     torch.cuda.synchronize()
