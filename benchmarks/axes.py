@@ -3,9 +3,10 @@
     python benchmarks/axes.py --out RESULT.json [--study gemm --study clusters ...]
 
 Studies: `gemm` crosses configs with num_ctas, maxnreg and warp specialization, as far as rules allow them; `clusters`
-tries the tiles of `warp_specialized` in clusters of two and four blocks, beside torch; `padding` crosses clusters with
-copies of operands whose rows are no multiple of 128 bytes; `softmax` and `vector_add` cross the kernels' own axes with
-RECOMPUTED. All is compiled first, in parallel; every variant is checked against float64; what does not compile or
+tries the tiles of `warp_specialized` in clusters of two and four blocks, beside torch; `cluster_k` all of that kernel's
+space beside the best of the others' formulas and torch, and what its model says of each; `padding` crosses clusters
+with copies of operands whose rows are no multiple of 128 bytes; `softmax` and `vector_add` cross the kernels' own axes
+with RECOMPUTED. All is compiled first, in parallel; every variant is checked against float64; what does not compile or
 launch is a row with its error.
 """
 
@@ -61,6 +62,15 @@ WIDE = {
     "GROUP_SIZE_M": (4, 8, 16),
     "num_warps": (8,),
 }
+FEW_TILES = tuple(
+    Problem(*shape, dtype="bf16", layout="nt")
+    for shape in (
+        *((32, 1280, 8192), (64, 256, 7168), (32, 32, 16384), (64, 4096, 14336), (128, 2112, 7168)),
+        *((32, 4096, 4096), (64, 2048, 7168), (16, 2560, 8192), (16, 1024, 8192), (128, 1280, 8192), (8, 512, 2048)),
+        *((80, 4096, 14336), (96, 3072, 8192), (48, 2048, 7168), (24, 1280, 8192), (256, 1280, 8192), (1, 4096, 14336)),
+    )
+)
+"""Rows of group decode whose tiles fill less than half a device, and others like them; rows that no tile fits."""
 ORDER = ("EPILOGUE_PARTS", "num_stages", "GROUP_SIZE_M")
 """Of configs that differ in these alone the last is tried."""
 SOFTMAX = tuple(Problem(2**27 // n, n, 1, dtype="bf16", op="softmax") for n in (32768, 16384, 8192))
@@ -135,6 +145,18 @@ def padding(problem, here):
     return {registry.default_config(problem, here): tried}
 
 
+def cluster_k(problem, here):
+    """The best of the other kernels' formulas, by the model, and all configs of `cluster_k`."""
+    others = [spec for spec in registry.serving(problem, here) if spec.estimate_us and spec.name != "cluster_k"]
+    formulas = [
+        (spec.estimate_us(config, problem, here), config)
+        for spec in others
+        for config in [spec.default_config(problem, here)]
+    ]
+    plain = min(formulas)[1]
+    return {plain: registry.find("matmul", "cluster_k").space(problem, here).configs()}
+
+
 def _is_of(config, values):
     return all(config.get(name) in values[name] for name in values)
 
@@ -162,6 +184,7 @@ STUDIES = {
     "gemm": (gemm, GEMMS),
     "clusters": (clusters, BEHIND),
     "padding": (padding, UNALIGNED),
+    "cluster_k": (cluster_k, FEW_TILES),
     "softmax": (softmax, SOFTMAX),
     "vector_add": (vector_add, SUMS),
 }
@@ -180,6 +203,12 @@ def contest(bench, problem, plain, variants):
         calls[COPY] = lambda index: copies[index][0].copy_(copies[index][1])
     times = bench.play(calls, len(sets))
     rows = [_row(name, figures, times) for name, figures in times.items()]
+    for row in rows:
+        if row["name"] in named and spec.op == "matmul":
+            config = named[row["name"]]
+            row["estimated_us"] = round(
+                registry.find(problem.op, config.kernel).estimate_us(config, problem, bench.device), 3
+            )
     shown = sorted(rows, key=lambda row: row["over_plain"])
     for row in shown:
         print(f"  {row['over_plain']:.4f} {row['us']:10.2f} us  {row['name']}")

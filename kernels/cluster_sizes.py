@@ -24,6 +24,11 @@ def untried() -> str | None:
     return None if running.startswith(_TRIED_TRITON) else f"num_ctas under Triton {running}: run under 3.7 alone so far"
 
 
+def room(ctas: int, device: Device) -> int:
+    """Blocks in clusters of so many that find a multiprocessor of their own at once."""
+    return device.sm_count if ctas <= 2 else int(_WHOLE * device.sm_count)
+
+
 def waiting(ctas: int, tiles: int, device: Device) -> str | None:
     """Why clusters of so many blocks, each in one GPC, would not all compute at once, or None.
 
@@ -32,7 +37,7 @@ def waiting(ctas: int, tiles: int, device: Device) -> str | None:
         tiles: of the output.
         device: where.
     """
-    waits = ctas > 2 and tiles > _WHOLE * device.sm_count
+    waits = ctas > 2 and tiles > room(ctas, device)
     return f"clusters of {ctas} for {tiles} tiles: one that waits for others to end doubles the time" if waits else None
 
 

@@ -61,9 +61,9 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     rest, part = constants["BLOCK_SIZE_N_REST"], block_n // constants["EPILOGUE_PARTS"]
     rows, ctas = block_m // constants["WARPGROUPS"], config.integer(NUM_CTAS, 1)
     arguments = (
-        _laid_out(a, block_m if ctas == 1 else rows, block_k, ctas),
-        _laid_out(b, block_k, block_n, ctas),
-        _laid_out(b, block_k, rest, ctas) if rest else None,
+        laid_out(a, block_m if ctas == 1 else rows, block_k, ctas),
+        laid_out(b, block_k, block_n, ctas),
+        laid_out(b, block_k, rest, ctas) if rest else None,
         _destination(out, rows, part, ctas),
         _destination(out, rows, rest, ctas) if rest else None,
         operands.bias,
@@ -84,7 +84,7 @@ def _single(config: Config) -> Config:
     return Config(config.kernel, **{name: value for name, value in config.pairs if name not in (NUM_CTAS, SHARE_B)})
 
 
-def _laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor:
+def laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor:
     """`tma.descriptor` with the layout of its blocks in shared memory, which Gluon leaves to its caller."""
     plain = descriptor(matrix, rows, columns)
     layout = _layout(tuple(plain.block_shape), matrix.dtype, ctas)
@@ -99,7 +99,7 @@ def _layout(block_shape: tuple[int, ...], dtype: torch.dtype, ctas: int) -> gl.N
 
 def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
     """What blocks are stored through: a descriptor, or the matrix itself where TMA cannot write it."""
-    return matrix if destination_strides(matrix)[0] else _laid_out(matrix, rows, columns, ctas)
+    return matrix if destination_strides(matrix)[0] else laid_out(matrix, rows, columns, ctas)
 
 
 def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
@@ -229,7 +229,7 @@ SOURCES = (
         warp_specialized_output,
         program,
         _single,
-        _laid_out,
+        laid_out,
         _destination,
         _scale_strides,
         _static,

@@ -11,18 +11,21 @@ from tuner.runtime.rules import triton_version
 SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "gfx942": 2, "gfx950": 1}
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer"}
 BY_TMA = {"tma", "persistent_tma", "composite_n", "padded", "bmm_tma"}
-ON_HOPPER = {"warp_specialized"}
+IN_CLUSTERS = {"cluster_k"} if triton_version().startswith("3.7.") else set()
+ON_HOPPER = {"warp_specialized"} | IN_CLUSTERS
 LIMITS = {(kernel, "maxnreg") for kernel in ("pointer", "bmm_pointer")}
 CLUSTERS = {(kernel, "num_ctas") for kernel in ("pointer", "bmm_pointer", "tma", "persistent_tma")}
 CLUSTERED = {("warp_specialized", option) for option in ("num_ctas", "SHARE_B")}
 SHARED_LOADS = CLUSTERED if triton_version().startswith("3.7.") else set()
 BY_TMA_LIMITS = {("tma", "maxnreg"), ("bmm_tma", "maxnreg")}
 PARTITIONS = {(kernel, "warp_specialize") for kernel in ("tma", "persistent_tma", "composite_n", "bmm_tma")}
-FEW_ROWS = {(kernel, option) for kernel in ("gemv", "split_k", "swap_ab") for option in ("PDL_TRIGGER", "PREFETCH_KIB")}
+OVERLAP = ("PDL_TRIGGER", "PREFETCH_KIB")
+FEW_ROWS = {(kernel, option) for kernel in ("gemv", "split_k", "swap_ab") for option in OVERLAP}
+ON_HOPPER_ALONE = {("tma", "warp_specialize"), *((kernel, option) for kernel in IN_CLUSTERS for option in OVERLAP)}
 OPTIONS = {
     "sm_80": LIMITS,
     "sm_89": LIMITS,
-    "sm_90": LIMITS | CLUSTERS | SHARED_LOADS | BY_TMA_LIMITS | {("tma", "warp_specialize")} | FEW_ROWS,
+    "sm_90": LIMITS | CLUSTERS | SHARED_LOADS | BY_TMA_LIMITS | FEW_ROWS | ON_HOPPER_ALONE,
     "sm_100": LIMITS | CLUSTERS | BY_TMA_LIMITS | PARTITIONS | FEW_ROWS,
 }
 """Kernels and options that problems have refinements with, by arch."""
@@ -44,6 +47,7 @@ def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_pred
         assert one["shared_bytes"] <= KNOWN[arch].shared_bytes, one["case"]
         assert one["wgmma"] == one["predicted_wgmma"], one["case"]
         assert not one["prefetches"], one["case"]
+        assert one["in_cluster"] == (one["kernel"] in IN_CLUSTERS), one["case"]
         if one["predicted_bytes"] is None:
             continue
         if one["exact"] and not arch.startswith("gfx"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 
 from tuner import Problem, registry
@@ -35,6 +36,8 @@ PROBLEMS = [
 
 FEW_ROWS, OF_FEW_ROWS = (PROBLEMS[2], PROBLEMS[4]), ("PDL_TRIGGER", "PREFETCH_KIB")
 """Sums that are split, and two rows of A: swap_ab, which serves both, is asked once."""
+PREFETCHES = re.compile(r"cp\.async\.bulk\.prefetch\.L2|prefetch\.global\.L2")
+RESERVED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
 
 
 def main(arch: str, count: int) -> None:
@@ -80,11 +83,14 @@ def _seen_of(option, spec, problem, config):
         "maxnreg": lambda: f".maxnreg {config['maxnreg']}" in asm["ptx"],
         "warp_specialize": lambda: "partition1" in asm["ttgir"],
         "PDL_TRIGGER": lambda: "@reached griddepcontrol.launch_dependents" in asm["ptx"],
-        "PREFETCH_KIB": lambda: (
-            0 < asm["ptx"].find("cp.async.bulk.prefetch.L2") < asm["ptx"].find("griddepcontrol.wait")
-        ),
+        "PREFETCH_KIB": lambda: 0 < _first(PREFETCHES, asm["ptx"]) < asm["ptx"].find("griddepcontrol.wait"),
     }
     return {"option": option, "seen": seen[option]()}
+
+
+def _first(pattern, text):
+    found = pattern.search(text)
+    return found.start() if found else -1
 
 
 def _compiled(spec, problem, config, device):
@@ -97,10 +103,11 @@ def _compiled(spec, problem, config, device):
     return {
         "case": f"{problem} {config}",
         "kernel": spec.name,
-        "shared_bytes": compiled.metadata.shared,
+        "shared_bytes": compiled.metadata.shared + sum(map(int, RESERVED.findall(assembly))),
         "predicted_bytes": spec.shared_bytes(config, problem, device) if spec.shared_bytes else None,
-        "exact": told and _exactly(*seen),
-        "prefetches": "prefetch.L2" in assembly,
+        "exact": spec.name == "cluster_k" or (told and _exactly(*seen)),
+        "prefetches": "PREFETCH_KIB" not in config and PREFETCHES.search(assembly) is not None,
+        "in_cluster": f".reqnctapercluster {config.get('SPLIT_K')}" in assembly and "st.async" in assembly,
         "wgmma": "wgmma" in assembly if assembly and certain else None,
         "predicted_wgmma": rules.uses_wgmma(*seen, device) if assembly and certain else None,
     }

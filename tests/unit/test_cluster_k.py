@@ -1,0 +1,142 @@
+"""What `cluster_k` serves, the configs that it offers and those that it refuses. Without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tuner import Config, Problem, registry
+from tuner.device import INTERPRETER, KNOWN
+from tuner.kernels import cluster_k_space as spaces
+from tuner.kernels import cluster_parts, cluster_sizes
+
+H200 = KNOWN["sm_90"]
+SPEC = registry.find("matmul", "cluster_k")
+
+
+@pytest.fixture(autouse=True)
+def running(monkeypatch):
+    """Whatever Triton these tests run under, the one that the kernel is for."""
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+
+
+def linear(m, n, k, **kind):
+    return Problem(m, n, k, **({"dtype": "bf16", "layout": "nt"} | kind))
+
+
+UNSERVED = [
+    (linear(32, 1280, 8192), "interpreter", "no interpreter"),
+    (linear(32, 1280, 8192), "sm_100", "Hopper"),
+    (linear(32, 1280, 8191), "sm_90", "not aligned"),
+    (linear(32, 1280, 8192, dtype="int8", scaling="row"), "sm_90", "int8"),
+    (linear(32, 1280, 8192, dtype="fp32", precision="tf32"), "sm_90", "float32"),
+    (linear(32, 1280, 8192, dtype="e4m3", layout="nn"), "sm_90", "along K"),
+    (linear(32, 1280, 8192, dtype="e4m3", scaling="block"), "sm_90", "scaling 'block'"),
+    (linear(264, 1280, 8192), "sm_90", "M is 264"),
+    (linear(32, 1280, 256), "sm_90", "K is 256"),
+    (linear(32, 6144, 4096), "sm_90", "96 tiles"),
+]
+
+
+@pytest.mark.parametrize(("problem", "arch", "reason"), UNSERVED, ids=str)
+def test_what_it_cannot_do_is_said_in_a_sentence(problem, arch, reason):
+    said = SPEC.supports(problem, INTERPRETER if arch == "interpreter" else KNOWN[arch])
+    assert said is not None
+    assert reason in said
+
+
+@pytest.mark.parametrize(("version", "serves"), [("3.6.0", False), ("3.7.1", True), ("3.9.0", False), ("", False)])
+def test_it_serves_under_the_triton_that_ran_it_alone(version, serves, monkeypatch):
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: version)
+    assert (SPEC.supports(linear(32, 1280, 8192), H200) is None) == serves
+
+
+KINDS = [{}, {"layout": "nn"}, {"layout": "tt", "out_dtype": "fp32"}, {"dtype": "e4m3", "scaling": "row"}]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind.values()) or "plain")
+def test_its_default_and_all_it_offers_find_room_at_once_and_leave_no_block_without_work(kind):
+    served = 0
+    for m, n, k in itertools.product((1, 24, 200), (16, 208, 1280), (512, 1040, 16384)):
+        problem = linear(m, n, k, **kind)
+        if SPEC.supports(problem, H200) is not None:
+            continue
+        served += 1
+        configs = SPEC.space(problem, H200).configs()
+        assert SPEC.default_config(problem, H200) in configs
+        assert len(configs) <= 60
+        for config in configs:
+            blocks = config["SPLIT_K"]
+            assert spaces.programs(config, problem) <= cluster_sizes.room(blocks, H200)
+            assert blocks <= -(-k // config["BLOCK_SIZE_K"]), f"{problem}: {config}"
+            assert spaces.reserved_bytes(config) <= cluster_parts.LARGEST_ROOM
+    assert served > 10
+
+
+PLAIN = Config(
+    SPEC.name,
+    BLOCK_SIZE_M=32,
+    BLOCK_SIZE_N=64,
+    BLOCK_SIZE_K=128,
+    SPLIT_K=4,
+    num_stages=4,
+    num_warps=4,
+    launch_pdl=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, None),
+        ({"SPLIT_K": 16}, None),
+        ({"SPLIT_K": 3}, "clusters have 2, 4, 8 or 16 blocks"),
+        ({"SPLIT_K": 32}, "clusters have 2, 4, 8 or 16 blocks"),
+        ({"BLOCK_SIZE_M": 256}, "8 to 128 rows"),
+        ({"BLOCK_SIZE_M": 1}, "8 to 128 rows"),
+        ({"BLOCK_SIZE_N": 128}, "4 for 64"),
+        ({"num_warps": 8}, "4 for 64"),
+        ({"BLOCK_SIZE_K": 32}, "rows of 128, 256 or 512 bytes"),
+        ({"num_stages": 12}, "a block has"),
+        ({"PREFETCH_KIB": 32, "PDL_TRIGGER": 6}, None),
+        ({"PREFETCH_KIB": 3}, "power of two"),
+        ({"num_ctas": 4}, "no parameter"),
+        ({"BLOCK_SIZE_M": 64, "num_stages": 1}, "Triton asks for more than 49152 B"),
+    ],
+)
+def test_a_config_that_cannot_run_is_refused_with_the_reason(changed, reason):
+    said = SPEC.space(linear(32, 1280, 8192), H200).rejection(PLAIN.replace(**changed), fatal_only=True)
+    assert said is None if reason is None else reason in said
+
+
+def test_rows_of_an_a_that_is_stored_by_columns_are_16_at_least():
+    problem = linear(7, 1280, 8192, layout="tt")
+    said = SPEC.space(problem, H200).rejection(PLAIN.replace(BLOCK_SIZE_M=8), fatal_only=True)
+    assert "16 to 128 rows" in said
+    assert {config["BLOCK_SIZE_M"] for config in SPEC.space(problem, H200).configs()} == {16}
+
+
+def test_weights_that_no_prefetch_takes_leave_the_trigger():
+    for problem, options in ((linear(32, 1280, 8192), 2), (linear(32, 1280, 8192, layout="nn"), 1)):
+        space = SPEC.space(problem, H200)
+        for config in space.configs():
+            assert len(config.keys() & {*space.options}) == options
+            assert len(space.refinements(config)) == (4 if options == 2 else 0)
+
+
+@pytest.mark.parametrize(("columns", "blocks", "owners"), [(8, 16, 4), (32, 16, 16), (32, 4, 4), (128, 2, 2)])
+def test_columns_are_dealt_out_in_pairs_at_least(columns, blocks, owners):
+    assert cluster_parts.owners_of(columns, blocks) == owners
+    part = cluster_parts.part_bytes(64, columns, blocks)
+    assert part >= 64 * columns // owners * 4
+    room = cluster_parts.room_bytes(64, columns, blocks)
+    assert room % 1024 == 0
+    assert room >= blocks * part + 8
+
+
+def test_the_formula_takes_it_for_few_rows_where_its_model_says_so():
+    assert registry.default_config(linear(32, 1280, 8192), H200).kernel == SPEC.name
+    assert registry.default_config(linear(1, 1280, 8192), H200).kernel == "gemv"
+    assert registry.default_config(linear(32, 28672, 4096), H200).kernel != SPEC.name
+    assert registry.default_config(linear(128, 2112, 7168), H200).kernel != SPEC.name  # slower there, on an H200
