@@ -197,7 +197,8 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:
     if blocks > steps:
         return f"{blocks} blocks for {steps} steps along K"
     count = programs(config, problem)
-    if _FEW_BLOCKS * count < device.sm_count and 2 * blocks <= min(steps, max(BLOCKS)):
+    larger = 2 * blocks <= min(steps, max(BLOCKS)) and cluster_sizes.room(2 * blocks, device) > 0
+    if larger and _FEW_BLOCKS * count < device.sm_count:
         return f"{count} blocks on {device.sm_count} multiprocessors: larger clusters fill more"
     return None
 
@@ -208,7 +209,7 @@ RULES = (
     tile_rules.shared_memory(shared_bytes, "kernels/cluster_k_space.py"),
     Rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/numerics.py", _too_little, fatal=True),
     Rule("padding", "the shape itself: the rest of such a tile is masked", _padding, early=True),
-    Rule("room", "benchmarks/cluster_k.py", _room, early=True),
+    Rule("room", "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs", _room, early=True),
     Rule("idle", "the shape itself", _idle, early=True),
     tile_rules.BEYOND_K,
 )

@@ -1,4 +1,4 @@
-"""How many blocks a cluster of `warp_specialized` may have, and how many are worth trying.
+"""How many blocks a cluster of `warp_specialized` or `cluster_k` may have, and how many are worth trying.
 
 Source of what they gain: benchmarks/axes.py --study clusters, benchmarks/results/clusters-h200.json.
 """
@@ -16,6 +16,8 @@ _FEW_ROWS = 128
 """Up to here loads of A, one for each tile, are most of what the L2 serves."""
 _WHOLE = 7 / 8
 """Of all multiprocessors: what clusters of more than two find at once, as those of a GPC are no multiple of them."""
+_GPCS = 8
+"""Of Hopper at most (H100 white paper): in one of them lies a cluster."""
 
 
 def untried() -> str | None:
@@ -25,7 +27,9 @@ def untried() -> str | None:
 
 
 def room(ctas: int, device: Device) -> int:
-    """Blocks in clusters of so many that find a multiprocessor of their own at once."""
+    """Blocks in clusters of so many that find a multiprocessor of their own at once; 0 where one cluster may not."""
+    if device.sm_count <= _GPCS * (ctas - 1):
+        return 0
     return device.sm_count if ctas <= 2 else int(_WHOLE * device.sm_count)
 
 

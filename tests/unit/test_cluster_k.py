@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -115,6 +116,15 @@ def test_rows_of_an_a_that_is_stored_by_columns_are_16_at_least():
     said = SPEC.space(problem, H200).rejection(PLAIN.replace(BLOCK_SIZE_M=8), fatal_only=True)
     assert "16 to 128 rows" in said
     assert {config["BLOCK_SIZE_M"] for config in SPEC.space(problem, H200).configs()} == {16}
+
+
+def test_clusters_of_16_are_for_devices_one_of_whose_eight_gpcs_must_hold_them():
+    problem = linear(8, 32, 16384)
+    for count, largest in ((132, 16), (121, 16), (120, 8), (114, 8)):
+        device = dataclasses.replace(H200, sm_count=count)
+        configs = SPEC.space(problem, device).configs()
+        assert {config["SPLIT_K"] for config in configs} == {largest}
+        assert SPEC.default_config(problem, device) in configs
 
 
 def test_weights_that_no_prefetch_takes_leave_the_trigger():
