@@ -95,7 +95,7 @@ _UNEVEN = 0.4
 _SHARPNESS = 4
 """These seven are fitted on benchmarks/results/cluster-k-h200.json."""
 _MOST_ROWS = 64
-"""Of A, where the formula may come first: with more the others' are about as fast, in that file."""
+"""Of A, where the formula may come first: beyond, it loses where boxes hang over the last row, in that file."""
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
