@@ -7,13 +7,16 @@ are the product's too, and cost their rounds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import statistics
+from typing import NamedTuple
 
 from recorded import H200, covering
 
-from tuner.nearness import distance
+from tuner.config import Config
+from tuner.problem import Problem
 from tuner.records import Outcome, State
 from tuner.sweep import finals
 from tuner.sweep.bench import GraphTimer
@@ -21,10 +24,18 @@ from tuner.sweep.field import survey
 from tuner.sweep.job import Job
 from tuner.sweep.lane import BATCH
 from tuner.sweep.measure import VENDOR
+from tuner.sweep.neighbours import fitted, nearest
 
 PROCESS = 0.003
 """By how much a config's time moves between processes, as a standard deviation: two of them together by 0.4%, which is
 what paired medians were seen to do (TRITON.md: 0.4 to 0.5%)."""
+
+
+class Won(NamedTuple):
+    """As much of a winner as the search for another problem's looks at."""
+
+    problem: Problem
+    config: Config
 
 
 class Bench:
@@ -92,11 +103,12 @@ class Course:
         today, kernels = survey(land.problem, H200), {config.kernel for config in land.us}
         inner = {config.get("INNER") for config in land.us}  # of `padded`; None of every other kernel
         specs = {name: spec for name, spec in today.specs.items() if name in kernels}
+        self._spaces = {name: spec.space(land.problem, H200) for name, spec in specs.items()}
         first = next(iter(specs.values()))  # by precedence: whose formula came first then
         self.field = dataclasses.replace(
             today,
             specs=specs,
-            default=first.space(land.problem, H200).canonicalize(first.default_config(land.problem, H200)),
+            default=self._spaces[first.name].canonicalize(first.default_config(land.problem, H200)),
             configs=[c for c in today.configs if c.kernel in kernels and c.get("INNER") in inner],
             portfolio=covered,
             refine=lambda _config: (),
@@ -105,13 +117,9 @@ class Course:
 
     def job(self, strategy, *, trials=None, seed=0, winners=()):
         """A search, with the winners of problems that were decided before."""
-        ranked = sorted(
-            (distance(self.land.problem, problem, H200.sm_count), config)
-            for problem, config in winners
-            if problem.with_shape(1, 1, 1) == self.land.problem.with_shape(1, 1, 1)
-        )
-        near = list(dict.fromkeys(config for _, config in ranked))
-        job = Job(dataclasses.replace(self.field, trials=trials, seed=seed, nearby=lambda: near), strategy)
+        near = nearest(self.land.problem, winners, H200.sm_count)
+        nearby = functools.partial(fitted, near, self._spaces)
+        job = Job(dataclasses.replace(self.field, trials=trials, seed=seed, nearby=nearby), strategy)
         job.resume({})
         return job
 

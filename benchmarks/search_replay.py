@@ -3,27 +3,32 @@
     python benchmarks/search_replay.py --held-out --out RESULT.json --plot RESULT.png
 
 The search and its finals are the product's own code; only the measuring is replaced (replay.py). Optuna's TPE and
-random draws see the same trials at the same price (replay_tpe.py). Problems of suites/held-out.csv were not replayed
-while the search was designed; no portfolio holds a problem's own winner for that reason.
+random draws see the same trials at the same price (rivals.py), which takes half an hour: --rivals RESULT.json takes
+their rows from an earlier result, for nothing of the race is in them but the default config. Problems of
+suites/held-out.csv were not replayed while the search was designed; no portfolio holds a problem's own winner for that
+reason.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 from collections import defaultdict
+from pathlib import Path
 
 import record
-import replay_tpe
+import rivals
 from recorded import DATA, ROOT, landscapes
-from replay import Course, play
+from replay import Course, Won, play
 
 from tuner import suite
 from tuner.sweep.race import RACE
-from tuner.sweep.search import EXHAUSTIVE, RANDOM
+from tuner.sweep.search import EXHAUSTIVE
 
-BUDGETS = (16, 32, 64, 128, 256, 512)
+FEW = 16
+"""Trials of a race that may not have more."""
 _SAME = 1.01
 """Winners whose times are closer than this agree."""
 
@@ -33,9 +38,7 @@ def main():
     parser.add_argument("--data", default=str(DATA))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--held-out", action="store_true", help="these problems too: not while the search is designed")
-    parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)))
-    parser.add_argument("--tpe-seeds", type=int, default=1, help="searches of each problem by TPE, which takes minutes")
-    parser.add_argument("--tpe-trials", type=int, default=128, help="of one, at most")
+    parser.add_argument("--rivals", help="take random's and TPE's rows from this result")
     parser.add_argument("--out")
     parser.add_argument("--plot")
     args = parser.parse_args()
@@ -43,8 +46,6 @@ def main():
     recorded = landscapes(args.data)
     design = [land for land in recorded if land.problem not in held]
     lands = sorted(recorded if args.held_out else design, key=lambda land: land.problem.shape)
-    budgets = [int(budget) for budget in args.budgets.split(",") if budget]
-    small = [budget for budget in budgets if budget <= args.tpe_trials]
     curves = defaultdict(list)
     winners = [[] for _ in range(args.seeds)]
     for land in lands:
@@ -53,30 +54,33 @@ def main():
         about = {"problem": land.label, "held_out": land.problem in held, "exhaustive_s": exhaustive["seconds"]}
         curves["exhaustive", 0].append(about | exhaustive)
         for seed in range(args.seeds):
-            for key, found in searches(course, budgets, seed=seed, winners=winners[seed]):
+            for key, found in races(course, seed=seed, winners=winners[seed]):
                 curves[key].append(about | {"seed": seed} | found)
-            for budget, found in replay_tpe.play(course, budgets=small, seed=seed) if seed < args.tpe_seeds else ():
-                curves["tpe", budget].append(about | found)
+            for key, found in () if args.rivals else rivals.searches(course, seed=seed):
+                curves[key].append(about | {"seed": seed} | found)
     rows, problems = table(curves), by_problem(curves["race", 0], {land.label: land for land in lands})
-    for row in [*rows, *problems]:
+    body = {"rows": rows, "agreement": agreement(problems), "race": problems}
+    if args.rivals:
+        earlier = json.loads(Path(args.rivals).read_text())
+        rows += rivals.rows_of(earlier)
+        body["rivals_from"] = earlier.get("rivals_from") or {name: earlier[name] for name in ("command", "date")}
+    body = {"rivals": rivals.behind(rows), **body}
+    for row in [*rows, *problems, *body["rivals"]]:
         print(" ".join(f"{value!s:>12}" for value in row.values()))
     if args.plot:
         draw(rows, args.plot)
     if args.out:
-        record.write(args.out, {"rows": rows, "agreement": agreement(problems), "race": problems})
+        record.write(args.out, body)
     print(agreement(problems))
 
 
-def searches(course, budgets, *, seed, winners):
-    """Our own strategies on one problem; the winner of the race in a suite is added to `winners`."""
+def races(course, *, seed, winners):
+    """Races of one problem; the winner of the one in a suite is added to `winners`."""
     found = play(course, RACE, seed=seed, winners=winners)
-    winners.append((course.land.problem, found["winner"]))
+    winners.append(Won(course.land.problem, found["winner"]))
     yield ("race in a suite", 0), found
     yield ("race", 0), play(course, RACE, seed=seed)
-    for budget in budgets:
-        yield ("random", budget), play(course, RANDOM, trials=budget, seed=seed)
-        if 16 <= budget <= 128:
-            yield ("race", budget), play(course, RACE, trials=budget, seed=seed)
+    yield ("race", FEW), play(course, RACE, trials=FEW, seed=seed)
 
 
 def table(curves):
