@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -24,7 +25,9 @@ def main():
     shared = ["-n", str(args.processes)] if args.processes > 1 else []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = ["pytest", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *shared]
+        # What else may be installed there: pytest-benchmark warns beside pytest-xdist, and warnings are errors here.
+        plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+        command = [sys.executable, "-m", "pytest", "tests/gpu", "-q", *plugins, f"--junitxml={report}", *shared]
         done = subprocess.run(command, check=False)
         suite = ET.parse(report).getroot().find("testsuite")
     cases = {f"{case.get('classname')}::{case.get('name')}": outcome(case) for case in suite.iter("testcase")}

@@ -23,14 +23,17 @@ SIZES = (3, 17, 130, 272)
 """Small, as a tool takes a thousand times as long; ragged, with several tiles and steps along K still."""
 WIDE = (784, 1000)
 """M and N for kernels that serve nothing smaller: more tiles than there are multiprocessors."""
+LONG = (520, 1032)
+"""K for kernels that serve nothing shorter: they split it."""
 
 
 def main(op: str, name: str) -> int:
     here = devices.current()
     spec = registry.find(op, name)
-    coverage = Coverage(spec, here, (SIZES, SIZES, SIZES), refined=True)
-    if not coverage.problems:
-        coverage = Coverage(spec, here, (WIDE, WIDE, SIZES), refined=True)
+    for sizes in ((SIZES, SIZES, SIZES), (WIDE, WIDE, SIZES), (SIZES, SIZES, LONG)):
+        coverage = Coverage(spec, here, sizes, refined=True)
+        if coverage.problems:
+            break
     chosen = sample(coverage.problems)
     failures = 0
     for case in coverage.cases():
