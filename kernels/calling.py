@@ -16,7 +16,7 @@ from tuner import dtype as dtypes
 from tuner import registry
 from tuner.config import Config
 from tuner.device import Device
-from tuner.errors import TunerError
+from tuner.errors import KernelError, TunerError
 from tuner.kernels.epilogue import activated, saturated
 from tuner.kernels.launching import Launch
 from tuner.problem import Problem
@@ -33,13 +33,15 @@ _MOST_LAUNCHED = 65_536
 def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     """Launch what a lookup finds for a problem on the operands' device and its current stream.
 
-    A tuned config that fails the first time is used no more in this process: another one serves, at last the default.
+    A config that fails the first time is used no more in this process: another one serves, at last the default, and
+    in its place that of the next kernel.
 
     Returns:
         What was launched.
 
     Raises:
         KernelError: no installed kernel serves the problem on this device.
+        Exception: where none can be launched, what the last one raised.
     """
     index = device.index if device.type == "cuda" else None
     model = _device(index)
@@ -51,17 +53,20 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
             try:
                 registry.find(problem.op, match.kernel).launch(operands, match.config)
             except FAILURES as e:
-                if match.rule == "default" or (problem, model.slug, match.config) in _launched or _is_ours(e):
+                if (problem, model.slug, match.config) in _launched or _is_ours(e):
                     raise
                 seen.forget()
-                match = drop(problem, model, match, f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300])
+                reason = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300]
+                try:
+                    match = drop(problem, model, match, reason)
+                except KernelError:
+                    raise e from None
             else:
                 break
     seen.count = counter(problem, model)
-    if match.rule != "default":
-        if len(_launched) >= _MOST_LAUNCHED:
-            _launched.clear()
-        _launched.add((problem, model.slug, match.config))
+    if len(_launched) >= _MOST_LAUNCHED:
+        _launched.clear()
+    _launched.add((problem, model.slug, match.config))
     return seen
 
 

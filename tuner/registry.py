@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -130,16 +130,25 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
     return sorted(able, key=lambda spec: -spec.precedence(problem, device))
 
 
-def default_config(problem: Problem, device: Device) -> Config:
+def default_config(problem: Problem, device: Device, without: Mapping[Config, str] | None = None) -> Config:
     """The config to use where nobody tuned: the formula of the kernel of highest precedence.
 
     Of several kernels as high the one whose config its model says is faster (`KernelSpec.estimate_us`); where one of
     them has no model, the first by name.
 
+    Args:
+        problem, device: what is to be computed, and where.
+        without: configs that cannot be launched, and why: the next kernel's serves then.
+
     Raises:
-        KernelError: no kernel serves it.
+        KernelError: no kernel serves it, or none of those that do is left.
     """
     able = serving(problem, device)
+    if without:
+        able = [spec for spec in able if spec.default_config(problem, device) not in without]
+    if not able:
+        why = "; ".join(f"{config.kernel}: {reason}" for config, reason in (without or {}).items())
+        raise KernelError(f"no kernel can be launched for {problem} on {device.name}: {why}")
     highest = able[0].precedence(problem, device)
     equals = [spec for spec in able if spec.precedence(problem, device) == highest]
     models = [spec.estimate_us for spec in equals]

@@ -8,6 +8,7 @@ from tuner import keyed, registry
 from tuner.device import Device
 from tuner.errors import ProblemError
 from tuner.problem import Problem
+from tuner.runtime import rules
 from tuner.runtime.decision import Decision
 
 _log = logging.getLogger("tuner.runtime.lookup")  # the name under which people silence or keep it
@@ -36,6 +37,8 @@ def report(problem: Problem, device: Device, decision: Decision) -> None:
     # That a neighbour's config does not fit another problem is no fault of its row: `tuner.explain` tells.
     own = [r for r in decision.refused if r.rule == "exact"]
     refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
+    formulas = [config for config in decision.lost if config not in {r.row.config for r in decision.refused}]
+    refused += "".join(f"; the formula's {config} {rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:])
     if match.rule == "default":
         _log.warning(
             "no tuned config for %s on %s%s: using the default formula's, %s. Performance may be below what tuning "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tuner.config import Config
 from tuner.runtime.row import Row
@@ -71,9 +72,11 @@ class Decision:
         row: that it came from, None for the default.
         refused: rows that may not be used.
         offers: what was weighed against the formula, rule by rule, the most promising first.
+        lost: configs that this process could not launch for the problem, and why: of rows and of formulas.
     """
 
     match: Match
     row: Row | None
     refused: tuple[Refusal, ...]
     offers: tuple[Offer, ...] = ()
+    lost: Mapping[Config, str] = field(default_factory=dict)

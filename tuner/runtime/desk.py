@@ -80,7 +80,7 @@ class Desk:
                     return match  # another thread came first, or it was asked for by the device's name
                 if (missed := self.missed.get((device.slug, problem))) is not None:
                     return missed.called()
-                if decision.row and (device.slug, problem, decision.row.config) in rules.failed:  # dropped meanwhile
+                if (device.slug, problem, decision.match.config) in rules.failed:  # dropped meanwhile
                     continue
                 advice.report(problem, device, decision)
                 return self._keep(problem, device, decision.match)

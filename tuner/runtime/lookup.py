@@ -111,7 +111,7 @@ def on_change(forget: Callable[[], Any]) -> None:
 def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> Match:
     """Use a match no more in this process, because it cannot be launched; returns what serves in its place.
 
-    One warning says so. A match of rule "default" cannot be dropped.
+    One warning says so. In the place of a formula's config that of the next kernel serves.
 
     Args:
         problem, device: what `match` was looked up for.
@@ -119,7 +119,7 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
         reason: what happened.
 
     Raises:
-        KernelError: see `lookup`.
+        KernelError: see `lookup`; or nothing is left.
     """
     where = device or desk().here()
     with desks.lock:

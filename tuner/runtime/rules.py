@@ -39,6 +39,7 @@ OTHER_DEVICE = 1.0
 _Found = tuple[Neighbour, Shelf]
 """A neighbour, and the shelf that holds it."""
 
+FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
 """Device, problem and config that could not be launched in this process, and why."""
 
@@ -90,7 +91,7 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
     """
     try:
         if (why := failed.get((device.slug, problem, row.config))) is not None:
-            raise KernelError(f"failed at its first launch in this process: {why}")
+            raise KernelError(f"{FAILED}: {why}")
         spec = registry.find(problem.op, row.config.kernel)
         if spec.version != row.kernel_version:
             return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
@@ -129,6 +130,9 @@ class _Weighing:
         self._refused: list[Refusal] = []
         self._offers: list[Offer] = []
         self._formula: Config | None = None
+        # A copy: another thread may add to it meanwhile.
+        known = failed.copy().items()
+        self._lost = {config: why for (slug, its, config), why in known if (slug, its) == (device.slug, problem)}
 
     def usable(self, rule: str, shelf: Shelf, row: Row) -> bool:
         """Whether a row's config can run here; if not, it is noted why."""
@@ -163,7 +167,7 @@ class _Weighing:
         """The decision for the formula."""
         config = self._default()
         match = Match(config.kernel, config, "default", "formula", "none", figure.geomean if figure else None)
-        return Decision(match, None, tuple(self._refused), tuple(self._offers))
+        return Decision(match, None, tuple(self._refused), tuple(self._offers), self._lost)
 
     def _promise(self, rule: str, near: Neighbour) -> float | None:
         """How many times as fast as the formula's config a neighbour's is expected to be here; None where nobody knows.
@@ -184,7 +188,7 @@ class _Weighing:
 
     def _default(self) -> Config:
         if self._formula is None:
-            self._formula = registry.default_config(self._problem, self._device)
+            self._formula = registry.default_config(self._problem, self._device, self._lost)
         return self._formula
 
     def _estimate(self, config: Config) -> float | None:
