@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 
 import pytest
 
@@ -73,3 +75,37 @@ def test_arguments_are_made_once_for_the_same_addresses_and_forgotten_where_all_
     assert made == [(0, 1)] * 2 + [(0, 2)] * 2 + [(0, 1)] * 2
     # When the fourth was made all were forgotten.
     assert [list(step.arguments) for step in steps] == [[(0, 1)], [(0, 2), (0, 1)]]
+
+
+def test_encoded_descriptors_are_forgotten_with_the_arguments_they_are_in(monkeypatch):
+    monkeypatch.setattr(arguments, "_count", itertools.count(1))
+    monkeypatch.setattr(arguments, "MOST_ALTOGETHER", 4)
+    maps = arguments.Memo(lambda at: f"map of {at}", 100)
+    step = arguments.Kept(None, lambda *_given: None, lambda _stream, at: (maps[at],))
+    for address in (1, 2):
+        step(0, address)
+    assert not maps, "two maps and two arguments were made"
+    assert dict(step.arguments) == {(0, 2): ("map of 2",)}
+
+
+def test_arguments_are_forgotten_while_another_thread_makes_plans(monkeypatch):
+    monkeypatch.setattr(arguments, "MOST_ALTOGETHER", 1)
+    steps = [arguments.Kept(None, lambda *_given: None, lambda *called: called) for _ in range(2000)]
+    done = threading.Event()
+
+    def make_plans() -> None:
+        while not done.is_set():
+            steps.append(arguments.Kept(None, lambda *_given: None, lambda *called: called))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=make_plans)
+    thread.start()
+    try:
+        for address in range(20):
+            steps[0](0, address)
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(before)
+    assert list(steps[0].arguments) == [(0, 19)]

@@ -5,12 +5,43 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 MOST = 512
 """Kept for each step, some 600 B each: the layers of a model share their plans."""
 MOST_ALTOGETHER = 65_536
-"""Kept by all steps of a process: where M takes every value there are thousands, and each has its layers' addresses."""
+"""Kept by all memos of a process: where M takes every value there are thousands, and each has its layers' addresses."""
+
+_Key = TypeVar("_Key")
+_Made = TypeVar("_Made")
+
+
+class Memo(dict[_Key, _Made]):
+    """What is made once for a key, bounded for itself and together with all others of the process."""
+
+    def __init__(self, make: Callable[[_Key], _Made], most: int) -> None:
+        """Begin empty.
+
+        Args:
+            make: gives what a key stands for.
+            most: kept here; one more, and all begins anew.
+        """
+        super().__init__()
+        self._make, self._most = make, most
+        _all[id(self)] = self
+
+    def __missing__(self, key: _Key) -> _Made:
+        """Make it."""
+        made = self._make(key)
+        if len(self) >= self._most:
+            self.clear()
+        if next(_count) % MOST_ALTOGETHER == 0:
+            # `valuerefs` is a list made at once: another thread may make a memo meanwhile.
+            for memo in [reference() for reference in _all.valuerefs()]:
+                if memo is not None:
+                    memo.clear()
+        self[key] = made
+        return made
 
 
 class Kept:
@@ -25,33 +56,16 @@ class Kept:
 
     def __init__(self, kernel: Any, launch: Callable[..., None], make: Callable[..., tuple[Any, ...]]) -> None:
         self.launch = launch
-        self.arguments = Arguments(kernel, make)
+
+        # The kernel itself is held, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
+        def made(called: tuple[int, ...], _held: Any = kernel) -> tuple[Any, ...]:
+            return make(*called)
+
+        self.arguments = Memo(made, MOST)
 
     def __call__(self, *called: int) -> None:
         """Launch on a stream with addresses."""
         self.launch(*self.arguments[called])
-
-
-class Arguments(dict[tuple[int, ...], tuple[Any, ...]]):
-    """Those of one step, by (stream, *addresses)."""
-
-    def __init__(self, kernel: Any, make: Callable[..., tuple[Any, ...]]) -> None:
-        super().__init__()
-        # The kernel itself is held, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
-        self._kernel = kernel
-        self._make = make
-        _all[id(self)] = self
-
-    def __missing__(self, called: tuple[int, ...]) -> tuple[Any, ...]:
-        """Make them."""
-        made = self._make(*called)
-        if len(self) >= MOST:
-            self.clear()
-        if next(_count) % MOST_ALTOGETHER == 0:
-            for each in list(_all.values()):
-                each.clear()
-        self[called] = made
-        return made
 
 
 class AsCalled(dict[tuple[int, ...], tuple[int, ...]]):
@@ -62,6 +76,6 @@ class AsCalled(dict[tuple[int, ...], tuple[int, ...]]):
         return called
 
 
-_all: weakref.WeakValueDictionary[int, Arguments] = weakref.WeakValueDictionary()
+_all: weakref.WeakValueDictionary[int, Memo[Any, Any]] = weakref.WeakValueDictionary()
 _count = itertools.count(1)
 """Of what was made."""

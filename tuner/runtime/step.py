@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tuner.runtime.arguments import Kept
+from tuner.runtime.arguments import Kept, Memo
 
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call: all integers."""
@@ -189,21 +189,14 @@ def _by_shared_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]
     return Kept(kernel, launcher.launch, arguments)
 
 
-class _Maps(dict[int, Any]):
+def _maps(descriptor: _Descriptor, made: Callable[..., list[Any]], meta: Any) -> Memo[int, Any]:
     """Encoded descriptors by address. What they say is their address, sizes and strides: they never become wrong."""
+    rest = (meta, None)[: len(inspect.signature(made).parameters) - 1]
 
-    def __init__(self, descriptor: _Descriptor, made: Callable[..., list[Any]], meta: Any) -> None:
-        super().__init__()
-        self._descriptor, self._made = descriptor.rest, made
-        self._rest = (meta, None)[: len(inspect.signature(made).parameters) - 1]
+    def encoded(at: int) -> Any:
+        return made(_at(descriptor.rest, at), *rest)[0]  # by Triton's own rules
 
-    def __missing__(self, at: int) -> Any:
-        """Encode the descriptor of memory at an address, by Triton's own rules."""
-        encoded = self._made(_at(self._descriptor, at), *self._rest)[0]
-        if len(self) >= MOST_MAPS:
-            self.clear()
-        self[at] = encoded
-        return encoded
+    return Memo(encoded, MOST_MAPS)
 
 
 def _lean_launcher(kernel: Any, given: Sequence[Any]) -> Any:
@@ -229,11 +222,11 @@ class _Flattened:
         metas = iter(kernel.metadata.tensordesc_meta or ())
         self._template: list[Any] = []
         self._places: list[tuple[int, _Place]] = []
-        self._maps: list[tuple[int, _Place, _Maps]] = []
+        self._maps: list[tuple[int, _Place, Memo[int, Any]]] = []
         for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
             here = len(self._template)
             if isinstance(argument, _Descriptor):
-                self._maps.append((here, argument.place, _Maps(argument, made, next(metas))))
+                self._maps.append((here, argument.place, _maps(argument, made, next(metas))))
                 self._template += [None, *argument.rest["shape"], *argument.rest["strides"]]
             elif kind != "constexpr":
                 if isinstance(argument, _Place):
