@@ -114,7 +114,7 @@ def _left(report: Report) -> str:
     why = "interrupted" if report.interrupted else SPENT
     further = "every trial is kept, the same command (without --fresh) goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
-        further = f"nothing was measured, for the start took {report.start_s:.1f} s: give it more by --time-budget"
+        further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
     return f"{why}: {left} problem{'s' * (left != 1)} without a winner; {further}"
 
 
