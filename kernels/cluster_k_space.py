@@ -178,6 +178,14 @@ def _too_little(config: Config, problem: Problem, device: Device) -> str | None:
     return f"a ring of {ring} B: Triton asks for more than {usual} B in all where the ring alone is more"
 
 
+def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """A stage is loaded anew during the step after its own: of a single one that step would wait for ever."""
+    steps = most_steps(config, problem)
+    if config.integer("num_stages") >= min(_FEWEST_STAGES, steps):
+        return None
+    return f"num_stages is {config['num_stages']}: {_FEWEST_STAGES} at least for {steps} steps along K"
+
+
 def _padding(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows = max(_fewest_rows(problem), rules.next_power_of_two(problem.m))
     return (
@@ -208,6 +216,7 @@ RULES = (
     Rule("shape", "kernels/cluster_k_kernel.py", _shape, fatal=True, early=True),
     tile_rules.shared_memory(shared_bytes, "kernels/cluster_k_space.py"),
     Rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/numerics.py", _too_little, fatal=True),
+    Rule("ring", "kernels/cluster_k_kernel.py", _ring, fatal=True),
     Rule("padding", "the shape itself: the rest of such a tile is masked", _padding, early=True),
     Rule("room", "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs", _room, early=True),
     Rule("idle", "the shape itself", _idle, early=True),

@@ -7,10 +7,12 @@ import itertools
 
 import pytest
 
+import tuner
 from tuner import Config, Problem, registry
 from tuner.device import INTERPRETER, KNOWN
 from tuner.kernels import cluster_k_space as spaces
 from tuner.kernels import cluster_parts, cluster_sizes
+from tuner.runtime import rules
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "cluster_k")
@@ -103,6 +105,7 @@ PLAIN = Config(
         ({"PREFETCH_KIB": 32, "PDL_TRIGGER": 6}, None),
         ({"PREFETCH_KIB": 3}, "power of two"),
         ({"num_ctas": 4}, "no parameter"),
+        ({"num_stages": 1}, "2 at least for 16 steps"),
         ({"BLOCK_SIZE_M": 64, "num_stages": 1}, "Triton asks for more than 49152 B"),
     ],
 )
@@ -150,3 +153,74 @@ def test_the_formula_takes_it_for_few_rows_where_its_model_says_so():
     assert registry.default_config(linear(1, 1280, 8192), H200).kernel == "gemv"
     assert registry.default_config(linear(32, 28672, 4096), H200).kernel != SPEC.name
     assert registry.default_config(linear(128, 2112, 7168), H200).kernel != SPEC.name  # slower there, on an H200
+
+
+@pytest.fixture
+def served(tmp_path, make_row, make_table, no_tables):
+    """Name a table of an H200 that holds one row of these parts."""
+
+    def name(m, n, k, config):
+        version = registry.find("matmul", config.kernel).version
+        row = make_row(m, n, k, config=config, version=version, dtype="bf16", layout="nt")
+        tuner.use(make_table(row).write(tmp_path))
+
+    return name
+
+
+def test_one_stage_that_is_all_of_a_block_s_sum_is_not_lent_to_a_longer_one_that_would_wait_for_ever(served):
+    config = SPEC.default_config(linear(8, 1280, 512), H200)
+    assert config["num_stages"] == 1
+    served(8, 1280, 512, config)
+    assert tuner.lookup(linear(8, 1280, 512), H200).rule == "exact"
+    assert "2 at least for 2 steps" in tuner.explain(linear(8, 1280, 1024), H200)
+    for k in (1024, 2048):
+        match = tuner.lookup(linear(8, 1280, k), H200)
+        assert SPEC.name != match.kernel or match.config["num_stages"] >= 2
+
+
+IN_PAIRS = Config(
+    "warp_specialized",
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_N_REST=0,
+    BLOCK_SIZE_K=64,
+    EPILOGUE_PARTS=1,
+    GROUP_SIZE_M=1,
+    SWAP_AB=False,
+    launch_pdl=True,
+    num_stages=4,
+    num_warps=8,
+    num_ctas=2,
+    SHARE_B=True,
+)
+
+
+@pytest.mark.parametrize("running", ["3.6.0", "3.8.0", "3.9.0"])
+@pytest.mark.parametrize(
+    ("shape", "config"), [((32, 1280, 8192), PLAIN), ((3000, 3000, 3000), IN_PAIRS)], ids=["cluster_k", "SHARE_B"]
+)
+def test_a_tuned_cluster_is_left_to_the_formula_under_another_triton_with_one_warning(
+    shape, config, running, served, caplog, monkeypatch
+):
+    served(*shape, config)
+    problem = linear(*shape)
+    assert tuner.lookup(problem, H200).config == config
+    assert caplog.records == []
+    for module in (cluster_sizes, rules):
+        monkeypatch.setattr(module, "triton_version", lambda: running)
+    served(*shape, config)
+    found = [tuner.lookup(problem, H200) for _ in range(2)]
+    assert found[0] == found[1]
+    assert found[0].rule == "default"
+    assert found[0].kernel != SPEC.name
+    assert "num_ctas" not in found[0].config
+    assert [f"clusters under Triton {running}" in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(("multiprocessors", "blocks", "reason"), [(132, 16, None), (114, 8, None), (114, 16, "room")])
+def test_an_h100_borrows_clusters_that_find_room_on_it(multiprocessors, blocks, reason, make_row):
+    config = PLAIN.replace(BLOCK_SIZE_M=8, SPLIT_K=blocks)
+    row = make_row(8, 32, 16384, config=config, version=SPEC.version, dtype="bf16", layout="nt")
+    h100 = dataclasses.replace(H200, slug=f"nvidia-h100-sm90-{multiprocessors}", sm_count=multiprocessors)
+    said = rules.refusal(row, row.problem, h100, borrowed=True)
+    assert said is None if reason is None else said.startswith(reason)
