@@ -66,8 +66,9 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _in_pairs(config: Config, problem: Problem, device: Device) -> tuple[Config, ...]:  # noqa: ARG001
-    pair = config.replace(num_ctas=2)
-    return (pair, pair.replace(SHARE_B=True))
+    single = {name: value for name, value in config.pairs if name not in _OPTIONS}
+    pair = Config(config.kernel, **single, num_ctas=2)
+    return tuple(one for one in (pair, pair.replace(SHARE_B=True)) if one != config)
 
 
 def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:

@@ -20,6 +20,7 @@ from tuner.device import KNOWN
 from tuner.errors import KernelError, TunerError
 from tuner.inspection.binary import compile_binary
 from tuner.inspection.request import choose
+from tuner.kernels import cluster_k_space, cluster_sizes
 from tuner.problem import Problem
 
 FAULTY = Path(__file__).parents[1] / "sweep" / "faulty"
@@ -54,6 +55,17 @@ def test_figures_of_the_config_that_a_lookup_gives(inspect):
     assert binary["spill_bytes"] == 0
     seen = binary["occupancy"]
     assert seen["blocks"] == min(seen["by_registers"], seen["by_shared"], seen["by_warps"]) > 0
+
+
+@pytest.mark.skipif(cluster_sizes.untried() is not None, reason="the running Triton makes no clusters")
+def test_memory_that_a_kernel_reserves_for_itself_counts_as_shared(inspect):
+    few = ("--problem", "M=32,N=1280,K=8192,dtype=bf16,layout=nt", "--target", "cuda:90")
+    done = inspect("cluster_k", *few, "--json")
+    assert done.exit_code == 0, done.output
+    (binary,) = json.loads(done.stdout)["binaries"]
+    config, problem = Config("cluster_k", **binary["config"]), Problem(32, 1280, 8192, dtype="bf16", layout="nt")
+    assert binary["shared_bytes"] == cluster_k_space.shared_bytes(config, problem, KNOWN["sm_90"])
+    assert binary["occupancy"]["by_shared"] == 233_472 // (binary["shared_bytes"] + 1024)
 
 
 def test_an_option_is_given_as_any_parameter_and_refused_where_the_kernel_has_none(inspect):

@@ -108,8 +108,11 @@ def test_clusters_are_tried_only_under_the_triton_that_ran_them(running, offered
     space = SPEC.space(Problem(4096, 4096, 4096, dtype="bf16", layout="nt"), H200)
     assert space.rejection(PLAIN, fatal_only=True) is None
     pair = PLAIN.replace(num_ctas=2)
-    assert space.refinements(PLAIN) == ([pair, pair.replace(SHARE_B=True)] if offered else [])
-    reason = space.rejection(PLAIN.replace(num_ctas=2), fatal_only=True)
+    ways = [pair, pair.replace(SHARE_B=True)]
+    assert space.refinements(PLAIN) == (ways if offered else [])
+    for one, other in (ways, ways[::-1]):
+        assert space.refinements(one) == ([other] if offered else [])
+    reason = space.rejection(pair, fatal_only=True)
     assert reason is None if offered else f"Triton {running}" in reason
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from tuner.records import Resources
 
+_RESERVED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
+"""An array of shared memory in PTX; Triton's own has no length there."""
+
 
 def read_resources(compiled: Any, compile_ms: float) -> Resources:
     """Registers, spills and shared memory of one of Triton's CompiledKernels, no GPU needed.
@@ -25,7 +28,12 @@ def read_resources(compiled: Any, compile_ms: float) -> Resources:
         registers = _number(r"\.vgpr_count:\s*(\d+)", text)
         spills = _number(r"\.vgpr_spill_count:\s*(\d+)", text)
         spill_bytes = None if spills is None else 4 * spills
-    return Resources(round(compile_ms, 1), registers, spill_bytes, int(compiled.metadata.shared))
+    return Resources(round(compile_ms, 1), registers, spill_bytes, shared_bytes(compiled))
+
+
+def shared_bytes(compiled: Any) -> int:
+    """Shared memory of a block: what Triton asks for, and what inline PTX reserves, which Triton does not count."""
+    return int(compiled.metadata.shared) + sum(map(int, _RESERVED.findall(compiled.asm.get("ptx", ""))))
 
 
 def program(compiled: Any) -> str:

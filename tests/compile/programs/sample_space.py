@@ -14,6 +14,7 @@ from tuner import Problem, registry
 from tuner.device import KNOWN
 from tuner.kernels import rules, swap_ab
 from tuner.sweep import target
+from tuner.sweep.resources import shared_bytes
 
 PROBLEMS = [
     Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
@@ -37,7 +38,6 @@ PROBLEMS = [
 FEW_ROWS, OF_FEW_ROWS = (PROBLEMS[2], PROBLEMS[4]), ("PDL_TRIGGER", "PREFETCH_KIB")
 """Sums that are split, and two rows of A: swap_ab, which serves both, is asked once."""
 PREFETCHES = re.compile(r"cp\.async\.bulk\.prefetch\.L2|prefetch\.global\.L2")
-RESERVED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
 
 
 def main(arch: str, count: int) -> None:
@@ -103,7 +103,7 @@ def _compiled(spec, problem, config, device):
     return {
         "case": f"{problem} {config}",
         "kernel": spec.name,
-        "shared_bytes": compiled.metadata.shared + sum(map(int, RESERVED.findall(assembly))),
+        "shared_bytes": shared_bytes(compiled),
         "predicted_bytes": spec.shared_bytes(config, problem, device) if spec.shared_bytes else None,
         "exact": spec.name == "cluster_k" or (told and _exactly(*seen)),
         "prefetches": "PREFETCH_KIB" not in config and PREFETCHES.search(assembly) is not None,
