@@ -26,6 +26,10 @@ from tuner.runtime.lookup import counter, drop, lookup
 
 FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
 """What Triton raises where a config cannot be compiled or launched: its own errors, those of MLIR and of the driver."""
+_DRIVER = "Triton Error ["
+"""How what the driver says begins: Triton raises all of it as RuntimeError."""
+_NOT_OF_A_CONFIG = ("out of memory", "captur", "illegal memory access", "launch failure", "context is destroyed")
+"""In what cuGetErrorString and hipGetErrorString say: no memory left, a graph's capture, a context that is lost."""
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
 
@@ -81,10 +85,11 @@ def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], An
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether an error says nothing of the config: wrong operands, no memory left, a context that is lost."""
+    """Whether an error says nothing of the config: wrong operands, no memory left, a capture, a lost context."""
     lost: tuple[type[Exception], ...] = (TunerError, torch.OutOfMemoryError)
     lost += (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
-    return isinstance(error, lost)
+    said = str(error)
+    return isinstance(error, lost) or (said.startswith(_DRIVER) and any(each in said for each in _NOT_OF_A_CONFIG))
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:

@@ -204,6 +204,15 @@ def test_where_no_default_can_be_launched_the_error_is_the_last_ones(served):
     assert report.launches == ()
 
 
+def test_a_config_is_no_worse_for_a_device_whose_memory_was_full(served, table):
+    report = served("full", table(PROBLEM, POINTER))
+    raised, told = report.printed["calls"]
+    assert raised == {"raised": "Triton Error [CUDA]: out of memory"}
+    assert told["looked"] == 1
+    assert [launch.grid for launch in report.launches] == [(4 * 2, 1, 1)]  # the tuned one's
+    assert "failed at its first launch" not in report.stderr
+
+
 @pytest.mark.parametrize("loads", ["pointer", "tma"])
 def test_split_sums_get_memory_at_each_launch(served, table, loads):
     config = Config("split_k", **TMA, LOADS=loads, SPLIT_K=4)

@@ -300,6 +300,18 @@ def forgotten() -> None:
         told.append({"before": before, "after": [*map(holders, (a, b, out))]})
 
 
+def full() -> None:
+    """No memory for a binary at the first call."""
+    os.environ["CUDA_STUB_FULL"] = "1"
+    tuner.use(sys.argv[2])
+    for _ in range(2):
+        try:
+            call(stub_matmul.half(256, 256), stub_matmul.half(256, 256))
+        except RuntimeError as e:
+            told.append({"raised": str(e)})
+        os.environ.pop("CUDA_STUB_FULL", None)
+
+
 def failing_default() -> None:
     """Twice; this device has so little shared memory."""
     os.environ["CUDA_STUB_SHARED"] = sys.argv[2]

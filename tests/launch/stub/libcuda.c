@@ -94,7 +94,9 @@ CUresult cuDriverGetVersion(int *version) {
 }
 
 CUresult cuGetErrorString(CUresult error, const char **text) {
-  *text = error == CUDA_SUCCESS ? "no error" : "refused by the stub of the CUDA driver";
+  *text = error == CUDA_SUCCESS                ? "no error"
+          : error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory"
+                                              : "refused by the stub of the CUDA driver";
   return CUDA_SUCCESS;
 }
 
@@ -170,7 +172,10 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
 
 /* ---- modules and functions ---- */
 
+/* While $CUDA_STUB_FULL is set there is no memory for another module. */
 CUresult cuModuleLoadData(CUmodule *out, const void *image) {
+  if (getenv("CUDA_STUB_FULL"))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   Module *module = malloc(sizeof *module);
   module->image = image; /* Triton keeps the binary alive as long as its CompiledKernel */
   *out = (CUmodule)module;
