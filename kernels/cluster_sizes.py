@@ -23,7 +23,7 @@ _GPCS = 8
 def untried() -> str | None:
     """Why the running Triton makes no clusters, or None."""
     running = triton_version()
-    return None if running.startswith(_TRIED_TRITON) else f"clusters under Triton {running}: run under 3.7 alone so far"
+    return None if running.startswith(_TRIED_TRITON) else f"no Triton {running}: run under 3.7 alone so far"
 
 
 def room(ctas: int, device: Device) -> int:

@@ -81,6 +81,13 @@ def test_a_config_that_cannot_run_on_the_tables_device_is_an_error(found, won):
     assert one["expected"] == f"what runs on {H200.name}"
 
 
+def test_of_a_config_that_cannot_run_it_is_said_that_another_triton_measured_it(found, won):
+    environment = Environment("3.6.0", "2.13.0", "cuda 13.0", "580.1", "3.11.7")
+    made = dataclasses.replace(won().made, environment=environment)
+    one = found(won(block=512, made=made))["error", "invalid"]
+    assert one["expected"] == f"what runs on {H200.name} under Triton 3.7.1; measured under 3.6.0"
+
+
 def test_a_problem_that_the_kernel_does_not_support_is_an_error(found, won):
     assert "no tt" in found(won(layout="tt"))["error", "invalid"]["found"]
 

@@ -143,9 +143,11 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
             row, level, "stale", found, f"version {spec.version}, which is installed", advice=advice
         )
     found = f"{row.config.label}: {reason}"
-    return subject.row_finding(
-        row, Level.ERROR, "invalid", found, f"what runs on {subject.table.device.name}", advice=again
-    )
+    expected = f"what runs on {subject.table.device.name}"
+    measured = row.made.environment.triton
+    if measured and rules.grade(row) != "exact":
+        expected += f" under Triton {rules.triton_version()}; measured under {measured}"
+    return subject.row_finding(row, Level.ERROR, "invalid", found, expected, advice=again)
 
 
 def _searched(subject: Subject) -> Iterator[Finding]:
