@@ -10,7 +10,7 @@ from tuner.config import Config
 from tuner.kernels.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem
 
-_SECTOR_BYTES = 32
+SECTOR_BYTES = 32
 """Of the L2 (CUDA C++ Best Practices Guide, coalesced access to global memory)."""
 _WORTH = 2.0
 """Such rows take as long as so many others. Fitted on seven tiles of 3000x3000x3000 bf16, single and in clusters:
@@ -22,7 +22,7 @@ def odd(problem: Problem) -> tuple[bool, bool]:
     a_extent = problem.k if problem.layout[0] == "n" else problem.m
     b_extent = problem.k if problem.layout[1] == "t" else problem.n
     size = dtypes.ITEMSIZE[problem.a_dtype]
-    return a_extent * size % _SECTOR_BYTES != 0, b_extent * size % _SECTOR_BYTES != 0
+    return a_extent * size % SECTOR_BYTES != 0, b_extent * size % SECTOR_BYTES != 0
 
 
 def asked(config: Config, problem: Problem, rows: int, columns: int) -> float:

@@ -15,6 +15,7 @@ from tuner.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernels import (
     composite_n,
+    odd_rows,
     padding,
     padding_kernel,
     persistent_tma,
@@ -72,8 +73,12 @@ def _inner(config: Config) -> Config:
 
 @functools.lru_cache(maxsize=4096)
 def _seen(problem: Problem) -> Problem:
-    """The problem as the inner kernel's rules and formulas see it: aligned, every size up to 15 larger."""
-    m, n, k = (-(-size // _UNIT) * _UNIT for size in problem.shape)
+    """The problem as the inner kernel's rules and formulas see it: aligned, of larger sizes by less than a unit.
+
+    Along K also whole sectors, as rows that are padded have: rows of 8 bits that are not would seem slow to TMA.
+    """
+    along_k = max(_UNIT, odd_rows.SECTOR_BYTES // dtypes.ITEMSIZE[problem.a_dtype])
+    m, n, k = (-(-size // unit) * unit for size, unit in zip(problem.shape, (_UNIT, _UNIT, along_k), strict=True))
     return Problem.from_fields({**problem.fields(), "m": m, "n": n, "k": k, "aligned": True})
 
 

@@ -7,6 +7,7 @@ import torch
 
 from tuner import suite
 from tuner.device import KNOWN
+from tuner.kernels import cluster_sizes
 from tuner.kernels.operands import is_aligned, make_operands, row_alignment
 from tuner.kernels.padded import SPEC
 from tuner.problem import Problem
@@ -94,6 +95,15 @@ def test_a_row_that_padded_won_is_used_by_a_lookup(make_row):
 def test_of_one_operand_to_pad_the_larger_is_tried(m, n, chosen):
     configs = SPEC.space(Problem(m, n, 520, **ODD), H200).configs()
     assert {config["PAD"] for config in configs} == chosen | {"ab"}
+
+
+@pytest.mark.parametrize("k", [4065, 4073, 4095])
+def test_padded_rows_of_8_bits_are_no_odd_ones_that_clusters_would_share(k, monkeypatch):
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    problem = Problem(4095, 4093, k, dtype="e4m3", layout="nt", out_dtype="bf16", aligned=False)
+    config = SPEC.default_config(problem, H200)
+    assert "num_ctas" not in config
+    assert SPEC.space(problem, H200).rejection(config) is None
 
 
 @pytest.mark.parametrize(("k", "offered"), [(1, False), (2, True)])
