@@ -146,7 +146,7 @@ def can_run(problem: Problem, config: Config) -> str | None:
 @pytest.fixture(autouse=True)
 def no_formula(monkeypatch):
     """Formulas have tests of their own, and take longer than all the rest here."""
-    monkeypatch.setattr(registry, "default_config", lambda problem, device: Config("pointer"))
+    monkeypatch.setattr(registry, "default_config", lambda problem, device, without: Config("pointer"))
 
 
 def check_answers(shelf: sources.Shelf, problems: list[Problem]) -> None:
