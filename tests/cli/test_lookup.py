@@ -98,6 +98,19 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(run, arguments, words):
     assert words in err
 
 
+def test_a_table_that_cannot_be_read_is_said_once_though_a_device_is_named(run, tmp_path, monkeypatch, caplog):
+    table = tmp_path / "matmul--mine.json"
+    table.write_text("{ broken")
+    monkeypatch.setenv("TUNER_TABLES", str(table))
+    code, out, _ = run("lookup", "64x512x256", "--device", "sm_90")
+    assert (code, "rule default" in out) == (1, True)
+    assert len([record for record in caplog.records if record.name == "tuner.runtime.sources"]) == 1
+
+
+def test_an_empty_name_of_a_database_is_refused_not_taken_for_the_users_own(run):
+    assert run("lookup", "64x512x256", "--db", "")[0] == 2
+
+
 def test_a_database_that_is_not_there_is_one_line_and_is_not_made(run, tmp_path):
     code, _, err = run("lookup", "64x512x256", "--db", tmp_path / "gone.db", "--device", "sm_90")
     assert (code, len(err.splitlines())) == (1, 1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -26,10 +29,10 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 def failing(monkeypatch, capsys):
     """Run a command that raises; returns its exit code and what it wrote to stderr."""
 
-    def failing(error: BaseException, *before: str) -> tuple[int, str]:
+    def failing(error: BaseException | Callable[[], BaseException], *before: str) -> tuple[int, str]:
         @click.command()
         def fail() -> None:
-            raise error
+            raise error() if callable(error) else error
 
         monkeypatch.setitem(cli.COMMANDS, "fail", "Fails.")
         monkeypatch.setitem(sys.modules, "tuner.cli.fail", types.SimpleNamespace(fail=fail))
@@ -52,6 +55,17 @@ def test_an_interrupt_exits_130(failing):
     code, said = failing(KeyboardInterrupt())
     assert code == 130
     assert said.strip() == "interrupted"
+
+
+def test_an_interrupt_that_an_import_turns_into_another_error_exits_130(failing):
+    def unheard() -> ImportError:
+        with contextlib.suppress(KeyboardInterrupt):  # as C code does that imports numpy for torch
+            signal.raise_signal(signal.SIGINT)
+        return ImportError("cannot load module more than once per process")
+
+    code, said = failing(unheard)
+    assert (code, said.strip()) == (130, "interrupted")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_debug_shows_the_traceback(failing):

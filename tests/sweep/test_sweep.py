@@ -79,6 +79,12 @@ def test_a_second_sweep_measures_nothing_and_keeps_the_winner(faulty, store):
     assert len(store.trials()) == 6
 
 
+def test_problems_from_an_iterator_are_tuned_though_the_device_is_not_the_expected_one(faulty, store, monkeypatch):
+    monkeypatch.setattr("tuner.sweep.run._expected", lambda *_: KNOWN["sm_90"])
+    report = sweep(store, iter([faulty(configs=1)]), [None], Plan(EXHAUSTIVE))
+    assert [ended.problem for ended in report.problems] == [faulty(configs=1)]
+
+
 def test_fresh_measures_again_and_keeps_the_old_trials(faulty, store):
     problem = faulty(configs=3)
     sweep(store, [problem], [None], Plan(EXHAUSTIVE))

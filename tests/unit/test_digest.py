@@ -112,10 +112,13 @@ def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, mo
     assert len({before, *others}) == 1 + len(others)
 
 
-def test_a_source_that_holds_nothing_and_what_was_asked_before_change_nothing(digest_of, make_row, tmp_path):
+def test_a_source_that_holds_nothing_for_here_and_what_was_asked_before_change_nothing(
+    digest_of, make_row, make_table, tmp_path
+):
     before = digest_of(make_row(64))
     tuner.lookup(Problem(100, 512, 256), H200)
-    (tmp_path / "empty").mkdir()
-    tuner.use(tmp_path / "empty")
+    (tmp_path / "elsewhere").mkdir()
+    make_table(make_row(), device=KNOWN["sm_100"]).write(tmp_path / "elsewhere")
+    tuner.use(tmp_path / "elsewhere")
     assert tuner.digest(H200) == before
     assert Config("toy", BLOCK_SIZE_M=32, num_warps=4) == tuner.lookup(Problem(64, 512, 256), H200).config

@@ -88,6 +88,19 @@ def test_of_a_folder_only_this_devices_tables_are_read(tmp_path, make_row, make_
     assert caplog.records == []
 
 
+def test_a_folder_without_tables_is_an_error_where_it_is_named_and_one_warning_from_the_environment(
+    tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "matmul.json").write_text("{}")  # renamed by somebody: no device in its name
+    with pytest.raises(TableError, match=r"holds no table: expected files named <op>--<device slug>.json"):
+        tuner.use(tmp_path)
+    monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
+    tuner.use(None)
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "tuner.runtime.sources"]
+    assert warning.startswith(f"$TUNER_TABLES {tmp_path} is not used: {tmp_path} holds no table: expected files named ")
+
+
 def test_interpreter_rows_are_never_offered_to_a_gpu(tmp_path, make_row, make_table, make_database, caplog):
     tuner.use(make_table(make_row(), device=INTERPRETER).write(tmp_path))
     tuner.use(make_database(tmp_path / "tuner.db", make_row(), device=INTERPRETER))

@@ -8,7 +8,10 @@ import importlib
 import keyword
 import logging
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -73,7 +76,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
+        with _interruptible():
+            result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
         sys.stdout.flush()
     except click.UsageError as e:
         click.echo(_line(e), err=True)
@@ -92,6 +96,35 @@ def main(argv: list[str] | None = None) -> None:
         # Python looks for garbage as it ends: with torch imported half a second, to free what ends anyway.
         gc.freeze()
     sys.exit(result if isinstance(result, int) else 0)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have Ctrl-C end as KeyboardInterrupt, whatever an import that it cuts short makes of it.
+
+    Torch's C code takes it for numpy that is not there, and the next import of numpy is an ImportError then.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed = False
+
+    def press(_number: int, _frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # not where a shell has it ignored
+        signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    except Exception as e:
+        if pressed:
+            raise KeyboardInterrupt from e
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _line(error: click.UsageError) -> str:

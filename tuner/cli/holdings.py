@@ -71,11 +71,7 @@ def _check_contents(location: str | None) -> list[Finding]:
     if found.revision is None:
         return [Finding("database", Status.OK, f"{found.location} is empty: the first `tuner run` fills it")]
     if found.complaints:
-        # A complaint about the revision names the database itself, for it is an error elsewhere.
-        return [
-            Finding("database", Status.WRONG, text if found.location in text else f"{found.location}: {text}")
-            for text in found.complaints
-        ]
+        return [Finding("database", Status.WRONG, f"{found.location}: {text}") for text in found.complaints]
     return [Finding("database", Status.OK, f"{found.location}, schema {found.revision}")]
 
 

@@ -9,7 +9,7 @@ import click
 from tuner.cli import kernel as kernels
 from tuner.cli import options
 from tuner.device import INTERPRETER, KNOWN, Device, current
-from tuner.errors import DeviceError, TableError, UsageError
+from tuner.errors import DeviceError, UsageError
 from tuner.problem import Problem, parse_shape
 from tuner.runtime.advice import command
 from tuner.runtime.decision import Decision
@@ -84,15 +84,13 @@ def _this_device() -> Device:
 
 def _device(name: str) -> Device:
     """A device by its slug or its architecture: one that a source has rows for, or one of each architecture."""
-    known = {INTERPRETER.slug: INTERPRETER} | {device.slug: device for device in KNOWN.values()}
-    for source in desk().sources():
-        try:
-            known |= {device.slug: device for device in source.devices()}
-        except TableError as e:
-            click.echo(f"{source.name} is not used: {e}", err=True)
-    if name not in known and name not in KNOWN:
-        raise UsageError(f"unknown device {name!r}: known are {', '.join(sorted([*known, *KNOWN]))}")
-    return known[name] if name in known else KNOWN[name]
+    known = KNOWN | {device.slug: device for device in (INTERPRETER, *KNOWN.values())}
+    holding = {slug: source for source in desk().sources() for slug in source.slugs()}
+    if name in holding:
+        known |= {device.slug: device for device in holding[name].devices()}
+    if name not in known:
+        raise UsageError(f"unknown device {name!r}: known are {', '.join(sorted({*known, *holding}))}")
+    return known[name]
 
 
 def _print(problem: Problem, device: Device, decision: Decision) -> None:

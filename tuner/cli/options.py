@@ -8,9 +8,17 @@ from typing import Any, TypeVar
 
 import click
 
+from tuner.errors import UsageError
 from tuner.parts import SCALINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _named(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """A script's `--db "$UNSET"` must not write into the user's own database."""
+    if value == "":
+        raise UsageError("--db is empty: expected a path or a URL; leave it out for $TUNER_DB or the user data folder")
+    return value
 
 
 def db_option(function: F) -> F:
@@ -19,6 +27,7 @@ def db_option(function: F) -> F:
         "--db",
         metavar="PATH|URL",
         default=None,
+        callback=_named,
         help="The database. [default: $TUNER_DB, else tuner.db in the user data folder]",
     )(function)
 

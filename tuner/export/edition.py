@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tuner.errors import TableError
 from tuner.location import sqlite_path
-from tuner.runtime import database, table
+from tuner.runtime import database, stock, table
 from tuner.runtime.table import Table
 
 
@@ -36,13 +36,7 @@ def load(where: str) -> list[Table]:
 
 
 def _of_folder(folder: Path) -> list[Table]:
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.name.endswith(".json") and "--" in path.name)
-    except OSError as e:
-        raise TableError(f"cannot list {folder}: {e.strerror}") from e
-    if not paths:
-        raise TableError(f"{folder} holds no table: expected files named <op>--<device slug>.json")
-    return _sorted([table.load(path) for path in paths])
+    return _sorted([table.load(path) for path in stock.tables_in(folder)])
 
 
 def _of_database(where: str) -> list[Table]:

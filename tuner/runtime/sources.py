@@ -92,7 +92,7 @@ class TableFolder:
 
     def check(self) -> None:
         """List it."""
-        stock.entries(self.path)
+        stock.tables_in(self.path)
 
     def shelf(self, slug: str) -> Shelf:
         """The rows of this device's tables."""

@@ -57,9 +57,12 @@ def tables_in(folder: Traversable) -> list[Traversable]:
     """A folder's tables, told by their names.
 
     Raises:
-        TableError: it cannot be listed.
+        TableError: it cannot be listed, or holds none.
     """
-    return [path for path in entries(folder) if path.name.endswith(".json") and "--" in path.name]
+    found = [path for path in _entries(folder) if path.name.endswith(".json") and "--" in path.name]
+    if not found:
+        raise TableError(f"{folder} holds no table: expected files named <op>--<device slug>.json")
+    return found
 
 
 def slugs_in(folder: Traversable) -> list[str]:
@@ -70,12 +73,8 @@ def slugs_in(folder: Traversable) -> list[str]:
         return []
 
 
-def entries(folder: Traversable) -> list[Traversable]:
-    """What a folder holds, by name.
-
-    Raises:
-        TableError: it cannot be listed.
-    """
+def _entries(folder: Traversable) -> list[Traversable]:
+    """What a folder holds, by name."""
     try:
         return sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as e:

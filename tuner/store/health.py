@@ -43,7 +43,8 @@ def check(location: str | None = None) -> Health:
         if found == schema.HEAD:
             strays = _strays(connection) if database.path is not None else []
             return Health(database.label, found, schema.HEAD, (*pages, *schema.drift(connection), *strays))
-        return Health(database.label, found, schema.HEAD, (*pages, str(schema.refusal(found, database))))
+        refusal = str(schema.refusal(found, database)).removeprefix(f"{database.label} ")
+        return Health(database.label, found, schema.HEAD, (*pages, refusal))
 
 
 def current(location: str | None = None) -> tuple[str, str | None]:

@@ -52,6 +52,8 @@ def sweep(
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
     """
+    if not callable(problems):
+        problems = tuple(problems)  # gone through once more where the device is not the expected one
     with contextlib.ExitStack() as stack:
         stack.enter_context(store.sole_writer())
         crew = gpus if isinstance(gpus, Crew) else stack.enter_context(Crew(gpus))
