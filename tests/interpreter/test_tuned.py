@@ -273,8 +273,11 @@ def test_every_call_of_a_missed_key_is_counted(tmp_path):
 
 def test_a_call_that_gives_what_configs_give_is_one_clear_line():
     kernel = tuner.tuned(CONFIGS, ["N"], name="twice")(doubled)
-    with pytest.raises(TunerError, match=r"^twice: BLOCK is given by the call and by configs: leave one out$"):
+    with pytest.raises(
+        TunerError, match=r"^twice: BLOCK is given by the call and by configs: leave one out$"
+    ) as raised:
         kernel[grid](torch.zeros(4), torch.zeros(4), 1, 4, BLOCK=16)
+    assert raised.value.__context__ is None, "a traceback would begin with the key that was not found"
 
 
 def test_run_launches_as_the_brackets_do_and_a_call_without_a_grid_is_refused():

@@ -119,13 +119,15 @@ class TunedKernel:
                 reader = readers[form]
                 config, meta, count = reader.known[reader.read(args, kwargs)]
             except (KeyError, AttributeError, TypeError):
-                return self._first(_Call(args, kwargs, grid), warmup=warmup)
-            self.best_config = config
-            if count is not None:
-                count()
-            if config.pre_hook is not None:
-                config.pre_hook({**self.signature.named(args, kwargs), **meta})
-            return run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
+                pass  # what the first launch raises is not to be shown as raised while this was handled
+            else:
+                self.best_config = config
+                if count is not None:
+                    count()
+                if config.pre_hook is not None:
+                    config.pre_hook({**self.signature.named(args, kwargs), **meta})
+                return run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
+            return self._first(_Call(args, kwargs, grid), warmup=warmup)
 
         return launch
 

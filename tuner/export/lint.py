@@ -117,9 +117,8 @@ def _usable(subject: Subject) -> Iterator[Finding]:
     if table.rows and table.op not in {op for op, _ in known}:
         ops = ", ".join(sorted({op for op, _ in known})) or "none"
         found = f"op {table.op!r}, {len(table.rows)} rows: no installed kernel serves it"
-        yield subject.finding(
-            Level.ERROR, "op", found, f"one of {ops}", advice="install the package that has its kernels"
-        )
+        advice = "install the package that has its kernels, or name one: --kernel MODULE:NAME"
+        yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
     for row in table.rows:
         reason = rules.refusal(row, row.problem, table.device)

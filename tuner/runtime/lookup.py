@@ -37,7 +37,8 @@ def lookup(problem: Problem, device: Device | None = None) -> Match:
     try:
         return _desk.own[problem] if device is None else _desk.answers[device.slug][problem]
     except KeyError:
-        return _desk.answer(problem, device)
+        pass  # an error below is not to be shown as raised while this one was handled
+    return _desk.answer(problem, device)
 
 
 def use(where: str | Path | None) -> None:

@@ -18,6 +18,7 @@ from tuner.sweep.search import Strategy
 from tuner.sweep.stopwatch import Stopwatch
 
 SPENT = "the time budget is spent"
+_LONGEST = 200  # characters of a trial's message in one of a problem
 _SPARE = 2
 """Binaries waiting for each compiler below which some are compiled that a search may never come to."""
 
@@ -94,6 +95,16 @@ class Job:
     def states(self) -> Counter[State]:
         """How many candidates ended in which state, earlier runs' trials counted."""
         return Counter(outcome.state for outcome in self.outcomes.values())
+
+    @property
+    def trouble(self) -> str:
+        """What most trials failed of, as the end of a message: ": 6 of 8 RUNTIME_ERROR, ..."; "" where none failed."""
+        failed = [outcome for outcome in self.outcomes.values() if outcome.state is not State.COMPLETE]
+        if not failed:
+            return ""
+        ((state, count),) = Counter(outcome.state for outcome in failed).most_common(1)
+        message = next(outcome.message for outcome in failed if outcome.state is state)
+        return f": {count} of {len(self.outcomes)} {state}, for instance {message[:_LONGEST]}"
 
     def resume(self, settled: Mapping[Config, Outcome]) -> None:
         """Begin the search; trials of earlier runs among what it proposes are taken over."""

@@ -119,7 +119,7 @@ class Lane:
         elif finalists := self.job.finalists():
             self._ask(PlayFinals(tuple(finalists), seed=len(self.job.rejected)))
         else:
-            self._end(SPENT if late else "no config worked")
+            self._end(SPENT if late else f"no config worked{self.job.trouble}")
 
     def receive(self, *, stopping: bool = False) -> None:
         """Take one reply; call it when the worker's connection is readable."""
