@@ -4,7 +4,7 @@
     python benchmarks/sanitizer.py --device interpreter --out RESULT.json     # no tool: a rehearsal
 
 Each kernel is first run as it is, which compiles it into Triton's cache, then once under each tool. Exits 1 when a tool
-finds an error, a result is wrong, or a run ends without the tool's summary.
+reports anything, a result is wrong, or a run ends without the tool's summary.
 """
 
 from __future__ import annotations
@@ -24,15 +24,26 @@ import record
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 PLAIN = "plain"
-SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
+SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: .*\((\d+) errors?, (\d+) warnings?\)")
 PROGRAM = Path(__file__).with_name("sanitized.py")
 CUDA = "/usr/local/cuda/bin"
 _LINES_KEPT = 60
 
 
 def run(kernel, tool, sanitizer, limit_s):
-    """One kernel under one tool: errors found, launches that were right, seconds, the output where not all is clean."""
-    command = [sys.executable, str(PROGRAM), *kernel.split("/")]
+    """One kernel under one tool: what was found, launches that were right, the output where not all is clean."""
+    row, text = watched([sys.executable, str(PROGRAM), *kernel.split("/")], tool, sanitizer, limit_s)
+    row = {"kernel": kernel, **row, "right": len(re.findall(r"^right: ", text, re.MULTILINE))}
+    row["clean"] = row["ended"] == "exit code 0" and row["right"] > 0
+    if tool != PLAIN:
+        row["clean"] &= row["errors"] == row["warnings"] == 0
+    if not row["clean"]:
+        row["output"] = text.splitlines()[:_LINES_KEPT]
+    return row
+
+
+def watched(command, tool, sanitizer, limit_s):
+    """A command under a tool: errors and warnings found, how it ended, seconds; and all that it said."""
     if tool != PLAIN:
         options = ["--tool", tool, "--target-processes", "application-only", "--report-api-errors", "no"]
         command = [sanitizer, *options, "--print-limit", "20", *command]
@@ -55,19 +66,18 @@ def run(kernel, tool, sanitizer, limit_s):
         os.killpg(process.pid, signal.SIGKILL)
         text, _ = process.communicate()
         ended = f"killed after {limit_s:.0f} s"
+    errors, warnings = counted(text)
+    seconds = round(time.monotonic() - begin, 1)
+    return {"tool": tool, "errors": errors, "warnings": warnings, "ended": ended, "seconds": seconds}, text
+
+
+def counted(text):
+    """Errors and warnings by a tool's summary, None without one. Of hazards: a warning is between lanes of a warp."""
     found = SUMMARY.search(text)
-    row = {
-        "kernel": kernel,
-        "tool": tool,
-        "errors": int(found.group(1)) if found else None,
-        "right": len(re.findall(r"^right: ", text, re.MULTILINE)),
-        "ended": ended,
-        "seconds": round(time.monotonic() - begin, 1),
-    }
-    row["clean"] = ended == "exit code 0" and row["right"] > 0 and (row["errors"] == 0 or tool == PLAIN)
-    if not row["clean"]:
-        row["output"] = text.splitlines()[:_LINES_KEPT]
-    return row
+    if found is None:
+        return None, None
+    errors, hazards_errors, warnings = found.groups()
+    return int(errors or hazards_errors or 0), int(warnings or 0)
 
 
 def main():
@@ -107,7 +117,8 @@ def main():
     record.write(args.out, body(rows, idle, args, time.monotonic() - begin))
     for row in rows:
         print(
-            f"{row['kernel']:28} {row['tool']:10} {row['errors']!s:>6} errors {row['seconds']:7.1f} s  {row['ended']}"
+            f"{row['kernel']:28} {row['tool']:10} {row['errors']!s:>6} errors {row['warnings']!s:>6} warnings "
+            f"{row['seconds']:7.1f} s  {row['ended']}"
         )
     return 0 if rows and all(row["clean"] for row in rows) else 1
 
@@ -118,6 +129,7 @@ def body(rows, idle, args, seconds):
             "kernels": len(of_tool),
             "clean": sum(row["clean"] for row in of_tool),
             "errors": sum(row["errors"] or 0 for row in of_tool),
+            "warnings": sum(row["warnings"] or 0 for row in of_tool),
             "launches": sum(row["right"] for row in of_tool),
         }
         for tool in (PLAIN, *TOOLS)
