@@ -77,7 +77,7 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
     from triton.runtime.driver import driver
 
     import tuner
-    from tuner.kernels import calling, planned
+    from tuner.kernels import calling, planned, ready
     from tuner.runtime.launch import make_plan
 
     seen = recorded(a, b, out)
@@ -93,7 +93,7 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
     addresses = [each.data_ptr() for each in (out, a, b)]
     plan = make_plan(seen, addresses, index)
     assert plan is not None
-    matches, allocate = planned._matches((a, b), None), planned._allocator(out)
+    matches, allocate = planned._matches((a, b), None), ready._allocator(out)
     model = calling._device(a.device.index)
     problem = tuner.Problem(*SHAPE, dtype="float16", layout="nt")
     return {

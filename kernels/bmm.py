@@ -65,7 +65,7 @@ def bmm(
     """
     options = (activation, out_dtype, None if precision == "default" else precision)
     alone = out is None and bias is None
-    found = CALLS.of_two(a, b, options) if alone else CALLS.of((out, a, b, bias), options)
+    found = CALLS.of_two(a, b, options) if alone else CALLS.of((a, b, bias), options, out)
     return _served((out, a, b, bias), options) if found is None else found
 
 
@@ -104,7 +104,7 @@ def _served(given: _Tensors, options: _Options) -> torch.Tensor:
     sources = desk()
     seen = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
     by_torch = settled if a.dtype == torch.float32 and precision is None else None
-    CALLS.remember(given, options, seen, out, sources, precision=by_torch)
+    CALLS.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
     return out
 
 

@@ -76,7 +76,7 @@ def grouped_mm(
             raise InputError("bias is given and a is a list: expected none; add it to the results, or use offs=")
         return listed_mm(a, b, activation=activation, out=out, out_dtype=out_dtype, precision=precision)
     options = (activation, out_dtype, None if precision == "default" else precision)
-    found = CALLS.of((out, a, b, offs, bias), options)
+    found = CALLS.of((a, b, offs, bias), options, out)
     return _served((out, a, b, offs, bias), options) if found is None else found
 
 
@@ -111,7 +111,7 @@ def _served(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
         sources = desk()
         seen = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
         by_torch = settled if a.dtype == torch.float32 and precision is None else None
-        CALLS.remember(given, options, seen, out, sources, precision=by_torch)
+        CALLS.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
     return out
 
 

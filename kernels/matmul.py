@@ -115,8 +115,10 @@ def matmul(
         return _chosen(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
     if out is None and bias is None and scale_a is None and scale_b is None:
         result = CALLS.of_two(a, b, options)
+    elif scale_a is None and scale_b is None:
+        result = CALLS.of((a, b, bias), options, out)
     else:
-        result = CALLS.of((out, a, b, bias, scale_a, scale_b), options)
+        result = CALLS.of((a, b, scale_a, scale_b, bias), options, out)
     if result is not None:
         return result
     given = _Tensors(out, a, b, bias, scale_a, scale_b)
@@ -126,6 +128,12 @@ def matmul(
     if torch.is_grad_enabled() and gradients.asked(*given):
         return gradients.matmul(given, *options)
     return _served(given, options)
+
+
+def _operands(given: _Tensors) -> tuple[torch.Tensor | None, ...]:
+    """What a call reads, as `Calls` has it; one scale without the other is of no plan."""
+    _, a, b, bias, scale_a, scale_b = given
+    return (a, b, bias) if scale_a is None and scale_b is None else (a, b, scale_a, scale_b, bias)
 
 
 def _is_traced(given: _Tensors) -> bool:
@@ -196,7 +204,7 @@ def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = N
         seen = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind, asked)
         if seen is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
-            CALLS.remember(given, options, seen, result, sources, precision=by_torch)
+            CALLS.remember(_operands(given), options, seen, result, sources, out=out, precision=by_torch)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,18 +17,20 @@ from torch import Tensor
 from triton import knobs
 
 from tuner.kernels.precision import torch_precision
-from tuner.runtime.launch import Plan, Plans, Recording, make_plan
+from tuner.kernels.ready import Addresses, Ready, apart, make_ready
+from tuner.runtime.launch import Plans, Recording, make_plan
 
-try:  # `_empty_strided_cuda` is what TorchInductor's own programs allocate by: half the time of torch.empty
-    from torch._C._dynamo.guards import TensorGuards, _empty_strided_cuda
+try:
+    from torch._C._dynamo.guards import TensorGuards
 except ImportError:
-    TensorGuards = _empty_strided_cuda = None
+    TensorGuards = None
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 """Classes whose `data_ptr` is all there is to them."""
 _NO_TENSOR = (AttributeError, TypeError, RuntimeError)
-"""What is raised where an argument is no tensor, none with memory of its own, or no option: the checks say which."""
+"""What is raised where a tensor has no memory of its own, or an option is none: the checks say which."""
 
+_address = torch.Tensor.data_ptr
 _is_tracing = torch.compiler.is_dynamo_compiling
 _knobs = knobs.runtime
 _enter, _leave = _knobs.launch_enter_hook, _knobs.launch_exit_hook
@@ -46,27 +47,10 @@ def hooked() -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A plan with all that a call needs.
-
-    Attributes:
-        matches: whether it serves a call's tensors, in order and without None; the call's key is the plan's.
-        of_two: the result in new memory, from the addresses of two operands.
-        fresh: the same of any number of operands.
-        into: writes the output, whose address comes first; False, and nothing is done, where it may overlap an operand.
-    """
-
-    matches: Callable[..., bool]
-    of_two: Callable[[int, int], Tensor]
-    fresh: Callable[..., Tensor]
-    into: Callable[..., bool]
-
-
 class Calls:
     """The plans of one op.
 
-    An op's tensors are always given in one order, the output first, None for what a call leaves out. Its options are
+    An op's operands are always given in one order, the last of them None where a call leaves it out. Its options are
     all that its launches depend on beside them, but torch's float32 setting.
     """
 
@@ -79,14 +63,14 @@ class Calls:
 
         All that such a call costs beside its launch stands here, so it stands in a line.
         """
-        if _is_tracing():
+        if _is_tracing() or type(a) not in _PLAIN:
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
             at = (a_at, b_at, options)
             ready = self._by_address.get(at)
             if ready is None or not ready.matches(a, b):
-                ready = self._of_kind(a, b, at)
+                ready = self._of_kind((a, b), (a_at, b_at), options, at)
                 if ready is None:
                     return None
         except _NO_TENSOR:
@@ -95,90 +79,109 @@ class Calls:
             return None  # as `hooked` has it
         return ready.of_two(a_at, b_at)
 
-    def _of_kind(self, a: Tensor, b: Tensor, at: tuple[Any, ...]) -> Ready | None:
-        """The plan of two operands, the first time that they lie at these addresses."""
-        a_at, b_at, options = at
-        key = (a.numel(), b.numel(), a_at & 15, b_at & 15, a_at == b_at, options)
-        for ready in self._by_key.get(key, ()):
-            if ready.matches(a, b):
-                self.plans.seen(ready, key, at)
-                return ready
-        return None
-
-    def of(self, tensors: tuple[Tensor | None, ...], options: tuple[Hashable, ...]) -> Tensor | None:
-        """The result of any call, the output where it was given; None where there is no plan."""
-        if _is_tracing():
+    def of_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
+        """As `of_two`, of one operand."""
+        if _is_tracing() or type(x) not in _PLAIN:
             return None
         try:
-            key, given, addresses = _key(tensors, options)
-            for ready in self._by_key.get(key, ()):
-                if ready.matches(*given):
-                    break
-            else:
-                return None
+            x_at = x.data_ptr()
+            at = (x_at, options)
+            ready = self._by_address.get(at)
+            if ready is None or not ready.matches(x):
+                ready = self._of_kind((x,), (x_at,), options, at)
+                if ready is None:
+                    return None
+        except _NO_TENSOR:
+            return None
+        return None if hooked() else ready.fresh((x_at,))
+
+    def of(
+        self, operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None = None
+    ) -> Tensor | None:
+        """The result of any call, `out` where it is given; None where there is no plan."""
+        if _is_tracing() or type(operands[0]) not in _PLAIN:
+            return None
+        given = operands[:-1] if operands[-1] is None else operands
+        if out is not None:
+            given, options = (out, *given), (options, "out")
+        try:
+            addresses = tuple(map(_address, given))
+            at = (addresses, options)
+            ready = self._by_address.get(at)
+            if ready is None or not ready.matches(*given):
+                ready = self._of_kind(given, addresses, options, at)
+                if ready is None:
+                    return None
         except _NO_TENSOR:
             return None
         if hooked():
             return None
-        out = tensors[0]
         if out is None:
-            return ready.fresh(*addresses)
-        return out if ready.into(*addresses) else None
+            return ready.fresh(addresses)
+        ready.into(addresses)
+        return out
+
+    def _of_kind(
+        self, given: tuple[Tensor, ...], addresses: Addresses, options: tuple[Hashable, ...], at: Hashable
+    ) -> Ready | None:
+        """The plan of a call's tensors, the first time that they lie at these addresses."""
+        key = _key(given, addresses, options)
+        for ready in self._by_key.get(key, ()):
+            if ready.matches(*given) and ready.lie_apart(addresses):
+                self.plans.seen(ready, key, at)
+                return ready
+        return None
 
     def remember(
         self,
-        tensors: tuple[Tensor | None, ...],
+        operands: tuple[Tensor | None, ...],
         options: tuple[Hashable, ...],
         seen: Recording,
         result: Tensor,
         sources: object,
         *,
+        out: Tensor | None = None,
         precision: str | None = None,
     ) -> None:
         """Keep the plan of a call that has run, where it can be run again by addresses alone.
 
         Args:
-            tensors, options: the call's.
+            operands, options, out: the call's.
             seen: what it launched.
             result: what it wrote, all of it by these launches.
             sources: `tuner.runtime.lookup.desk()`, asked before the call.
             precision: torch's float32 setting where the call went by it.
         """
-        key, given, _ = _key(tensors, options)
+        given, options = _form(operands, options, out)
         if any(type(each) not in _PLAIN or each.is_neg() for each in given) or not _guards_hold():
             return
+        key = _key(given, tuple(map(_address, given)), options)
         if any(ready.matches(*given) for ready in self._by_key.get(key, ())):
             return  # somebody hears of launches, so it was not used
-        operands = [tensor for tensor in tensors[1:] if tensor is not None]
+        read = given if out is None else given[1:]
         addresses: list[int | None] = []
-        for tensor in (result, *operands):
+        for tensor in (result, *read):
             at = tensor.data_ptr()
             addresses.append(None if at in addresses else at)  # one memory for both: the key says so too
         plan = make_plan(seen, addresses, result.device.index or 0)
         if plan is not None:
-            self.plans.keep(key, _ready(plan, result, operands, _matches(given, precision)), sources)
+            ready = make_ready(plan, result, _matches(given, precision), apart(read, out))
+            self.plans.keep(key, ready, sources)
 
 
-def _key(tensors: tuple[Tensor | None, ...], options: tuple[Hashable, ...]) -> tuple[Hashable, list[Tensor], list[int]]:
-    """A call's key, the tensors it was given, and their addresses."""
-    given: list[Tensor] = []
-    addresses: list[int] = []
-    key: list[Hashable] = []
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        else:
-            at = tensor.data_ptr()
-            given.append(tensor)
-            addresses.append(at)
-            key.append(tensor.numel() << 4 | at & 15)
-    if len(given) == 2 and tensors[0] is None and tensors[2] is not None:  # as `Calls.of_two` has it
-        (a, b), (a_at, b_at) = given, addresses
-        return (a.numel(), b.numel(), a_at & 15, b_at & 15, a_at == b_at, options), given, addresses
+def _form(
+    operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None
+) -> tuple[tuple[Any, ...], tuple[Hashable, ...]]:
+    """The tensors that a call was given, the output first, and options that say whether there is one."""
+    given = operands[:-1] if operands[-1] is None else operands
+    return (given, options) if out is None else ((out, *given), (options, "out"))
+
+
+def _key(given: Sequence[Tensor], addresses: Addresses, options: tuple[Hashable, ...]) -> Hashable:
+    kinds = [tensor.numel() << 4 | at & 15 for tensor, at in zip(given, addresses, strict=True)]
     # Which of them begin at one address.
-    key.append(None if len({*addresses}) == len(addresses) else tuple(map(addresses.index, addresses)))
-    key.append(options)
-    return tuple(key), given, addresses
+    together = None if len({*addresses}) == len(addresses) else tuple(map(addresses.index, addresses))
+    return (*kinds, together, options)
 
 
 def _matches(tensors: Sequence[Tensor], precision: str | None) -> Callable[..., bool]:
@@ -217,64 +220,3 @@ def _guards_hold() -> bool:
     sizes = (one[:2], one.view(2, 4), one.view(1, 4, 2), wide[:, :2], one.view(2, 4).t())
     kinds = (one.int(), one.to("meta"), torch.nn.Parameter(one), one.clone().requires_grad_(), torch._neg_view(one))
     return guard(one.clone()) and not any(map(guard, (*sizes, *kinds)))
-
-
-def _ready(plan: Plan, result: Tensor, operands: Sequence[Tensor], matches: Callable[..., bool]) -> Ready:
-    """Functions rather than methods: what a call uses is looked up once, here."""
-    index, stream_of, allocate = plan.index, plan.stream_of, _allocator(result)
-    launch, arguments = plan.launcher()
-    # Where there is one device, no other can be the current one.
-    several, current = torch.cuda.device_count() > 1, _current_device()
-    length = _span(result)
-    # An op that may write over an operand had it so when the plan was made: the key says that they begin together.
-    apart = [(at, _span(each)) for at, each in enumerate(operands, 1) if each.data_ptr() != result.data_ptr()]
-
-    def of_two(a_at: int, b_at: int) -> Tensor:
-        if several and current() != index:
-            return fresh(a_at, b_at)
-        out = allocate()
-        launch(*arguments[stream_of(index), out.data_ptr(), a_at, b_at])
-        return out
-
-    def fresh(*operands: int) -> Tensor:
-        if several and current() != index:
-            with torch.cuda.device(index):
-                return fresh(*operands)
-        out = allocate()
-        launch(*arguments[(stream_of(index), out.data_ptr(), *operands)])
-        return out
-
-    def into(*addresses: int) -> bool:
-        start = addresses[0]
-        for at, span in apart:
-            if start < addresses[at] + span and addresses[at] < start + length:
-                return False
-        if several and current() != index:
-            with torch.cuda.device(index):
-                return into(*addresses)
-        launch(*arguments[(stream_of(index), *addresses)])
-        return True
-
-    return Ready(matches, of_two, fresh, into)
-
-
-def _span(tensor: Tensor) -> int:
-    """Bytes from a tensor's first to its last."""
-    reach = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-    return (reach + 1) * tensor.element_size()
-
-
-def _allocator(like: Tensor) -> Callable[[], Tensor]:
-    shape = tuple(like.shape)
-    if like.is_cuda and _empty_strided_cuda is not None:
-        strides = torch.empty(shape, device="meta").stride()
-        return functools.partial(_empty_strided_cuda, shape, strides, like.dtype)
-    return functools.partial(torch.empty, shape, dtype=like.dtype, device=like.device)
-
-
-def _current_device() -> Callable[[], int]:
-    from triton.runtime.driver import driver
-
-    asked: Any = driver.active.get_current_device
-    # torch's own wrapper looks first whether CUDA was initialized, which it was.
-    return torch._C._cuda_getDevice if asked is torch.cuda.current_device else asked

@@ -39,7 +39,7 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = N
             ask for a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
-    found = CALLS.of_two(x, y, ()) if out is None else CALLS.of((out, x, y), ())
+    found = CALLS.of_two(x, y, ()) if out is None else CALLS.of((x, y), (), out)
     return _served((out, x, y)) if found is None else found
 
 
@@ -62,7 +62,7 @@ def _served(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]) -> to
         problem = _problem(len(x), x.dtype, all(_is_dense(tensor) for tensor in (x, y, out)))
         sources = desk()
         seen = launch(Tensors(x, y, out, problem, out), problem, x.device)
-        CALLS.remember(given, (), seen, out, sources)
+        CALLS.remember(given[1:], (), seen, out, sources, out=given[0])
     return out
 
 

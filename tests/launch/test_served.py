@@ -249,12 +249,14 @@ def test_a_padded_program_copies_into_fresh_memory_and_multiplies_it(served, tab
         assert {a_copy, b_copy}.isdisjoint(told["given"])
 
 
-def test_an_output_that_overlaps_an_operand_is_refused_though_there_is_a_plan(served):
-    report = served("overlapping")
-    *calls, refused = report.printed["calls"]
-    assert [told["looked"] for told in calls] == [1, 0]
-    assert "out shares memory with an operand" in refused["refused"]
-    assert len(report.launches) == 2
+def test_what_an_op_refuses_is_refused_though_a_call_with_its_key_has_a_plan(served):
+    report = served("not_alike")
+    *calls, over, of_a, of_b = report.printed["calls"]
+    assert [told["looked"] for told in calls] == [1, 1, 0, 0, 0, 0]
+    assert "out shares memory with an operand" in over["refused"]
+    assert "scale_a is given without scale_b" in of_a["refused"]
+    assert "scale_b is given without scale_a" in of_b["refused"]
+    assert len(report.launches) == len(calls)
 
 
 def test_torch_func_maps_the_op_over_a_batch(served):

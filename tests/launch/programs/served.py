@@ -259,15 +259,22 @@ def unaligned() -> None:
         call(stub_matmul.half(256, 256, shift=1), stub_matmul.half(256, 256, shift=1))
 
 
-def overlapping() -> None:
+def not_alike() -> None:
+    """What has a plan's key and is none of its calls: an output over an operand, a scale in the place of a bias."""
     room = stub_matmul.half(512, 256)
-    b, out = stub_matmul.half(256, 256), room[256:]
-    call(room[:256], b, out=out)
-    call(room[:256], b, out=out)
-    try:
-        call(room[128:384], b, out=out)
-    except InputError as e:
-        told.append({"refused": str(e)})
+    a, b, out, bias = room[:256], stub_matmul.half(256, 256), room[256:], torch.empty(256)
+    for _ in range(3):
+        call(a, b, out=out)
+        call(a, b, bias=bias)
+    for given, options in (
+        ((room[128:384], b), {"out": out}),
+        ((a, b), {"scale_a": bias}),
+        ((a, b), {"scale_b": bias}),
+    ):
+        try:
+            call(*given, **options)
+        except InputError as e:
+            told.append({"refused": str(e)})
 
 
 def changing() -> None:
