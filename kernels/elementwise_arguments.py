@@ -7,7 +7,7 @@ from triton import knobs
 
 from tuner import dtype as dtypes
 from tuner.errors import InputError
-from tuner.kernels.arguments import check_memory, shown
+from tuner.kernels.arguments import check_dense, check_memory, shown
 from tuner.kernels.elementwise import DTYPES
 from tuner.kernels.operands import overlaps_itself, share_memory
 
@@ -17,9 +17,7 @@ def check_input(name: str, tensor: object) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         found = "None" if tensor is None else f"of type {type(tensor).__name__}"
         raise InputError(f"{name} is {found}: expected a torch.Tensor; use torch.as_tensor({name}, device=...)")
-    if tensor.layout != torch.strided:
-        found = str(tensor.layout).removeprefix("torch.")
-        raise InputError(f"{name} is {found}: expected a dense tensor; use {name}.to_dense()")
+    check_dense(name, tensor)
     check_memory(**{name: tensor})
     if (found := dtypes.name_of(tensor.dtype)) not in DTYPES:
         raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
@@ -46,8 +44,7 @@ def check_out(out: object, x: torch.Tensor, *others: torch.Tensor) -> torch.Tens
     """`out` is as x is, in memory of its own or exactly in an operand's; returns it."""
     if not isinstance(out, torch.Tensor):
         raise InputError(f"out is of type {type(out).__name__}: expected a torch.Tensor; leave out= away")
-    if out.layout != torch.strided:
-        raise InputError(f"out is {str(out.layout).removeprefix('torch.')}: expected a dense tensor; leave out= away")
+    check_dense("out", out)
     check_memory(out=out)
     if out.shape != x.shape:
         raise InputError(f"out has shape {shown(out)}: expected {shown(x)}")

@@ -27,12 +27,10 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def asked(*tensors: torch.Tensor | None) -> bool:
-    """Whether one of the tensors asks for a gradient."""
-    for tensor in tensors:  # noqa: SIM110  half the time of `any` at each call
-        if tensor is not None and tensor.requires_grad:
-            return True
-    return False
+def transformed(*tensors: torch.Tensor | None) -> bool:
+    """Whether torch.func maps one of the tensors or takes derivatives by it."""
+    func = torch._C._functorch
+    return any(t is not None and (func.is_batchedtensor(t) or func.is_gradtrackingtensor(t)) for t in tensors)
 
 
 def matmul(
@@ -56,6 +54,12 @@ def matmul(
     name = activation_of(activation)
     dtype = out_dtype_of(given.a, None, out_dtype) if given.scale_a is None and given.out is None else None
     check(given.a, given.out, given.scale_a, given.scale_b, dtype)
+    for which in ("a", "b"):
+        if getattr(given, which).is_inference():
+            raise InputError(
+                f"{which} was made under torch.inference_mode() and a tensor requires a gradient: "
+                f"use {which}.clone(), or call it under torch.no_grad()"
+            )
     product: torch.Tensor = Product.apply(given.a, given.b, given.bias, dtype, precision, fast_accum)
     return activated(product, name)
 
@@ -67,21 +71,36 @@ def check(
     scale_b: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> None:
-    """There is a gradient of such a product: no `out`, no scales, no 8 bits."""
+    """There is a gradient of such a product.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = obstacle(a, out, scale_a, scale_b, out_dtype)
+    if found is not None:
+        raise InputError(
+            f"{found} and a tensor requires a gradient: expected float32, float16 or bfloat16 without scales and out=; "
+            "call it under torch.no_grad() or use .detach()"
+        )
+
+
+def obstacle(
+    a: torch.Tensor,
+    out: torch.Tensor | None,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> str | None:
+    """Why there is no gradient of such a product: `out`, scales or 8 bits; None where there is one."""
     if out is not None:
-        found = "out is given"
-    elif scale_a is not None or scale_b is not None:
-        found = "scales are given"
-    elif a.dtype not in _DTYPES:
-        found = f"a is {dtypes.name_of(a.dtype)}"
-    elif out_dtype is not None and out_dtype not in _DTYPES:
-        found = f"out_dtype is {dtypes.name_of(out_dtype)}"
-    else:
-        return
-    raise InputError(
-        f"{found} and a tensor requires a gradient: expected float32, float16 or bfloat16 without scales and out=; "
-        "call it under torch.no_grad() or use .detach()"
-    )
+        return "out is given"
+    if scale_a is not None or scale_b is not None:
+        return "scales are given"
+    if a.dtype not in _DTYPES:
+        return f"a is {dtypes.name_of(a.dtype)}"
+    if out_dtype is not None and out_dtype not in _DTYPES:
+        return f"out_dtype is {dtypes.name_of(out_dtype)}"
+    return None
 
 
 def activated(product: torch.Tensor, activation: str) -> torch.Tensor:
@@ -90,7 +109,7 @@ def activated(product: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 class Product(torch.autograd.Function):
-    """a @ b + bias, with its gradients."""
+    """a @ b + bias, with its derivatives, for autograd and for torch.func."""
 
     @staticmethod
     def forward(  # noqa: D102, PLR0917
@@ -104,10 +123,36 @@ class Product(torch.autograd.Function):
         return _op()(a, b, bias=bias, out_dtype=out_dtype, precision=precision, fast_accum=fast_accum)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG004, D102
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: D102
         a, b, bias, _, ctx.precision, _ = inputs
         ctx.save_for_backward(a, b)
-        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.save_for_forward(a, b)
+        ctx.bias_dtype, ctx.out_dtype = None if bias is None else bias.dtype, output.dtype
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[torch.Tensor, int]:  # noqa: D102
+        at_a, *others = in_dims
+        a, b, *rest = given
+        if others[:2] == [None, None]:
+            return Product.apply(a.movedim(at_a, 0), b, *rest), 0  # more rows for the same b
+        pairs = [*zip(given, in_dims, strict=True)]
+        products = [
+            Product.apply(*(each if at is None else each.select(at, index) for each, at in pairs))
+            for index in range(info.batch_size)
+        ]
+        return torch.stack(products), 0
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:  # noqa: D102
+        a, b = ctx.saved_tensors
+        d_a, d_b, d_bias, *_ = tangents
+        multiply = functools.partial(_op(), precision=ctx.precision, out_dtype=ctx.out_dtype)
+        parts = [
+            *([] if d_a is None else [multiply(d_a, b)]),
+            *([] if d_b is None else [multiply(a, d_b)]),
+            *([] if d_bias is None else [d_bias.to(ctx.out_dtype).expand(*a.shape[:-1], b.shape[1])]),
+        ]
+        return functools.reduce(torch.add, parts)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
@@ -127,13 +172,13 @@ def of_product(  # noqa: PLR0917
     bias_dtype: torch.dtype | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
     """Gradients of a [..., M, K], b [K, N] and the bias, from the product's [..., M, N]; None where not needed."""
-    rows = grad.reshape(-1, grad.shape[-1])
+    rows = grad.flatten(0, -2)
     d_bias = None if bias_dtype is None else rows.sum(0, dtype=torch.float32).to(bias_dtype)
     if 1 not in rows.stride():
         rows = rows.contiguous()  # the gradient of a sum, for instance, is one number for all
     rows = rows.to(a.dtype)
     d_a = multiply(rows, b.t()).reshape(a.shape) if needed[0] else None
-    d_b = multiply(a.reshape(-1, a.shape[-1]).t(), rows) if needed[1] else None
+    d_b = multiply(a.flatten(0, -2).t(), rows) if needed[1] else None
     return d_a, d_b, d_bias
 
 

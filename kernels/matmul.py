@@ -11,6 +11,7 @@ from tuner import dtype as dtypes
 from tuner.kernels import gradients, registered, vendored
 from tuner.kernels.arguments import (
     activation_of,
+    ask_derivatives,
     check_epilogue,
     check_operands,
     check_out,
@@ -125,7 +126,7 @@ def matmul(
     if _is_traced(given):
         return registered.matmul(a, b, out, bias, scale_a, scale_b, *options)
     check_tensors(**given._asdict())
-    if torch.is_grad_enabled() and gradients.asked(*given):
+    if ask_derivatives(*given):
         return gradients.matmul(given, *options)
     return _served(given, options)
 
@@ -146,7 +147,7 @@ def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     out, a, b, bias, scale_a, scale_b = given
     asked = None
     try:
-        free = not _is_traced(given) and not (torch.is_grad_enabled() and gradients.asked(*given))
+        free = not _is_traced(given) and not ask_derivatives(*given)
         if free and out is None and scale_a is None and scale_b is None:
             kind = vendored.kind_of(a, b, bias, (options, backend))
             is_known, run = vendored.known(kind)
@@ -155,7 +156,7 @@ def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
             asked = None if is_known else vendored.Asked(backend, kind)
         elif free:
             asked = vendored.Asked(backend, None)
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, RuntimeError):
         check_tensors(**given._asdict())
         raise
     vendored.check(backend)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from triton import knobs
 
 from tuner.kernels.precision import torch_precision
@@ -63,7 +64,7 @@ class Calls:
 
         All that such a call costs beside its launch stands here, so it stands in a line.
         """
-        if _is_tracing() or type(a) not in _PLAIN:
+        if _is_tracing() or type(a) not in _PLAIN or forward_ad._current_level >= 0:
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
@@ -81,7 +82,7 @@ class Calls:
 
     def of_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
         """As `of_two`, of one operand."""
-        if _is_tracing() or type(x) not in _PLAIN:
+        if _is_tracing() or type(x) not in _PLAIN or forward_ad._current_level >= 0:
             return None
         try:
             x_at = x.data_ptr()
@@ -99,7 +100,7 @@ class Calls:
         self, operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None = None
     ) -> Tensor | None:
         """The result of any call, `out` where it is given; None where there is no plan."""
-        if _is_tracing() or type(operands[0]) not in _PLAIN:
+        if _is_tracing() or type(operands[0]) not in _PLAIN or forward_ad._current_level >= 0:
             return None
         given = operands[:-1] if operands[-1] is None else operands
         if out is not None:

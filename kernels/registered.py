@@ -13,6 +13,7 @@ from tuner import dtype as dtypes
 from tuner.kernels import gradients
 from tuner.kernels.arguments import (
     activation_of,
+    ask_derivatives,
     check_epilogue,
     check_operands,
     check_tensors,
@@ -45,7 +46,11 @@ def matmul(  # noqa: PLR0917  as the op has them
     dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
     name = activation_of(activation)
     ops = torch.ops.triton_tuner
-    if torch.is_grad_enabled() and gradients.asked(a, b, out, bias, scale_a, scale_b):
+    by_func = not torch.compiler.is_compiling() and gradients.transformed(a, b, bias)
+    if by_func and gradients.obstacle(a, out, scale_a, scale_b, dtype) is None:
+        # torch.func refuses gradients of an operator, and takes its tangents for zeros.
+        return gradients.activated(gradients.Product.apply(a, b, bias, dtype, precision, fast_accum), name)
+    if ask_derivatives(a, b, out, bias, scale_a, scale_b):
         gradients.check(a, out, scale_a, scale_b, dtype)
         # As in an eager call: the product is the operator, its activation torch's own.
         product = ops.matmul(a, b, bias, None, None, "none", dtype, precision, fast_accum)

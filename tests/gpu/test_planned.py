@@ -25,6 +25,10 @@ def by_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Ten
     return torch.cat([a[first:end] @ each for first, end, each in zip(bounds, bounds[1:], b, strict=False)])
 
 
+def biased(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, **options: torch.Tensor) -> torch.Tensor:
+    return matmul(a, b, bias=bias, **options)
+
+
 def ends() -> torch.Tensor:
     return torch.tensor([64, 96, 256], device="cuda", dtype=torch.int32)
 
@@ -32,6 +36,7 @@ def ends() -> torch.Tensor:
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
     "matmul": (matmul, torch.matmul, lambda: (half(256, 256), half(256, 256).t())),
     "even strides": (matmul, torch.matmul, lambda: (half(256, 512)[:, ::2], half(256, 512)[:, ::2])),
+    "matmul with a bias": (biased, lambda a, b, bias: a @ b + bias, lambda: (half(64, 256), half(256, 128), half(128))),
     "bmm": (bmm, torch.bmm, lambda: (half(3, 128, 256), half(3, 192, 256).mT)),
     "grouped_mm": (grouped_mm, by_groups, lambda: (half(256, 128), half(3, 128, 64), ends())),
     "softmax": (softmax, lambda x: torch.softmax(x, -1), lambda: (half(64, 1000),)),

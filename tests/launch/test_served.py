@@ -261,10 +261,13 @@ def test_what_an_op_refuses_is_refused_though_a_call_with_its_key_has_a_plan(ser
 
 def test_torch_func_maps_the_op_over_a_batch(served):
     report = served("mapped")
-    _, told = report.printed["calls"]
-    assert told["shape"] == [2, 256, 256]
-    first, second, b = told["given"]
-    assert [{*addresses(launch)[:2]} for launch in report.launches[1:]] == [{first, b}, {second, b}]
+    *_, rows, weights = report.printed["calls"]
+    _, of_rows, *of_weights = report.launches
+    a, b, second = rows["given"]
+    # Rows of one weight are one product; each weight has its own.
+    assert rows["shape"] == weights["shape"] == [2, 256, 256]
+    assert {*addresses(of_rows)[:2]} == {a, b}
+    assert [{*addresses(launch)[:2]} for launch in of_weights] == [{a, b}, {a, second}]
 
 
 def test_calls_by_a_plan_are_counted_where_the_problem_was_missed(served, table, tmp_path):

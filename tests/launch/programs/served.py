@@ -288,10 +288,11 @@ def changing() -> None:
 
 def mapped() -> None:
     """By torch.func, whose tensors have no memory of their own."""
-    a, b = torch.empty(2, 256, 256, dtype=torch.float16), stub_matmul.half(256, 256)
-    call(a[0], b)
-    result = torch.func.vmap(matmul, in_dims=(0, None))(a, b)
-    told.append({"given": stub_matmul.pointers(*a, b), "shape": list(result.shape)})
+    a, weights = torch.empty(2, 256, 256, dtype=torch.float16), torch.empty(2, 256, 256, dtype=torch.float16)
+    call(a[0], weights[0])
+    for given, dims in (((a, weights[0]), (0, None)), ((a[0], weights), (None, 0))):
+        result = torch.func.vmap(matmul, in_dims=dims)(*given)
+        told.append({"given": stub_matmul.pointers(a, *weights), "shape": list(result.shape)})
 
 
 def forgotten() -> None:
