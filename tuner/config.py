@@ -24,7 +24,7 @@ _SHORT = {
 }
 
 
-@dataclass(frozen=True, slots=True, init=False, order=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Config(Mapping[str, Value]):
     """A kernel's name and its parameters, immutable and hashable; reads like a dict of the parameters.
 
@@ -61,6 +61,15 @@ class Config(Mapping[str, Value]):
         if not isinstance(other, Config):
             return NotImplemented
         return self.kernel == other.kernel and self.pairs == other.pairs
+
+    def __lt__(self, other: Config) -> bool:
+        """Canonical order: by kernel, then by the parameters; a parameter's numbers come before its words."""
+        if self.kernel != other.kernel:
+            return self.kernel < other.kernel
+        try:
+            return self.pairs < other.pairs
+        except TypeError:  # one parameter is a number here and a word there: 8 and "None" of one list
+            return _ordered(self.pairs) < _ordered(other.pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (self.kernel, dict(self.pairs)))
@@ -115,6 +124,10 @@ class Config(Mapping[str, Value]):
         if not isinstance(loaded, dict):
             raise ConfigError(f"{kernel}: expected a JSON object of parameters, got {parameters!r}")
         return Config(kernel, **loaded)
+
+
+def _ordered(pairs: tuple[tuple[str, Value], ...]) -> list[tuple[str, bool, Value]]:
+    return [(name, isinstance(value, str), value) for name, value in pairs]
 
 
 def _rebuild(kernel: str, parameters: dict[str, Value]) -> Config:

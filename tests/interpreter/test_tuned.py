@@ -108,6 +108,12 @@ def test_a_tuned_key_gets_its_config_and_an_untuned_one_the_nearest_with_one_lin
     assert caplog.records[0].getMessage().endswith("doubled --problem N=3000,x_stride.one=true,dtype=float32")
 
 
+def test_neighbours_are_listed_though_a_key_is_a_number_in_one_and_a_word_in_another(won):
+    tuner.tuned(CONFIGS, ["N"], name="mixed", default=CONFIGS[0])(doubled)
+    won("mixed", *((key("mixed", N=size), config("mixed", 64)) for size in ("none", 8, "many", 2)))
+    assert "\nnearest tuned problems:\n" in tuner.explain(key("mixed", "float16", N=8))
+
+
 def test_dtypes_and_strides_are_part_of_the_key_without_being_named(won):
     kernel = tuner.tuned(CONFIGS, ["N"], name="unnamed")(doubled)
     won(

@@ -132,6 +132,14 @@ def test_configs_are_kept_as_they_are_and_found_again():
     assert choices.find(Config("add", BLOCK=32, num_warps=2)).num_warps == 2
 
 
+def test_configs_have_one_order_though_a_parameter_is_a_number_in_one_and_a_word_in_another():
+    choices = Choices("add", [triton.Config({"BLOCK": 64, "GROUP": group}) for group in (None, 8, 0.5, 2)])
+    ordered = sorted(choices.of(config) for config in choices.listed)
+    assert [config["GROUP"] for config in ordered] == [2, 8, "0.5", "None"]
+    assert sorted(reversed(ordered)) == ordered
+    assert Config("add", BLOCK=32, GROUP="None") < ordered[0] < Config("sub", BLOCK=32)
+
+
 def test_a_space_is_every_combination_of_its_values():
     choices = Choices("add", {"BLOCK": (64, 128), "num_warps": (4, 8)})
     assert [(c.kwargs["BLOCK"], c.num_warps) for c in choices.listed] == [(64, 4), (64, 8), (128, 4), (128, 8)]

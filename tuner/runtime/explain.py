@@ -94,8 +94,10 @@ def _nearest(problem: Problem, shelves: Iterable[Shelf]) -> Iterator[str]:
     yield "nearest tuned problems:"
     here = nearness.place(problem)
 
-    def far(known: Problem) -> tuple[bool, bool, float, Problem]:
+    def far(known: Problem) -> tuple[bool, bool, float, tuple[int, int, int], str]:
         place = nearness.place(known)
-        return place.kind != here.kind, place.family != here.family, math.dist(place.sizes[:3], here.sizes[:3]), known
+        away = math.dist(place.sizes[:3], here.sizes[:3])
+        # In the end as text: one key may be a number in one problem and a word in the other.
+        return place.kind != here.kind, place.family != here.family, away, known.shape, str(known)
 
     yield from (f"  {known}" for known in sorted(tuned, key=far)[:NEAREST])
