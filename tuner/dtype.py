@@ -90,9 +90,14 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def to_torch(name: str) -> torch.dtype:
-    """The torch dtype of a canonical name."""
+    """The torch dtype of a canonical name.
+
+    Raises:
+        ProblemError: torch has none of that name.
+    """
     import torch
 
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ProblemError(f"torch {torch.__version__} has no dtype {name!r}: expected float16 or fp16 for instance")
     return dtype

@@ -296,6 +296,7 @@ def test_inputs_that_cannot_be_are_one_clear_line(make, cells, message):
         ("N", "not a problem: 'N': expected NAME=VALUE pairs, for instance M=4096,N=1024"),
         ("N=8,N=9", "not a problem: 'N=8,N=9': N is there twice"),
         ("M=8", "add has no key 'M': expected N, dtype"),
+        ("N=8,dtype=fp12", f"torch {torch.__version__} has no dtype 'fp12': expected float16 or fp16 for instance"),
     ],
 )
 def test_a_problem_that_was_mistyped_is_one_clear_line(text, message):

@@ -41,11 +41,13 @@ def deaf_to_interrupts() -> Iterator[None]:
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:
     """A temporary folder of this process; those of processes that were killed are removed on the way."""
-    for folder in Path(tempfile.gettempdir()).glob("tuner-sweep-*-*"):
-        owner = folder.name.split("-")[2]
+    # Containers may share /tmp and number their processes each for itself: what lives there is not to be seen here.
+    ours = f"tuner-sweep-{Path('/proc/self/ns/pid').stat().st_ino}-"
+    for folder in Path(tempfile.gettempdir()).glob(f"{ours}*-*"):
+        owner = folder.name.removeprefix(ours).partition("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             shutil.rmtree(folder, ignore_errors=True)
-    return tempfile.TemporaryDirectory(prefix=f"tuner-sweep-{os.getpid()}-", ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"{ours}{os.getpid()}-", ignore_cleanup_errors=True)
 
 
 def redirect_output(log: Path) -> None:
