@@ -1,4 +1,4 @@
-"""Gradients of `matmul`, by the same tuned kernels: dA = dC B^T, dB = A^T dC, and dC summed for the bias.
+"""Derivatives of `matmul`, by the same tuned kernels: dA = dC B^T, dB = A^T dC, and dC summed for the bias.
 
 A product that asks for gradients is multiplied and biased by a kernel; its activation is torch's own, on the rounded
 product, for its gradient needs the values before it.
@@ -127,6 +127,7 @@ class Product(torch.autograd.Function):
         a, b, bias, _, ctx.precision, _ = inputs
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
+        ctx.set_materialize_grads(False)  # a product by zeros costs as much as any
         ctx.bias_dtype, ctx.out_dtype = None if bias is None else bias.dtype, output.dtype
 
     @staticmethod
@@ -134,7 +135,7 @@ class Product(torch.autograd.Function):
         at_a, *others = in_dims
         a, b, *rest = given
         if others[:2] == [None, None]:
-            return Product.apply(a.movedim(at_a, 0), b, *rest), 0  # more rows for the same b
+            return Product.apply(a.movedim(at_a, 0), b, *rest), 0  # rows of one product
         pairs = [*zip(given, in_dims, strict=True)]
         products = [
             Product.apply(*(each if at is None else each.select(at, index) for each, at in pairs))
@@ -155,7 +156,9 @@ class Product(torch.autograd.Function):
         return functools.reduce(torch.add, parts)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
+        if grad is None:
+            return (None,) * 6
         a, b = ctx.saved_tensors
         needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
         bias_dtype = ctx.bias_dtype if needs_bias else None

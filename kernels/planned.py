@@ -3,7 +3,7 @@
 A plan serves the calls whose tensors are as those it was made with. torch's own guards, by which TorchDynamo's programs
 are chosen, say so in one step: class, dtype, device, sizes, strides, whether a gradient may be asked for, the negative
 bit. The rest (options, alignment, which tensors begin at one address) is a dict's key; numbers of elements are in it
-too, so that a guard is seldom asked in vain. Two operands that lie where they lay before are found by that alone.
+too, so that a guard is seldom asked in vain. Tensors that lie where they lay before are found by that alone.
 """
 
 from __future__ import annotations
