@@ -170,6 +170,8 @@ def main():
         print("wrote", launch(CONTROLS[args.only][1]))
     elif args.out is None:
         parser.error("give --out RESULT.json")
+    elif not Path(args.compute_sanitizer).exists():
+        parser.error(f"no {args.compute_sanitizer}: it comes with the CUDA toolkit; give --compute-sanitizer PATH")
     else:
         import record
 

@@ -72,12 +72,12 @@ def watched(command, tool, sanitizer, limit_s):
 
 
 def counted(text):
-    """Errors and warnings by a tool's summary, None without one. Of hazards: a warning is between lanes of a warp."""
+    """Errors and warnings by a tool's summary, None without one; of racecheck's a warning is within one warp."""
     found = SUMMARY.search(text)
     if found is None:
         return None, None
-    errors, hazards_errors, warnings = found.groups()
-    return int(errors or hazards_errors or 0), int(warnings or 0)
+    errors, hazards, warnings = found.groups()
+    return int(errors or hazards or 0), int(warnings or 0)
 
 
 def main():
