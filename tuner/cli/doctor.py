@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import click
 
@@ -36,6 +37,8 @@ def doctor(ctx: click.Context, db: str | None, as_json: bool) -> None:
 
 def _print(finding: Finding) -> None:
     # Not a table: paths and commands are there to be copied, so they are never wrapped.
-    click.echo(f"{click.style(f'{finding.status:5}', fg=_COLOURS[finding.status])} {finding.topic:9} {finding.found}")
+    status = click.style(f"{finding.status:5}", fg=_COLOURS[finding.status])
+    plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org, which click does not heed
+    click.echo(f"{status} {finding.topic:9} {finding.found}", color=plain)
     if finding.advice:
         click.echo(f"{'':15} -> {finding.advice}")

@@ -35,9 +35,12 @@ _NUMBERS = {
     "formula's worst",
 }
 
+_PIECE = 16
+"""Characters of a word below which a folded column is a puzzle."""
+
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
-    """A plain table on stdout: folded to a terminal's width, whole lines where a pipe reads it.
+    """A plain table on stdout: words folded to a terminal's width; whole lines in a narrow one, and for a pipe.
 
     Args:
         columns: headings; those of numbers are set right.
@@ -47,18 +50,27 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if _is_number(name) else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    if not table.row_count:
+    listed = list(rows)
+    if not listed:
         click.echo(empty, err=True)
         return
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        number = _is_number(name)
+        table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=number)
+    for row in listed:
+        table.add_row(*row)
     console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal or console.width < _narrowest(columns, listed):
         console = Console(markup=False, highlight=False, width=10_000)
     console.print(table)
+
+
+def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The width in which a table can still be read: numbers whole, words in pieces of `_PIECE`."""
+    widest = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    parts = [width if _is_number(name) else min(width, _PIECE) for name, width in zip(columns, widest, strict=True)]
+    return sum(parts) + 2 * (len(parts) - 1)
 
 
 def _is_number(column: str) -> bool:

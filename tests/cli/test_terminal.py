@@ -1,0 +1,61 @@
+"""What a terminal shows: tables that can be read whatever its width, colours unless they are not wanted."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from tuner.cli import doctor
+from tuner.cli.finding import Finding, Status
+from tuner.cli.tables import print_table
+
+COLUMNS = ("problem", "config", "us", "vs default")
+ROWS = [("matmul 16x6144x4096 bfloat16 nt", "swap_ab 64x64x128 loads tma stages 6", "13.742", "1.034x")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Run a function on a terminal of so many columns; returns the lines it printed."""
+
+    def shown(function, *arguments, width: int = 80, **options) -> list[str]:
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERM", "xterm")
+        function(*arguments, **options)
+        return terminal.getvalue().splitlines()
+
+    return shown
+
+
+def plain(lines: list[str]) -> list[str]:
+    return [re.sub(r"\x1b\\[\\d*m", "", line) for line in lines]
+
+
+@pytest.mark.parametrize("width", [60, 70])
+def test_a_table_folds_its_words_and_never_its_numbers(shown, width):
+    lines = plain(shown(print_table, COLUMNS, ROWS, empty="", width=width))
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= width
+    assert all(number in lines[1] for number in ("13.742", "1.034x"))
+
+
+def test_a_table_stays_whole_in_a_terminal_too_narrow_to_fold_it(shown):
+    lines = plain(shown(print_table, COLUMNS, ROWS, empty="", width=40))
+    assert [len(re.split(r" {2,}", line.strip())) for line in lines] == [4, 4]
+
+
+def test_no_color_is_heeded(shown, monkeypatch):
+    finding = Finding("gpu", Status.WRONG, "gone")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[31m" in shown(doctor._print, finding)[0]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert shown(doctor._print, finding) == ["wrong gpu       gone"]
