@@ -37,7 +37,7 @@ def shown(monkeypatch):
 
 
 def plain(lines: list[str]) -> list[str]:
-    return [re.sub(r"\x1b\\[\\d*m", "", line) for line in lines]
+    return [re.sub(r"\x1b\[\d*m", "", line) for line in lines]
 
 
 @pytest.mark.parametrize("width", [60, 70])
