@@ -5,9 +5,9 @@
 Studies: `gemm` crosses configs with num_ctas, maxnreg and warp specialization, as far as rules allow them; `clusters`
 tries the tiles of `warp_specialized` in clusters of two and four blocks, beside torch; `cluster_k` all of that kernel's
 space beside the best of the others' formulas and torch, and what its model says of each; `padding` crosses clusters
-with copies of operands whose rows are no multiple of 128 bytes; `softmax` and `vector_add` cross the kernels' own axes
-with RECOMPUTED. All is compiled first, in parallel; every variant is checked against float64; what does not compile or
-launch is a row with its error.
+with copies of operands whose rows are no multiple of 128 bytes; `three` tries tiles of 192x192 beside the best of two
+warpgroups; `softmax` and `vector_add` cross the kernels' own axes with RECOMPUTED. All is compiled first, in parallel;
+every variant is checked against float64; what does not compile or launch is a row with its error.
 """
 
 from __future__ import annotations
@@ -54,6 +54,17 @@ UNALIGNED = (
     Problem(1000, 3000, 2000, dtype="bf16", layout="nt"),
 )
 """Rows that are no multiple of 128 bytes."""
+SQUARE = (
+    Problem(3000, 3000, 3000, dtype="bf16", layout="nt"),
+    Problem(1000, 3000, 2000, dtype="bf16", layout="nt"),
+    Problem(3072, 3072, 3072, dtype="bf16", layout="nt"),
+    Problem(2944, 3072, 8192, dtype="bf16", layout="nt"),
+    Problem(3072, 3072, 3072, dtype="fp16"),
+    Problem(3072, 3072, 3072, dtype="e4m3", layout="nt"),
+    Problem(3072, 3072, 3072, dtype="fp32", layout="nt", precision="tf32"),
+    Problem(5000, 5000, 5000, dtype="bf16", layout="nt"),
+)
+"""What tiles of 192x192 cover in whole waves, with rows of whole lines and others; and a wave of smaller ones."""
 WIDE = {
     "BLOCK_SIZE_M": (128,),
     "BLOCK_SIZE_N": (128, 256),
@@ -145,6 +156,16 @@ def padding(problem, here):
     return {registry.default_config(problem, here): tried}
 
 
+def three(problem, here):
+    """The best config of two warpgroups, by the model, others near it, and all of three."""
+    spec = registry.find("matmul", "warp_specialized")
+    space = spec.space(problem, here)
+    ranked = sorted(space.configs(), key=lambda one: spec.estimate_us(one, problem, here))
+    lines = [one for one in ranked if one["BLOCK_SIZE_K"] * dtypes.ITEMSIZE[problem.a_dtype] == 128]
+    of_two, of_three = ([one for one in lines if one["num_warps"] == warps] for warps in (8, 12))
+    return {of_two[0]: [*of_two[1:12], *of_three]}
+
+
 def cluster_k(problem, here):
     """The best of the other kernels' formulas, by the model, and all configs of `cluster_k`."""
     others = [spec for spec in registry.serving(problem, here) if spec.estimate_us and spec.name != "cluster_k"]
@@ -184,6 +205,7 @@ STUDIES = {
     "gemm": (gemm, GEMMS),
     "clusters": (clusters, BEHIND),
     "padding": (padding, UNALIGNED),
+    "three": (three, SQUARE),
     "cluster_k": (cluster_k, FEW_TILES),
     "softmax": (softmax, SOFTMAX),
     "vector_add": (vector_add, SUMS),

@@ -147,7 +147,7 @@ def _grid(config: Config, problem: Problem, device: Device, shared: int, product
     held = block_m * width + _THREAD_REGISTERS * device.warp_size * warps
     resident = max(1, min((device.shared_bytes + 1024) // shared, registers // held, each))
     if specialized:
-        resident = min(resident, 2 if warps == 4 else 1)  # warp_specialized_space.resident
+        resident = min(resident, 2 if warps == 4 else 1)  # warp_specialized_measures.resident
     steps = -(-problem.k // (block_k * splits))
     return _Grid(block_m, width, block_k, tiles_m, tiles_n, splits, programs, steps, each, resident, products)
 

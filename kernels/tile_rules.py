@@ -65,7 +65,7 @@ def parameters(
 
 
 def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
-    """What is wrong with a parameter's value; numbers may lie outside the axis."""
+    """What is wrong with a parameter's value; powers of two may lie outside the axis."""
     if isinstance(values[0], bool):
         return None if isinstance(value, bool) else repr(value)
     if isinstance(values[0], str):
@@ -73,8 +73,8 @@ def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
     lowest = 0 if name in ("BLOCK_SIZE_N_REST", "GROUP_SIZE_M", "waves_per_eu") else 1
     if isinstance(value, (str, bool)) or value < lowest:
         return repr(value)
-    power_of_two = name.startswith("BLOCK") or name == "num_warps"
-    return f"{value}, no power of two" if power_of_two and value & (value - 1) else None
+    known = value in values or not (name.startswith("BLOCK") or name == "num_warps")
+    return None if known or not value & (value - 1) else f"{value}, no power of two"
 
 
 def shared_memory(needed: Callable[[Config, Problem, Device], int], source: str) -> Rule:

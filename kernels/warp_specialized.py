@@ -1,4 +1,4 @@
-"""The `warp_specialized` kernel: a warp loads, one or two warpgroups multiply. For Hopper, in Gluon."""
+"""The `warp_specialized` kernel: a warp loads, one to three warpgroups multiply. For Hopper, in Gluon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.kernels import (
     warp_specialized_output,
     warp_specialized_tile,
 )
-from tuner.kernels import warp_specialized_space as spaces
+from tuner.kernels import warp_specialized_measures as measures
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, placement
@@ -29,7 +29,10 @@ from tuner.kernels.persistent_tma import multiprocessors
 from tuner.kernels.refinements import NUM_CTAS, SHARE_B
 from tuner.kernels.tma import descriptor, destination_strides
 from tuner.kernels.warp_specialized_cluster import everywhere
-from tuner.kernels.warp_specialized_space import NAME, shared_bytes, space, supports
+from tuner.kernels.warp_specialized_measures import shared_bytes
+from tuner.kernels.warp_specialized_rules import MOST_SWAPPED_ROWS
+from tuner.kernels.warp_specialized_space import NAME, space, supports
+from tuner.kernels.warp_specialized_tile import buffers_of_rows
 from tuner.problem import Problem
 
 VERSION = 1
@@ -61,7 +64,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     rest, part = constants["BLOCK_SIZE_N_REST"], block_n // constants["EPILOGUE_PARTS"]
     rows, ctas = block_m // constants["WARPGROUPS"], config.integer(NUM_CTAS, 1)
     arguments = (
-        laid_out(a, block_m if ctas == 1 else rows, block_k, ctas),
+        laid_out(a, block_m // buffers_of_rows(ctas, constants["WARPGROUPS"]), block_k, ctas),
         laid_out(b, block_k, block_n, ctas),
         laid_out(b, block_k, rest, ctas) if rest else None,
         _destination(out, rows, part, ctas),
@@ -120,7 +123,7 @@ _DEEP = 5
 
 
 class _Registers(NamedTuple):
-    """Of a thread: at the launch, then of those that load and of a second warpgroup that multiplies.
+    """Of a thread: at the launch, then of those that load and of further warpgroups that multiply.
 
     Loading warps give up what they do not need (PTX ISA, setmaxnreg: multiples of 8, 24 to 256); the first warpgroup
     that multiplies takes what is left of its threads' share.
@@ -133,6 +136,8 @@ class _Registers(NamedTuple):
 
 _TWO_WARPGROUPS = _Registers(168, 40, 232)
 """Of all 65,536 of a multiprocessor, with one warpgroup that loads."""
+_THREE_WARPGROUPS = _Registers(128, 32, 160)
+"""The same."""
 _ONE_WARPGROUP = _Registers(128, 40, 0)
 """216 to multiply; two programs fit a multiprocessor."""
 _ONE_WIDE = _Registers(160, 72, 0)
@@ -140,8 +145,8 @@ _ONE_WIDE = _Registers(160, 72, 0)
 
 
 def _registers(groups: int, columns: int, sums: float) -> _Registers:
-    if groups == 2:
-        return _TWO_WARPGROUPS
+    if groups > 1:
+        return _TWO_WARPGROUPS if groups == 2 else _THREE_WARPGROUPS
     return _ONE_WIDE if columns > 128 or sums > 128 else _ONE_WARPGROUP
 
 
@@ -150,9 +155,9 @@ def _static(
     problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool]
 ) -> tuple[int, int, int, dict[str, Any], dict[str, Any]]:
     """Tiles, programs a multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
-    inner, _ = spaces.seen(config, problem)
-    groups, swapped = spaces.warpgroups(config), bool(config.get("SWAP_AB", False))
-    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), spaces.held_sums(inner, problem))
+    inner, _ = measures.seen(config, problem)
+    groups, swapped = measures.warpgroups(config), bool(config.get("SWAP_AB", False))
+    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), measures.held_sums(inner, problem))
     constants = {
         **{name: inner.integer(name) for name in TILE},
         "BLOCK_SIZE_N_REST": inner.integer("BLOCK_SIZE_N_REST"),
@@ -163,7 +168,7 @@ def _static(
         "MULTIPLIER_REGISTERS": registers.multiplier,
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "BIAS_ALONG_M": swapped,
-        "BY_STEPS": spaces.by_steps(problem),
+        "BY_STEPS": measures.by_steps(problem),
         "SHARE_B": bool(config.get(SHARE_B, False)),
         "SCALING": problem.scaling,
         "A_GROUP": SCALE_GROUP if swapped else 1,
@@ -177,14 +182,14 @@ def _static(
     ctas = config.integer(NUM_CTAS, 1)
     down, across = (ctas, 1) if inner.get(SHARE_B, False) else (1, ctas)
     rows = -(-shape[0] // (inner.integer("BLOCK_SIZE_M") * down))
-    tiles = rows * -(-shape[1] // (spaces.width(inner) * across))
+    tiles = rows * -(-shape[1] // (measures.width(inner) * across))
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), rows)
-    return tiles, spaces.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
+    return tiles, measures.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees."""
-    inner, shown = spaces.seen(config, problem)
+    inner, shown = measures.seen(config, problem)
     return cost.tiled(inner, shown, device, by_tma=True, persistent=True, specialized=True)
 
 
@@ -215,7 +220,7 @@ def precedence(problem: Problem, device: Device) -> int:
     """
     if problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count:
         return -1
-    if problem.m <= spaces.MOST_SWAPPED_ROWS and dtypes.ITEMSIZE[problem.a_dtype] == 2:
+    if problem.m <= MOST_SWAPPED_ROWS and dtypes.ITEMSIZE[problem.a_dtype] == 2:
         return 4
     return 5 if problem.m > 128 else -1
 
@@ -236,7 +241,7 @@ SOURCES = (
         descriptor,
         placement,
     ),
-    spaces.seen,
+    measures.seen,
 )
 
 SPEC = gemm_spec(

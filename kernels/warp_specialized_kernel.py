@@ -28,8 +28,8 @@ from tuner.kernels.warp_specialized_cluster import (
     tiles_of,
 )
 from tuner.kernels.warp_specialized_loader import fill
-from tuner.kernels.warp_specialized_output import finished, halves, out_buffers_of, store_block
-from tuner.kernels.warp_specialized_tile import layout_of, sum_by_steps, sum_products
+from tuner.kernels.warp_specialized_output import finished, halves, out_buffers_of, store_block, turns_of
+from tuner.kernels.warp_specialized_tile import buffers_of_rows, layout_of, sum_by_steps, sum_products
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,21 @@ def multiply(  # noqa: ANN201, PLR0917
     outputs,
     out_buffers,
     vectors,
-    FIRST: gl.constexpr,
+    WARPGROUP: gl.constexpr,
     FIXED: gl.constexpr,
 ):
-    """A multiplying warpgroup: the rows from FIRST on of every tile of its program."""
+    """A multiplying warpgroup, by its number: its share of the rows of every tile of its program."""
     M, N, K, GROUP_SIZE_M = extents
     c, c_rest, strides = outputs
     a_buffers, _, _ = buffers
-    c_buffers, c_rest_buffer = out_buffers
+    c_buffers, c_rest_buffers = out_buffers
     ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M // FIXED.WARPGROUPS
+    FIRST: gl.constexpr = WARPGROUP * ROWS
     COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
     COLUMNS_REST: gl.constexpr = FIXED.BLOCK_SIZE_N_REST
     PARTS: gl.constexpr = FIXED.EPILOGUE_PARTS
     PART: gl.constexpr = COLUMNS // PARTS
-    PENDING: gl.constexpr = 0 if PARTS == 1 else 1  # stores, where two buffers take turns
+    TURNS: gl.constexpr = turns_of(FIXED)
     dtype: gl.constexpr = a_buffers.dtype
     out_dtype: gl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
     tiles_m, tiles_n = tiles_of(M, N, FIXED)
@@ -114,12 +115,13 @@ def multiply(  # noqa: ANN201, PLR0917
         for part in gl.static_range(PARTS):
             start_part = start_n + part * PART
             values = finished(parts[part], vectors, start_m, start_part, M, N, FIXED, out_dtype)
-            buffer = c_buffers.index(part % 2)
-            store_block(c, buffer, values, start_m, start_part, M, N, strides, PENDING, FIXED.C_TRANSPOSED)
+            buffer = c_buffers.index(WARPGROUP * TURNS + part % TURNS)
+            store_block(c, buffer, values, start_m, start_part, M, N, strides, TURNS - 1, FIXED.C_TRANSPOSED)
         if COLUMNS_REST > 0:
             start_rest = start_n + COLUMNS
             values = finished(rest, vectors, start_m, start_rest, M, N, FIXED, out_dtype)
-            store_block(c_rest, c_rest_buffer, values, start_m, start_rest, M, N, strides, 0, FIXED.C_TRANSPOSED)
+            buffer = c_rest_buffers.index(WARPGROUP)
+            store_block(c_rest, buffer, values, start_m, start_rest, M, N, strides, 0, FIXED.C_TRANSPOSED)
     tma.store_wait(0)
 
 
@@ -171,12 +173,12 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
 ):
     """Tiles of C, one after the other, each of `BLOCK_SIZE_N` and `BLOCK_SIZE_N_REST` columns side by side.
 
-    WARPGROUPS: 1 or 2 that multiply, each its share of the rows; the launch's num_warps is 4, those of the first.
+    WARPGROUPS: 1 to 3 that multiply, each its share of the rows; the launch's num_warps is 4, those of the first.
     SHARE_B: the blocks of a cluster lie along M and share B's loads; else along N, and they share A's.
     """
     CTAS: gl.constexpr = gl.num_ctas()
     IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps, besides the one that loads: all of a cluster's must meet
-    A_BUFFERS: gl.constexpr = STAGES if CTAS == 1 else STAGES * WARPGROUPS
+    A_BUFFERS: gl.constexpr = STAGES * buffers_of_rows(CTAS, WARPGROUPS)
     a_buffers = gl.allocate_shared_memory(a_desc.dtype, [A_BUFFERS] + a_desc.block_type.shape, a_desc.layout)
     b_buffers = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
     rest_buffers = b_buffers
@@ -208,26 +210,37 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     descriptors = (a_desc, b_desc, b_rest_desc)
     outputs = (c, c_rest, (stride_cm, stride_cn))
     vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, (stride_asm, stride_ask, stride_bsk, stride_bsn))
-    first_buffers = out_buffers_of(c, c_rest, a_buffers, stride_cm, EPILOGUE_PARTS)
+    out_buffers = out_buffers_of(c, c_rest, a_buffers, stride_cm, FIXED)
     if WARPGROUPS == 1:
         gl.warp_specialize(
             [
-                (multiply, (extents, buffers, barriers, outputs, first_buffers, vectors, 0, FIXED)),
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
                 (fill, (extents, buffers, barriers, descriptors, FIXED)),
             ]
             + [(idle, ())] * IDLE,
             [1] + [1] * IDLE,
             [LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
         )
-    else:
-        second_buffers = out_buffers_of(c, c_rest, a_buffers, stride_cm, EPILOGUE_PARTS)
+    elif WARPGROUPS == 2:
         gl.warp_specialize(
             [
-                (multiply, (extents, buffers, barriers, outputs, first_buffers, vectors, 0, FIXED)),
-                (multiply, (extents, buffers, barriers, outputs, second_buffers, vectors, BLOCK_SIZE_M // 2, FIXED)),
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 1, FIXED)),
                 (fill, (extents, buffers, barriers, descriptors, FIXED)),
             ]
             + [(idle, ())] * IDLE,
             [4, 1] + [1] * IDLE,
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 1, FIXED)),
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 2, FIXED)),
+                (fill, (extents, buffers, barriers, descriptors, FIXED)),
+            ]
+            + [(idle, ())] * IDLE,
+            [4, 4, 1] + [1] * IDLE,
+            [MULTIPLIER_REGISTERS, MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
         )

@@ -8,7 +8,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from tuner.kernels.blocks import await_predecessor, count_blocks
 from tuner.kernels.warp_specialized_cluster import await_free, corner_of, meet, tiles_of
-from tuner.kernels.warp_specialized_tile import following
+from tuner.kernels.warp_specialized_tile import buffers_of_rows, following
 
 # The name of newer Tritons first, then that of 3.6.
 async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -29,8 +29,8 @@ def load_block(desc, row, column, barrier, buffer, TRANSPOSED: gl.constexpr, SHA
 
 @gluon.jit
 def load_rows(desc, row, column, barrier, buffers, stage, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Start to load a stage of A; in a cluster a warpgroup's rows at a time."""
-    PARTS: gl.constexpr = 1 if FIXED.CTAS == 1 else FIXED.WARPGROUPS
+    """Start to load a stage of A, a buffer at a time."""
+    PARTS: gl.constexpr = buffers_of_rows(FIXED.CTAS, FIXED.WARPGROUPS)
     SHARED: gl.constexpr = FIXED.CTAS > 1 and not FIXED.SHARE_B
     for part in gl.static_range(PARTS):
         start = row + part * (FIXED.BLOCK_SIZE_M // PARTS)

@@ -16,20 +16,34 @@ synchronize = getattr(gl, "barrier", None) or gl.thread_barrier
 async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 
-@gluon.jit
-def out_buffers_of(c, c_rest, unused, stride_cm, EPILOGUE_PARTS: gl.constexpr):  # noqa: ANN201
-    """A warpgroup's own buffers of C on its way out: one or two that take turns, and the rest's.
+@gluon.constexpr_function
+def turns_of(FIXED):  # noqa: ANN201
+    """Buffers of a warpgroup that parts of C take turns in: two, but one where there is one part of its width.
 
-    `unused` stands for a buffer that is not needed: without a rest, or where C is written by pointers.
+    And one where the rest is as wide as a part: it goes out the same way, and there is room for a stage more.
+    """
+    alone = FIXED.EPILOGUE_PARTS == 1 or FIXED.BLOCK_SIZE_N // FIXED.EPILOGUE_PARTS == FIXED.BLOCK_SIZE_N_REST
+    return 1 if alone else 2
+
+
+@gluon.jit
+def out_buffers_of(c, c_rest, unused, stride_cm, FIXED: gl.constexpr):  # noqa: ANN201
+    """Every warpgroup's buffers of C on its way out, and the rest's, one after the other.
+
+    `unused` stands for buffers that are not needed: without a rest, or where C is written by pointers.
     """
     c_buffers = unused
-    c_rest_buffer = unused
+    c_rest_buffers = unused
     if stride_cm is None:
-        BUFFERS: gl.constexpr = 1 if EPILOGUE_PARTS == 1 else 2
+        BUFFERS: gl.constexpr = FIXED.WARPGROUPS * turns_of(FIXED)
         c_buffers = gl.allocate_shared_memory(c.dtype, [BUFFERS] + c.block_type.shape, c.layout)
-        if c_rest is not None:
-            c_rest_buffer = gl.allocate_shared_memory(c.dtype, c_rest.block_type.shape, c_rest.layout)
-    return c_buffers, c_rest_buffer
+        if FIXED.BLOCK_SIZE_N_REST == FIXED.BLOCK_SIZE_N // FIXED.EPILOGUE_PARTS:
+            c_rest_buffers = c_buffers
+        elif c_rest is not None:
+            c_rest_buffers = gl.allocate_shared_memory(
+                c.dtype, [FIXED.WARPGROUPS] + c_rest.block_type.shape, c_rest.layout
+            )
+    return c_buffers, c_rest_buffers
 
 
 @gluon.jit

@@ -19,11 +19,18 @@ def following(stage, phase, STAGES: gl.constexpr):  # noqa: ANN201  jit bodies t
     return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
 
 
+@gluon.constexpr_function
+def buffers_of_rows(ctas, warpgroups):  # noqa: ANN201
+    """Buffers of a stage of A: one, of which each warpgroup has a slice, or one each in a cluster and of three."""
+    return warpgroups if ctas > 1 or warpgroups > 2 else 1
+
+
 @gluon.jit
 def rows_of(buffers, stage, FIRST: gl.constexpr, ROWS: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201
-    """Rows of a stage of A, [ROWS, BLOCK_SIZE_K]: a part of its buffer, in a cluster a buffer of their own."""
-    if FIXED.CTAS > 1:
-        rows = buffers.index(stage * FIXED.WARPGROUPS + FIRST // ROWS)
+    """Rows of a stage of A, [ROWS, BLOCK_SIZE_K]: a part of its buffer, or a buffer of their own."""
+    BUFFERS: gl.constexpr = buffers_of_rows(FIXED.CTAS, FIXED.WARPGROUPS)
+    if BUFFERS > 1:
+        rows = buffers.index(stage * BUFFERS + FIRST // ROWS)
     elif FIXED.A_TRANSPOSED:
         rows = buffers.index(stage).slice(FIRST, ROWS, 1)
     else:

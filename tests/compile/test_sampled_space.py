@@ -54,6 +54,10 @@ def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_pred
             assert one["shared_bytes"] == one["predicted_bytes"], one["case"]
         else:
             assert one["shared_bytes"] <= one["predicted_bytes"] + SLACK_BYTES, one["case"]
+    assert [one["kernel"] for one in compiled["three"]] == 2 * (["warp_specialized"] if arch == "sm_90" else [])
+    for one in compiled["three"]:
+        assert one["threads"] == 4 * 128, f"three warpgroups, and one that loads: {one['case']}"
+        assert one["shared_bytes"] <= one["predicted_bytes"] <= KNOWN[arch].shared_bytes, one["case"]
     options = {(one["kernel"], one["option"]) for one in compiled["options"]}
     assert options == OPTIONS.get(arch, set())
     for one in compiled["options"]:

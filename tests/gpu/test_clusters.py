@@ -14,7 +14,8 @@ pytestmark = [
 ]
 TILE = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "EPILOGUE_PARTS": 2}
 PLAIN = Config("warp_specialized", **TILE, GROUP_SIZE_M=4, SWAP_AB=False, launch_pdl=True, num_stages=4, num_warps=8)
-CONFIGS = [PLAIN, PLAIN.replace(BLOCK_SIZE_M=64, num_warps=4), PLAIN.replace(BLOCK_SIZE_N_REST=64, num_stages=3)]
+THREE = PLAIN.replace(BLOCK_SIZE_M=192, BLOCK_SIZE_N_REST=64, num_warps=12)
+CONFIGS = [PLAIN, PLAIN.replace(BLOCK_SIZE_M=64, num_warps=4), PLAIN.replace(BLOCK_SIZE_N_REST=64, num_stages=3), THREE]
 
 CLUSTERS = [{"num_ctas": 2}, {"num_ctas": 4}, {"num_ctas": 8}, {"num_ctas": 2, "SHARE_B": True}]
 CLUSTERS += [{"num_ctas": 4, "SHARE_B": True}]
@@ -42,3 +43,22 @@ def test_clusters_give_the_bits_of_single_blocks(config, cluster, beside):
         found.append(room[:, :1600])
     torch.cuda.synchronize()
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("beside", [0, 1], ids=["by TMA", "by pointers"])
+def test_three_warpgroups_and_parts_that_share_a_buffer_give_the_bits_of_two(beside):
+    problem = Problem(2100, 1600, 1000, dtype="bf16", layout="nt")
+    spec = registry.find("matmul", THREE.kernel)
+    if refused := spec.supports(problem, device.current()):
+        pytest.skip(refused)
+    a = torch.randn(2100, 1000, device="cuda").bfloat16()
+    weight = torch.randn(1600, 1000, device="cuda").bfloat16()
+    two = THREE.replace(BLOCK_SIZE_M=128, num_warps=8)
+    found = []
+    for config in (two.replace(EPILOGUE_PARTS=1), two, two.replace(num_stages=5), THREE):
+        room = torch.full((2100, 1600 + beside), torch.nan, device="cuda", dtype=torch.bfloat16)
+        spec.launch(Operands(a, weight.t(), room[:, :1600], None, problem, room), config)
+        found.append(room[:, :1600])
+    torch.cuda.synchronize()
+    for other in found[1:]:
+        assert torch.equal(found[0], other)

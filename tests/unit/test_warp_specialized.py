@@ -9,7 +9,7 @@ import pytest
 from tuner import Config, Problem, registry
 from tuner.device import INTERPRETER, KNOWN
 from tuner.kernels import cluster_sizes
-from tuner.kernels import warp_specialized_space as spaces
+from tuner.kernels import warp_specialized_measures as measures
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "warp_specialized")
@@ -72,7 +72,7 @@ def test_few_rows_of_a_are_seen_as_few_columns():
     configs = SPEC.space(problem, H200).configs()
     assert configs
     for config in configs:
-        inner, shown = spaces.seen(config, problem)
+        inner, shown = measures.seen(config, problem)
         assert config["SWAP_AB"]
         assert (shown.m, shown.n) == (4096, 16)
         assert inner["BLOCK_SIZE_M"] == config["BLOCK_SIZE_N"] >= 64
@@ -80,11 +80,11 @@ def test_few_rows_of_a_are_seen_as_few_columns():
 
 def test_two_programs_reside_only_where_both_rings_fit():
     problem = Problem(4096, 4096, 4096, dtype="bf16", layout="nt")
-    found = {spaces.resident(config, problem, H200) for config in SPEC.space(problem, H200).configs()}
+    found = {measures.resident(config, problem, H200) for config in SPEC.space(problem, H200).configs()}
     assert found <= {1, 2}
     for config in SPEC.space(Problem(512, 4096, 4096, dtype="bf16", layout="nt"), H200).configs():
-        if spaces.resident(config, problem, H200) == 2:
-            assert 2 * spaces.shared_bytes(config, problem, H200) < H200.shared_bytes
+        if measures.resident(config, problem, H200) == 2:
+            assert 2 * measures.shared_bytes(config, problem, H200) < H200.shared_bytes
 
 
 PLAIN = Config(
@@ -156,13 +156,71 @@ def test_rows_that_tma_reads_slowly_are_tried_in_pairs_that_share_the_larger_sid
     assert bool(clustered) == pairs
     for config in clustered:
         assert config["num_ctas"] == 2
-        assert config.get("SHARE_B", False) == (spaces.width(config) > config["BLOCK_SIZE_M"])
-    assert SPEC.default_config(problem, H200).get("SHARE_B", False) == pairs
+        assert config.get("SHARE_B", False) == (measures.width(config) > config["BLOCK_SIZE_M"])
+    assert ("num_ctas" in SPEC.default_config(problem, H200)) == pairs
     even = SPEC.space(Problem(3008, 3008, 3008, dtype="bf16", layout="nt"), H200)
     assert not any("num_ctas" in config for config in even.configs())
 
 
+THREE = PLAIN.replace(BLOCK_SIZE_M=192, BLOCK_SIZE_N_REST=64, EPILOGUE_PARTS=2, num_warps=12)
+
+
+@pytest.mark.parametrize(("size", "offered"), [(3072, True), (3000, True), (4096, False), (1536, False), (8192, False)])
+def test_three_warpgroups_are_tried_where_their_tiles_fill_waves_as_well_as_two(size, offered):
+    problem = Problem(size, size, size, dtype="bf16", layout="nt")
+    space = SPEC.space(problem, H200)
+    three = [config for config in space.configs() if config["num_warps"] == 12]
+    assert bool(three) == offered
+    assert {(config["BLOCK_SIZE_M"], measures.width(config), config["BLOCK_SIZE_K"]) for config in three} <= {
+        (192, 192, 64)
+    }
+    assert (space.rejection(THREE) is None) == offered
+    assert space.rejection(THREE, fatal_only=True) is None
+    assert (SPEC.default_config(problem, H200)["num_warps"] == 12) == offered
+
+
+@pytest.mark.parametrize(
+    "kind", [{"dtype": "fp32", "precision": "tf32"}, {"dtype": "bf16", "out_dtype": "fp32"}], ids=str
+)
+def test_three_warpgroups_are_not_tried_where_a_wide_output_leaves_them_three_stages(kind):
+    problem = Problem(3072, 3072, 3072, layout="nt", **kind)
+    assert not any(config["num_warps"] == 12 for config in SPEC.space(problem, H200).configs())
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"num_warps": 8}, "96 rows a warpgroup"),
+        ({"BLOCK_SIZE_M": 128}, "42.6667 rows a warpgroup"),
+        ({"BLOCK_SIZE_M": 256, "num_stages": 2}, "85.3333 rows a warpgroup"),
+        ({"BLOCK_SIZE_M": 96}, "96, no power of two"),
+        ({"BLOCK_SIZE_N": 192}, "192, no power of two"),
+        ({"num_warps": 6}, "6, no power of two"),
+        ({"BLOCK_SIZE_N": 256, "EPILOGUE_PARTS": 4, "num_stages": 2}, "160 sums, 96 fit"),
+        ({"num_stages": 5}, "shared memory"),
+    ],
+    ids=str,
+)
+def test_what_three_warpgroups_cannot_be_is_refused(values, reason):
+    space = SPEC.space(Problem(3072, 3072, 3072, dtype="bf16", layout="nt"), H200)
+    assert reason in space.rejection(THREE.replace(**values), fatal_only=True)
+
+
+def test_a_rest_as_wide_as_a_part_goes_out_by_its_buffer_and_leaves_room_for_a_stage():
+    problem = Problem(1000, 3000, 2000, dtype="bf16", layout="nt")
+    whole = PLAIN.replace(BLOCK_SIZE_N_REST=64)
+    parts = whole.replace(EPILOGUE_PARTS=2)
+    taken = [measures.shared_bytes(config, problem, H200) for config in (whole, parts)]
+    assert taken[0] - taken[1] == 128 * 128 * 2
+    deepest = {config["EPILOGUE_PARTS"]: 0 for config in (whole, parts)}
+    for config in SPEC.space(problem, H200).configs():
+        if config.replace(GROUP_SIZE_M=1, EPILOGUE_PARTS=1, num_stages=4) == whole:
+            parted = config.integer("EPILOGUE_PARTS")
+            deepest[parted] = max(deepest[parted], config.integer("num_stages"))
+    assert deepest == {1: 4, 2: 5}
+
+
 def test_a_cluster_takes_a_kilobyte_for_its_barriers():
     problem = Problem(4096, 4096, 4096, dtype="bf16", layout="nt")
-    taken = [spaces.shared_bytes(config, problem, H200) for config in (PLAIN, PLAIN.replace(num_ctas=2))]
+    taken = [measures.shared_bytes(config, problem, H200) for config in (PLAIN, PLAIN.replace(num_ctas=2))]
     assert taken[1] - taken[0] == 1024

@@ -35,6 +35,10 @@ PROBLEMS = [
     Problem(4096, 2048, 1024, dtype="bf16", layout="nt", op="grouped_mm", extras={"groups": 8}),
 ]
 
+WAVES = [
+    Problem(3072, 3072, 3072, dtype="bf16", layout="nt"),
+    Problem(3072, 3072, 3072, dtype="e4m3", layout="nt", scaling="row", epilogue="bias+silu"),
+]
 FEW_ROWS, OF_FEW_ROWS = (PROBLEMS[2], PROBLEMS[4]), ("PDL_TRIGGER", "PREFETCH_KIB")
 """Sums that are split, and two rows of A: swap_ab, which serves both, is asked once."""
 PREFETCHES = re.compile(r"cp\.async\.bulk\.prefetch\.L2|prefetch\.global\.L2")
@@ -53,7 +57,18 @@ def main(arch: str, count: int) -> None:
                 draw.choice(spec.space(problem, device).configs()) if index else spec.default_config(problem, device)
             )
             found.append(_compiled(spec, problem, config, device))
-    sys.stdout.write(json.dumps({"sample": found, "options": [*_with_options(device)]}))
+    told = {"sample": found, "options": [*_with_options(device)], "three": [*_of_three_warpgroups(device)]}
+    sys.stdout.write(json.dumps(told))
+
+
+def _of_three_warpgroups(device):
+    """What became of a tile of 192x192, of operands of two bytes and of one."""
+    spec = registry.find("matmul", "warp_specialized")
+    for problem in WAVES:
+        if spec.supports(problem, device) is None:
+            config = next(one for one in spec.space(problem, device).configs() if one["num_warps"] == 12)
+            threads = re.search(r"\.reqntid (\d+)", spec.compile(problem, config).asm["ptx"])[1]
+            yield {**_compiled(spec, problem, config, device), "threads": int(threads)}
 
 
 def _with_options(device):
