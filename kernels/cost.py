@@ -161,7 +161,8 @@ def _step_cycles(
     shorter, longer = sorted((math, loaded))
     # A ring's stage is free again when the step after its own is under way.
     ahead = max(1, config.integer("num_stages", 1) - 1 - specialized)
-    waits = _wait_cycles(config, problem, device, grid.width, _LATENCY[by_tma] / ahead, by_tma=by_tma)
+    latency = _LATENCY[by_tma] * (odd_rows.LATER if by_tma and any(odd_rows.odd(problem)) else 1.0)
+    waits = _wait_cycles(config, problem, device, grid.width, latency / ahead, by_tma=by_tma)
     alone = math / min(1.0, config.integer("num_warps") / 4)
     step = _SPECIALIZED_STEP_CYCLES if specialized else _STEP_CYCLES[by_tma]
     in_turns = _in_turns(config, problem, device)

@@ -12,9 +12,13 @@ from tuner.problem import Problem
 
 SECTOR_BYTES = 32
 """Of the L2 (CUDA C++ Best Practices Guide, coalesced access to global memory)."""
+_LINE_SECTORS = 4
 _WORTH = 2.0
-"""Such rows take as long as so many others. Fitted on seven tiles of 3000x3000x3000 bf16, single and in clusters:
-benchmarks/results/padding-h200.json."""
+"""Such rows of a whole line take as long as so many others. Fitted on seven tiles of 3000x3000x3000 bf16, single and in
+clusters: benchmarks/results/padding-h200.json."""
+LATER = 1.25
+"""So many times as long a load of such rows is under way: tiles of 128x320 with three stages, single and in pairs, of
+3000x3000x3000 and 5000x5000x5000 bf16 in benchmarks/results/three-warpgroups-h200.json."""
 
 
 def odd(problem: Problem) -> tuple[bool, bool]:
@@ -36,5 +40,9 @@ def asked(config: Config, problem: Problem, rows: int, columns: int) -> float:
     sharing = (1, config.integer(NUM_CTAS, 1))
     if not config.get(SHARE_B, False):
         sharing = sharing[::-1]
-    more = [(_WORTH - 1) * is_odd / ctas for is_odd, ctas in zip(odd(problem), sharing, strict=True)]
+    # One sector more of each line, or of each part of one: loaded by halves, a line takes one more.
+    taken = config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] // SECTOR_BYTES
+    sectors = max(1, min(taken, _LINE_SECTORS))
+    worth = _WORTH * (1 + 1 / sectors) / (1 + 1 / _LINE_SECTORS)
+    more = [(worth - 1) * is_odd / ctas for is_odd, ctas in zip(odd(problem), sharing, strict=True)]
     return rows * (1 + more[0]) + columns * (1 + more[1])

@@ -179,6 +179,12 @@ def test_three_warpgroups_are_tried_where_their_tiles_fill_waves_as_well_as_two(
     assert (SPEC.default_config(problem, H200)["num_warps"] == 12) == offered
 
 
+def test_the_formula_takes_deep_rings_of_whole_lines_where_rows_are_slow(monkeypatch):
+    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    config = SPEC.default_config(Problem(5000, 5000, 5000, dtype="bf16", layout="nt"), H200)
+    assert (config["BLOCK_SIZE_M"], config["BLOCK_SIZE_K"], config["num_stages"], config["num_ctas"]) == (192, 64, 4, 2)
+
+
 @pytest.mark.parametrize(
     "kind", [{"dtype": "fp32", "precision": "tf32"}, {"dtype": "bf16", "out_dtype": "fp32"}], ids=str
 )
