@@ -16,20 +16,17 @@ from tuner import dtype as dtypes
 from tuner import registry
 from tuner.config import Config
 from tuner.device import Device
-from tuner.errors import KernelError, TunerError
+from tuner.errors import KernelError
 from tuner.kernels.epilogue import activated, saturated
 from tuner.kernels.launching import Launch
 from tuner.problem import Problem
 from tuner.runtime import shipped
+from tuner.runtime.failure import is_no_fault
 from tuner.runtime.launch import Recording, recorded
 from tuner.runtime.lookup import counter, drop, lookup
 
 FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
 """What Triton raises where a config cannot be compiled or launched: its own errors, those of MLIR and of the driver."""
-_DRIVER = "Triton Error ["
-"""How what the driver says begins: Triton raises all of it as RuntimeError."""
-_NOT_OF_A_CONFIG = ("out of memory", "captur", "illegal memory access", "launch failure", "context is destroyed")
-"""In what cuGetErrorString and hipGetErrorString say: no memory left, a graph's capture, a context that is lost."""
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
 
@@ -57,7 +54,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
             try:
                 registry.find(problem.op, match.kernel).launch(operands, match.config)
             except FAILURES as e:
-                if (problem, model.slug, match.config) in _launched or _is_ours(e):
+                if (problem, model.slug, match.config) in _launched or is_no_fault(e):
                     raise
                 seen.forget()
                 reason = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300]
@@ -82,14 +79,6 @@ def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], An
     if shelf is None:
         return None
     return lambda launch: shelf.kernel(launch.key, launch.function, index)
-
-
-def _is_ours(error: Exception) -> bool:
-    """Whether an error says nothing of the config: wrong operands, no memory left, a capture, a lost context."""
-    lost: tuple[type[Exception], ...] = (TunerError, torch.OutOfMemoryError)
-    lost += (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
-    said = str(error)
-    return isinstance(error, lost) or (said.startswith(_DRIVER) and any(each in said for each in _NOT_OF_A_CONFIG))
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:

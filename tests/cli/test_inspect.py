@@ -149,7 +149,7 @@ MISTAKES = {
     "unknown name 'Q': known are m, n, k": ("add_block", "--problem", "M=1,Q=2"),
     "missing N, K: expected for instance": ("pointer", "--problem", "M=1"),
     "m is there twice": ("add_block", "--problem", "M=1,m=2,N=1,K=1"),
-    "not a pair NAME=VALUE: 'M'": ("add_block", "--problem", "M"),
+    "not a problem: 'M': expected NAME=VALUE pairs": ("add_block", "--problem", "M"),
     "M must be a whole number, got 'few'": ("add_block", "--problem", "M=few,N=1,K=1"),
     "unknown dtype 'fp12'": ("pointer", "--problem", "M=1,N=1,K=1,dtype=fp12"),
     "unknown target 'cuda:77': known are cuda:80": ("add_block", *VECTOR[:2], "--target", "cuda:77"),

@@ -46,6 +46,8 @@ def test_a_key_is_looked_up_once(report):
         "scale N=1000 float32 unaligned(stride)",
         "scale N=500 float32 one(stride)",
         "summed float32",
+        "patient float32 one(stride)",
+        "patient float32 one(stride)",
     ]
 
 
@@ -55,9 +57,15 @@ def test_the_plain_kernel_finds_every_binary_compiled(report):
 
 def test_an_untuned_kernel_launches_by_the_first_config_that_the_device_takes(report):
     assert report.printed["warps"] == 1
-    assert [launch.block for launch in report.launches[12:]] == [(32, 1, 1)]
+    assert [launch.block for launch in report.launches[12:13]] == [(32, 1, 1)]
     assert "summed cannot be launched by BLOCK: 256, num_warps: 8" in report.stderr
     assert "out of resource: shared memory" in report.stderr
+
+
+def test_a_config_is_no_worse_for_a_device_whose_memory_was_full(report):
+    assert report.printed["raised"] == "Triton Error [CUDA]: out of memory"
+    assert report.printed["patient"] == {"BLOCK": 64}
+    assert "patient cannot be launched" not in report.stderr
 
 
 def test_the_next_process_launches_the_same_without_hashing_triton(reports):

@@ -24,6 +24,7 @@ from tuner.kernel import KernelSpec
 from tuner.problem import Problem
 from tuner.runtime import lookup as lookups
 from tuner.runtime import shipped, shortcut
+from tuner.runtime.failure import is_no_fault
 
 MOST_KEYS = 65_536
 """Keys whose config is kept; beyond it all are forgotten."""
@@ -253,6 +254,8 @@ class TunedKernel:
                     config.pre_hook({**named, **meta})
                 result = self.fn.run(*call.args, grid=call.grid, warmup=warmup, **call.kwargs, **meta)
             except failures as e:
+                if is_no_fault(e):
+                    raise
                 failed = failed or e
                 continue
             if failed is not None:

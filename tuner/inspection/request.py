@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tuner import device as devices
-from tuner import reference, registry, sized
+from tuner import keyed, reference, registry, sized
 from tuner.config import Config, Value
 from tuner.device import KNOWN, Device
 from tuner.errors import ConfigError, DeviceError, KernelError, UsageError
@@ -61,7 +61,7 @@ def read_problem(text: str, spec: KernelSpec) -> Problem:
     Raises:
         UsageError: a name that no column has, one that is there twice, a value that cannot be, a size that is missing.
     """
-    cells = dict(_pairs(text, "--problem", "M=4096,N=1024"))
+    cells = keyed.cells(text)
     return sized.read(spec.op, cells) if spec.read is None else spec.read(cells)
 
 
@@ -117,7 +117,7 @@ def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -
     if text.lstrip().startswith("{"):
         config = Config.from_json(spec.name, text)
     else:
-        values = {name: _value(value) for name, value in _pairs(text, "a config", "BLOCK_SIZE_M=128,num_warps=8")}
+        values = {name: _value(value) for name, value in _pairs(text)}
         config = usual.replace(**values)
     # Where parameters follow from others (the kernel padded, for one), only the space's rules know all of them.
     runtime = (name for name in config if name in spec.runtime_parameters)
@@ -146,15 +146,17 @@ def check_served(spec: KernelSpec, problem: Problem, device: Device) -> None:
         raise KernelError(f"{spec.op}/{spec.name} does not serve {problem} on {target_of(device)}: {reason}")
 
 
-def _pairs(text: str, what: str, example: str) -> list[tuple[str, str]]:
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """Parameters of a config; nothing stands in their values that could part them."""
+    example = "BLOCK_SIZE_M=128,num_warps=8"
     pairs = []
     for part in filter(None, re.split(r"[,\s]+", text.strip())):
         name, equals, value = part.partition("=")
         if not (name and equals and value):
-            raise UsageError(f"{what}: not a pair NAME=VALUE: {part!r}: expected for instance {example}")
+            raise UsageError(f"a config: not a pair NAME=VALUE: {part!r}: expected for instance {example}")
         pairs.append((name, value))
     if not pairs:
-        raise UsageError(f"{what} is empty: expected for instance {example}")
+        raise UsageError(f"a config is empty: expected for instance {example}")
     return pairs
 
 

@@ -45,5 +45,21 @@ for x, stride, size in calls:
 
 greedy = tuner.tuned([triton.Config({"BLOCK": 256}, num_warps=warps) for warps in (8, 1)], [], name="summed")(summed)
 greedy[(1,)](memory, y, 64)
+os.environ["CUDA_STUB_FULL"] = "1"  # no memory for another binary, for a while
+patient = tuner.tuned([triton.Config({"BLOCK": block}) for block in (64, 512)], [], name="patient")(scale.fn)
+try:
+    patient[(1,)](memory, y, 1, 64, 2.5)
+    raised = ""
+except RuntimeError as e:
+    raised = str(e)
+del os.environ["CUDA_STUB_FULL"]
+patient[(1,)](memory, y, 1, 64, 2.5)
 hashed = cache.triton_key.cache_info().currsize > 0
-stub_driver.tell(looked=looked, compiled=compiled, warps=greedy.best_config.num_warps, hashed=hashed)
+stub_driver.tell(
+    looked=looked,
+    compiled=compiled,
+    warps=greedy.best_config.num_warps,
+    hashed=hashed,
+    raised=raised,
+    patient=patient.best_config.kwargs,
+)
