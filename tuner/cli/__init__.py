@@ -104,8 +104,9 @@ def _interruptible() -> Iterator[None]:
 
     Torch's C code takes it for numpy that is not there, and the next import of numpy is an ImportError then.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    alone = threading.current_thread() is threading.main_thread()
+    if not alone or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # a caller's thread, a caller's handler, or a shell that has it ignored
         return
     pressed = False
 
@@ -114,9 +115,7 @@ def _interruptible() -> Iterator[None]:
         pressed = True
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # not where a shell has it ignored
-        signal.signal(signal.SIGINT, press)
+    signal.signal(signal.SIGINT, press)
     try:
         yield
     except Exception as e:
@@ -124,7 +123,7 @@ def _interruptible() -> Iterator[None]:
             raise KeyboardInterrupt from e
         raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _line(error: click.UsageError) -> str:
