@@ -1,7 +1,7 @@
 """How much slower the default config is than the best one, and what the search space's rules leave out, by a sweep.
 
     python benchmarks/default_regret.py --db FIRST.db --db SECOND.db --out RESULT.json
-    python benchmarks/default_regret.py --trials benchmarks/data/unseen-trials-h200.csv.gz --run 3 --out RESULT.json
+    python benchmarks/default_regret.py --trials benchmarks/data/scattered-trials-h200.csv.gz --run 3 --out RESULT.json
 
 Nothing is measured: every figure is a recorded trial, of sweeps in databases or of races that data/ keeps. A rule is
 shown by the trials of a sweep that ran without it: how many it would have left out, their compiles, and how near the
@@ -115,12 +115,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--db", action="append", default=[])
     parser.add_argument("--trials")
-    parser.add_argument("--run", default="1", help="which of the races that --trials holds")
+    parser.add_argument("--run", action="append", default=[], help="which of the runs that --trials holds")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    sweeps = [judge(path) for path in args.db] + ([judge_trials(args.trials, args.run)] if args.trials else [])
+    sweeps = [judge(path) for path in args.db]
+    sweeps += [judge_trials(args.trials, run) for run in args.run if args.trials]
     if not sweeps:
-        parser.error("name a sweep: --db FILE.db, or --trials FILE.csv.gz")
+        parser.error("name a sweep: --db FILE.db, or --trials FILE.csv.gz and --run NUMBER")
     record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "sweeps": sweeps})
 
 

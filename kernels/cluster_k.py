@@ -11,13 +11,21 @@ from typing import Any
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import cluster_k_kernel, cluster_parts, cluster_sizes, rules, warp_specialized_cluster
+from tuner.kernels import (
+    calibration,
+    cluster_k_kernel,
+    cluster_parts,
+    cluster_sizes,
+    rules,
+    swap_ab,
+    warp_specialized_cluster,
+)
 from tuner.kernels import cluster_k_space as spaces
 from tuner.kernels.chips import chip_of
 from tuner.kernels.cluster_k_space import NAME, shared_bytes, space, supports
 from tuner.kernels.gemm import gemm_spec, overlap_constants, sources_of
 from tuner.kernels.launching import Launch, compiler_options
-from tuner.kernels.operands import Operands, placement
+from tuner.kernels.operands import Operands, exchanged, placement
 from tuner.kernels.tma import descriptor
 from tuner.kernels.warp_specialized import laid_out
 from tuner.problem import Problem
@@ -94,11 +102,11 @@ _UNEVEN = 0.4
 """As in `cost.tiled`: what is lost where the next launch's blocks find room beside some of these alone."""
 _SHARPNESS = 4
 """These seven are fitted on benchmarks/results/cluster-k-h200.json."""
-_MOST_ROWS = 64
-"""Of A, where the formula may come first: beyond, it loses where boxes hang over the last row, in that file."""
+MOST_ROWS = 128
+"""Of A, where the formula may come first."""
 
 
-def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+def model_us(config: Config, problem: Problem, device: Device) -> float:
     """The longer of memory's time and of what a block takes in, as far as one hides the other; and the launch."""
     chip, blocks, stages = chip_of(device), config.integer("SPLIT_K"), config.integer("num_stages")
     stage, steps = rules.tile_bytes(config, problem), spaces.most_steps(config, problem)
@@ -114,20 +122,26 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     return _START_US + _BLOCK_US * blocks + longer
 
 
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """`model_us`, calibrated."""
+    model = model_us(config, problem, device)
+    return calibration.of_tiles(model, swap_ab.seen(config), exchanged(problem), device, exchanged=True)
+
+
 def default_config(problem: Problem, device: Device) -> Config:
-    """Of least estimated time; of equals the smallest cluster."""
+    """Of least estimated time, with what overlaps as the best of its tile has it; of equals the smallest cluster."""
     tried = space(problem, device)
 
     def rank(config: Config) -> tuple[float, ...]:
-        estimated = round(estimate_us(config, problem, device), 3)
-        return estimated, config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
+        return estimate_us(config, problem, device), config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
 
-    return tried.best(rank) or tried.smallest()
+    found = tried.best(rank)
+    return tried.smallest() if found is None else min([found, *tried.refinements(found)], key=rank)
 
 
 def precedence(problem: Problem, device: Device) -> int:  # noqa: ARG001
     """Beside `swap_ab` for few rows of 16-bit operands: the model says which comes first."""
-    return 4 if problem.m <= _MOST_ROWS and dtypes.ITEMSIZE[problem.a_dtype] == 2 else -1
+    return 4 if problem.m <= MOST_ROWS and dtypes.ITEMSIZE[problem.a_dtype] == 2 else -1
 
 
 SOURCES = (

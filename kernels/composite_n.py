@@ -12,7 +12,7 @@ from typing import Any
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cost, refinements, rules, tile_rules, tma_kernel, tma_space, tma_tile
+from tuner.kernels import calibration, cost, refinements, rules, tile_rules, tma_kernel, tma_space, tma_tile
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -206,6 +206,11 @@ RULES = (
 
 SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destination, placement)
 
+
+def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    return calibration.of_tiles(cost.tiled(config, problem, device, by_tma=True), config, problem, device)
+
+
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -215,6 +220,6 @@ SPEC = gemm_spec(
     default_config=default_config,
     precedence=lambda _problem, _device: -1,
     shared_bytes=shared_bytes,
-    estimate_us=functools.partial(cost.tiled, by_tma=True),
+    estimate_us=_estimate_us,
     sources=SOURCES,
 )

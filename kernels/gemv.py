@@ -11,7 +11,16 @@ import torch
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import gemv_kernel, pointer_space, refinements, rules, splitting, stream_cost, tile_rules
+from tuner.kernels import (
+    calibration,
+    gemv_kernel,
+    pointer_space,
+    refinements,
+    rules,
+    splitting,
+    stream_cost,
+    tile_rules,
+)
 from tuner.kernels.gemm import epilogue_constants, gemm_spec, overlap_constants, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import Operands, placement
@@ -124,7 +133,19 @@ def default_config(problem: Problem, device: Device) -> Config:
         return abs(held - values), few, abs(length - longest), config.integer("SPLIT_K")
 
     tried = space(problem, device)
+    if _is_calibrated(problem, device):
+        return tried.best(lambda config: _estimate_us(config, problem, device)) or tried.smallest()
     return tried.best(rank) or tried.smallest()
+
+
+def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    model = stream_cost.streamed(config, problem, device)
+    return calibration.of_streams(model, config, problem, device) if _is_calibrated(problem, device) else model
+
+
+def _is_calibrated(problem: Problem, device: Device) -> bool:
+    """Whether trials said how the estimates err: of B stored [N, K] alone."""
+    return problem.layout[1] == "t" and calibration.applies(problem, device)
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
@@ -203,6 +224,14 @@ RULES = (
     Rule("beyond", "the shape itself", _beyond, early=True),
 )
 
+
+def _precedence(problem: Problem, device: Device) -> int:
+    """First for two rows; of what is calibrated beside the kernels of tiles for one row, and after them for two."""
+    if _is_calibrated(problem, device):
+        return 4 if problem.m == 1 else -1
+    return 5 if problem.m <= 2 else -1
+
+
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -210,10 +239,10 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    estimate_us=stream_cost.streamed,
+    estimate_us=_estimate_us,
     sources=sources_of(gemv_kernel, program, _static, placement, workspace),
     runtime_parameters=("SPLIT_K",),
     # With more rows its sums fill the registers: at 4 its default took 1.9 times the best
     # (4x11008x4096 in benchmarks/results/ops-h200.json), and `swap_ab`'s 1.3 times.
-    precedence=lambda problem, _device: 5 if problem.m <= 2 else -1,
+    precedence=_precedence,
 )

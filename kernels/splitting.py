@@ -46,7 +46,12 @@ def program_count(config: Config, problem: Problem) -> int:
 
 
 def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """`cost.tiled` of a config, of the problem as the kernel sees it; then ties.
+    """`cost.tiled` of a config, of the problem as the kernel sees it; then `ties`."""
+    return cost.tiled(config, problem, device), *ties(config, problem, device)
+
+
+def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """What decides between configs that take as long, of the problem as the kernel sees it.
 
     Few rows of A are a matter of memory: many configs reach its bandwidth. Of these the ones with the fewest splits,
     that read B the fewest times, by the smallest tiles, come first.
@@ -58,7 +63,7 @@ def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, 
     settled = twice or 2 * program_count(config, problem) <= device.sm_count
     tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
     tied = splits, min(tiles_m, tiles_n), block_m * block_n, stages < _DEEP, -block_k, not settled, -stages
-    return cost.tiled(config, problem, device), *tied, config.integer("num_warps")
+    return *tied, config.integer("num_warps")
 
 
 def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:

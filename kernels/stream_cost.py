@@ -20,15 +20,13 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     """Microseconds of a kernel without `tl.dot` for a few rows of A: a stream of B, as wide as registers let it be."""
     chip = chip_of(device)
     block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
-    splits, threads = config.integer("SPLIT_K", 1), device.warp_size * config.integer("num_warps")
+    splits = config.integer("SPLIT_K", 1)
     programs = -(-problem.n // block_n) * splits
     steps = -(-problem.k // (splits * block_k))
-    registers = _registers(config, problem, threads)
-    each = -(-programs // device.sm_count)
-    resident = max(1, min(_MOST_BLOCKS, 2048 // threads, int(65_536 / (threads * registers)), each))
+    beside = min(resident(config, problem, device), max(1, -(-programs // device.sm_count)))
     # A program follows as soon as one ends: the last round is as long as its programs fill it.
-    rounds = max(1.0, programs / (device.sm_count * resident))
-    read = resident * block_n * block_k * dtypes.ITEMSIZE[problem.b_dtype]
+    rounds = max(1.0, programs / (device.sm_count * beside))
+    read = beside * block_n * block_k * dtypes.ITEMSIZE[problem.b_dtype]
     per_cycle = chip.memory / device.sm_count / chip.mhz
     cycles = rounds * steps * max(2 * _LATENCY, read / per_cycle)
     memory_us = problem.bytes_moved / chip.memory
@@ -36,7 +34,13 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     return cost.LAUNCH_US + longer + _OVERLAP * shorter
 
 
-def _registers(config: Config, problem: Problem, threads: int) -> float:
+def resident(config: Config, problem: Problem, device: Device) -> int:
+    """Blocks that a multiprocessor has room for."""
+    threads = device.warp_size * config.integer("num_warps")
+    return max(1, min(_MOST_BLOCKS, 2048 // threads, int(65_536 / (threads * registers(config, problem, threads)))))
+
+
+def registers(config: Config, problem: Problem, threads: int) -> float:
     """Of a thread: mostly its sums or, where these are folded (B stored [N, K]), what it has loaded of a step."""
     rows = rules.next_power_of_two(problem.m)
     block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cost, pointer, pointer_space, refinements, rules, splitting, tile_rules, tma
+from tuner.kernels import calibration, cost, pointer, pointer_space, refinements, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import Operands, exchanged
@@ -80,30 +80,38 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; in tiles of 64 and 128 rows of A by pointers too.
-
-    TMA is slow where its boxes hang over the last row, and where sums are split (`cost.tiled`).
-    """
+    """The candidate of least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
 
     def estimate(config: Config) -> tuple[float, ...]:
         return estimated(config, problem, device)
 
     tried = space(problem, device)
-    promising = tried.narrowed(**splitting.promising(problem, device), BLOCK_SIZE_M=_ROWS)
+    axes = splitting.promising(problem, device)
+    if calibration.applies(problem, device):
+        lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
+        return lengths.best(estimate, rough=lambda config: _model_us(config, problem, device)) or lengths.smallest()
+    promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
     found = [promising.best(estimate)]
     if splitting.loads(problem, device)[-1] == "tma":
+        # TMA is slow where its boxes hang over the last row, and where sums are split (`cost.tiled`).
         line = (128 // dtypes.ITEMSIZE[problem.a_dtype],)
         found.append(tried.narrowed(BLOCK_SIZE_M=(64, 128), BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate))
     return min((one for one in found if one is not None), key=estimate, default=None) or promising.smallest()
 
 
 def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """`splitting.estimated` of what the device sees."""
+    """`estimate_us`; then ties, by `splitting.ties` of what the device sees."""
     early = refinements.PDL_TRIGGER not in config
-    return *splitting.estimated(seen(config), exchanged(problem), device), early
+    return estimate_us(config, problem, device), *splitting.ties(seen(config), exchanged(problem), device), early
 
 
-def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees, calibrated."""
+    model = _model_us(config, problem, device)
+    return calibration.of_tiles(model, seen(config), exchanged(problem), device, exchanged=True)
+
+
+def _model_us(config: Config, problem: Problem, device: Device) -> float:
     return cost.tiled(seen(config), exchanged(problem), device)
 
 
@@ -177,7 +185,7 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=shared_bytes,
-    estimate_us=_estimate_us,
+    estimate_us=estimate_us,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
     precedence=precedence,

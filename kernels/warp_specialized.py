@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
 from tuner.kernels import (
+    calibration,
     cost,
     warp_specialized_cluster,
     warp_specialized_kernel,
@@ -188,9 +190,35 @@ def _static(
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees."""
+    """`cost.tiled` of what the device sees, calibrated; three warpgroups, which joined later, as two of them are."""
+    if measures.warpgroups(config) > 2 and calibration.applies(problem, device):
+        two = config.replace(BLOCK_SIZE_M=128, num_warps=8)
+        faster = _model_us(config, problem, device) / _model_us(two, problem, device)
+        return faster * estimate_us(two, problem, device)
+    inner, shown = measures.seen(config, problem)
+    model = _model_us(config, problem, device)
+    return calibration.of_tiles(model, inner, shown, device, exchanged=bool(config.get("SWAP_AB", False)))
+
+
+def _model_us(config: Config, problem: Problem, device: Device) -> float:
     inner, shown = measures.seen(config, problem)
     return cost.tiled(inner, shown, device, by_tma=True, persistent=True, specialized=True)
+
+
+_WIDE_GROUP = 8
+
+
+def is_usual(config: Config, problem: Problem) -> bool:
+    """Whether a formula looks at a config: tiles that read the same columns of B are neighbours, as in what wins.
+
+    No clusters: which of these gain is for a search to find out; 128x3584x18944 took 1.6 times as long in one of eight.
+    """
+    if NUM_CTAS in config:
+        return False
+    group = config.integer("GROUP_SIZE_M", 1)
+    if config.get("SWAP_AB", False):
+        return group == 1
+    return group >= min(_WIDE_GROUP, -(-problem.m // config.integer("BLOCK_SIZE_M")))
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -199,8 +227,13 @@ def default_config(problem: Problem, device: Device) -> Config:
     B is read again by the tiles of other rows of A: these are neighbours in wide groups, exchanged in narrow ones.
     """
 
+    calibrated = calibration.applies(problem, device)
+
+    def rough(config: Config) -> float:
+        return _model_us(config, problem, device) if is_usual(config, problem) else math.inf
+
     def rank(config: Config) -> tuple[float, ...]:
-        short = config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
+        short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
         estimated = estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
         swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
         order = group if swapped else -group
@@ -209,7 +242,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return estimated, config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
 
     tried = space(problem, device)
-    return tried.best(rank) or tried.smallest()
+    return tried.best(rank, rough=rough if calibrated else None) or tried.smallest()
 
 
 def precedence(problem: Problem, device: Device) -> int:

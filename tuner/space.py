@@ -13,6 +13,9 @@ from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.problem import Problem
 
+LIKELY = 1.35
+"""How many times a rough cost may be the least one for a config to be looked at closely."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -83,16 +86,23 @@ class SearchSpace:
         plain = (one for one in near if set(one.pairs) < set(config.pairs))
         return config in near or any(config in self.refinements(one) for one in plain)
 
-    def best(self, cost: Callable[[Config], Any]) -> Config | None:
+    def best(self, cost: Callable[[Config], Any], *, rough: Callable[[Config], float] | None = None) -> Config | None:
         """The config of least cost, of equals the first in canonical order; None where the space is empty.
 
         Quicker than `min(configs(), key=cost)`: rules are asked from the cheapest on, until one passes.
 
         Args:
             cost: anything that can be compared.
+            rough: a cost that is quicker to tell: who comes out beyond `LIKELY` times the least of it is out.
         """
-        ranked = sorted(self._programs(), key=lambda config: (cost(config), config))
-        return next((config for config in ranked if self.rejection(config) is None), None)
+        programs = list(self._programs())
+        if rough is not None and programs:
+            costs = [rough(config) for config in programs]
+            most = LIKELY * min(costs)
+            programs = [config for config, one in zip(programs, costs, strict=True) if one <= most]
+        ranked = sorted(programs, key=lambda config: (cost(config), config))
+        found = next((config for config in ranked if self.rejection(config) is None), None)
+        return self.best(cost) if found is None and rough is not None and programs else found
 
     def nearest(self, config: Config) -> Config | None:
         """Of what a search tries here the config most like one of another problem; None where the space is empty.

@@ -172,7 +172,6 @@ def test_whole_sums_by_tma_in_few_waves_may_let_the_next_kernel_wait_for_their_l
     assert swap_ab.default_config(FEW_ROWS, H200) in found
     assert not late(Problem(8, 28672, 4096, dtype="bf16", layout="nt"), BLOCK_SIZE_N=(64,))
     times = [tuple(swap_ab.estimate_us(one.replace(PDL_TRIGGER=at), FEW_ROWS, H200) for at in (8, 3)) for one in found]
-    assert all(late_us <= early_us for late_us, early_us in times)
     assert any(late_us < 0.95 * early_us for late_us, early_us in times)
 
 

@@ -1,0 +1,190 @@
+"""Scattered trials: random problems, and of each configs that no race would come to, for a fit to be held against.
+
+    python benchmarks/scattered.py --problems 150 --configs 52 --seed 1 --time-budget 200 --out FILE.csv.gz
+
+A race measures what the model already likes, so its trials say little of what the model is wrong about. Here problems
+are drawn (bf16 nt, sizes spread evenly in their logarithms), and of each: the default, the first of every kernel, some
+of the model's first, some of those it holds for up to half as slow again, a few of the rest, and options of all these.
+Shapes of benchmarks/suites are left out. All cores compile while the GPU measures; every result is checked first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import json
+import math
+import multiprocessing
+import os
+import random
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import retimed
+from recorded import H200, ROOT, trials
+
+from tuner import device as devices
+from tuner import registry, suite
+from tuner.problem import Problem
+from tuner.sweep.bench import GraphTimer
+from tuner.sweep.clocks import Clocks
+from tuner.sweep.compile import CompilePool
+from tuner.sweep.field import Field
+from tuner.sweep.job import Job
+from tuner.sweep.measure import Measurement
+from tuner.sweep.search import Listed, Strategy
+
+FIELDS = ("run", "m", "n", "k", "kernel", "config", "us")
+_MOST_PRODUCTS = 4e11
+"""M * N * K: beyond, a problem takes the time of ten others."""
+_SIDES = (1024, 40960), (1024, 20480)
+"""N and K."""
+_AGAIN = (1.3, 1.15)
+"""Configs within these of the fastest are replayed a second and a third time."""
+_SHARES = ((1.0, 1.1, 0.3), (1.1, 1.3, 0.25), (1.3, 1.7, 0.15), (1.7, math.inf, 0.08))
+"""Of a problem's configs, how many are drawn of those whose estimate is so many times the least one."""
+_OPTIONS = 0.25
+"""How many have an option besides that the model's first lack."""
+_SELDOM = ("pointer", "split_k", "tma", "persistent_tma")
+"""Kernels that hardly ever win these problems: of them few are drawn."""
+_POLL_S = 0.01
+
+
+def main():
+    args = parsed()
+    deadline = time.monotonic() + args.time_budget
+    spawn = multiprocessing.get_context("spawn")
+    if args.drawn:
+        listed = trials(args.drawn, str(args.seed))
+        problems, drawn = list(listed), [list(configs) for configs in listed.values()]
+    else:
+        problems = drawn_problems(args.problems, args.seed)
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as drawing:
+            drawn = list(drawing.map(drawn_configs, problems, [args.configs] * len(problems), chunksize=2))
+    print(f"{sum(map(len, drawn))} configs of {len(problems)} problems", flush=True)
+    if args.draw_only:
+        found = {problem: dict.fromkeys(configs, 0.0) for problem, configs in zip(problems, drawn, strict=True)}
+    else:
+        found = measured(problems, drawn, deadline, spawn)
+    write(args.out, str(args.seed), found)
+
+
+def parsed():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--problems", type=int, default=150)
+    parser.add_argument("--configs", type=int, default=52, help="of each problem")
+    parser.add_argument("--seed", type=int, default=1, help="also the run's name in the file")
+    parser.add_argument("--time-budget", type=float, default=200, help="seconds: no problem is begun after")
+    parser.add_argument("--drawn", help="such a file, for its problems and configs: none are drawn")
+    parser.add_argument("--draw-only", action="store_true", help="measure nothing: rehearse without a GPU")
+    parser.add_argument("--out", required=True)
+    return parser.parse_args()
+
+
+def drawn_problems(count, seed):
+    """Random problems: half of them with any M up to 4096, half with M between 5 and 256, where most choices are."""
+    chosen = random.Random(seed)
+    kept = {problem.shape for path in sorted((ROOT / "suites").glob("*.csv")) for problem in suite.load(str(path))}
+    found = {}
+    while len(found) < count:
+        least, most = ((1, 4096), (5, 256))[len(found) % 2]
+        m = round(math.exp(chosen.uniform(math.log(least), math.log(most))))
+        m -= m % chosen.choice((1, 1, 4, 8, 16)) if m > 16 else 0
+        step = chosen.choice((64, 128, 256))
+        n, k = (step * round(math.exp(chosen.uniform(*map(math.log, ends))) / step) for ends in _SIDES)
+        if m * n * k <= _MOST_PRODUCTS and (m, n, k) not in kept:
+            found[Problem(m, n, k, dtype="bfloat16", layout="nt")] = None
+    return list(found)
+
+
+def drawn_configs(problem, count):
+    """A problem's configs to measure, its default first."""
+    chosen = random.Random(str(problem))
+    specs = {spec.name: spec for spec in registry.serving(problem, H200)}
+    spaces = {name: spec.space(problem, H200) for name, spec in specs.items()}
+    models = {name: spec.estimate_us for name, spec in specs.items() if spec.estimate_us and name != "padded"}
+    default = registry.default_config(problem, H200)
+    default = spaces[default.kernel].canonicalize(default)
+    us = {one: model(one, problem, H200) for name, model in models.items() for one in spaces[name].configs()}
+    ranked = sorted(us, key=lambda one: (us[one], one))
+    least_us = min(time for one, time in us.items() if one.kernel not in _SELDOM)
+    taken = dict.fromkeys([default])
+    for name in models:
+        of_kernel = [one for one in ranked if one.kernel == name]
+        near = [one for one in of_kernel if us[one] <= 1.2 * us[of_kernel[0]]]
+        taken |= dict.fromkeys([*of_kernel[:1], *chosen.sample(near, min(2, len(near)))])
+    for least, most, share in _SHARES:
+        within = [one for one in ranked if least <= us[one] / least_us < most and one.kernel not in _SELDOM]
+        taken |= dict.fromkeys(chosen.sample(within, min(len(within), round(share * count))))
+    usual = [one for one in taken if one.kernel not in _SELDOM]
+    likely = sorted(usual, key=lambda one: us.get(one, 0.0))[: count // 2]
+    refined = [option for one in likely for option in spaces[one.kernel].refinements(one)]
+    taken |= dict.fromkeys(chosen.sample(refined, min(len(refined), round(_OPTIONS * count))))
+    return list(taken)
+
+
+def measured(problems, drawn, deadline, spawn):
+    """Every drawn config's time, problem by problem until the deadline."""
+    slots = spawn.Queue()
+    slots.put("0")
+    with (
+        ProcessPoolExecutor(1, mp_context=spawn, initializer=retimed.take_gpu, initargs=(slots,)) as worker,
+        CompilePool(worker.submit(devices.current).result()) as pool,
+    ):
+        jobs = [job_of(problem, configs, pool) for problem, configs in zip(problems, drawn, strict=True)]
+        futures = [worker.submit(timed, job.problem, compiled(job, pool, deadline), deadline) for job in jobs]
+        found = {job.problem: future.result() for job, future in zip(jobs, futures, strict=True)}
+        print(f"{pool.compiled} binaries, {sum(map(len, found.values()))} trials", flush=True)
+    return found
+
+
+def job_of(problem, configs, pool):
+    specs = {spec.name: spec for spec in registry.serving(problem, H200)}
+    strategy = Strategy("listed", lambda _field: Listed(configs, "every config was tried"))
+    job = Job(Field(problem, H200, specs, configs, configs[0]), strategy)
+    job.resume({})
+    job.request(pool)
+    return job
+
+
+def compiled(job, pool, deadline):
+    """Its configs that compiled, each program once, when all have; what is there when the time is up."""
+    ready = []
+    while job.searching and time.monotonic() < deadline:
+        batch, _ = job.take(len(job.candidates), pool)
+        ready += batch
+        pool.mend()
+        time.sleep(_POLL_S)
+    return ready
+
+
+def timed(problem, configs, deadline):
+    """Microseconds of each config that ran and was right; of none when the time is up."""
+    if not configs or time.monotonic() > deadline:
+        return {}
+    import torch
+
+    here = devices.current()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        spec, timer = registry.serving(problem, here)[0], GraphTimer(here.l2_bytes)
+        measurement = Measurement(spec, problem, timer, Clocks(), "cuda")
+        outcomes = dict(measurement.search(configs, lambda _config: None, drop=_AGAIN))
+    return {config: outcome.median_us for config, outcome in outcomes.items() if outcome.median_us is not None}
+
+
+def write(path, run, found):
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(FIELDS)
+    for problem in sorted(found):
+        for config, us in sorted(found[problem].items()):
+            named = json.dumps(dict(config.pairs), separators=(",", ":"), sort_keys=True)
+            table.writerow([run, *problem.shape, config.kernel, named, f"{us:.5g}"])
+    with gzip.GzipFile(path, "wb", mtime=0) as file:
+        file.write(text.getvalue().encode())
+
+
+if __name__ == "__main__":
+    main()
