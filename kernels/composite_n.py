@@ -208,7 +208,12 @@ SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destina
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    return calibration.of_tiles(cost.tiled(config, problem, device, by_tma=True), config, problem, device)
+    return calibration.of_tiles(model_us(config, problem, device), config, problem, device)
+
+
+def model_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled`, by descriptors."""
+    return cost.tiled(config, problem, device, by_tma=True)
 
 
 SPEC = gemm_spec(

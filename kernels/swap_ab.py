@@ -89,7 +89,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     axes = splitting.promising(problem, device)
     if calibration.applies(problem, device):
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
-        return lengths.best(estimate, rough=lambda config: _model_us(config, problem, device)) or lengths.smallest()
+        return lengths.best(estimate, rough=lambda config: model_us(config, problem, device)) or lengths.smallest()
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
     found = [promising.best(estimate)]
     if splitting.loads(problem, device)[-1] == "tma":
@@ -107,11 +107,12 @@ def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees, calibrated."""
-    model = _model_us(config, problem, device)
+    model = model_us(config, problem, device)
     return calibration.of_tiles(model, seen(config), exchanged(problem), device, exchanged=True)
 
 
-def _model_us(config: Config, problem: Problem, device: Device) -> float:
+def model_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees."""
     return cost.tiled(seen(config), exchanged(problem), device)
 
 

@@ -193,14 +193,15 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees, calibrated; three warpgroups, which joined later, as two of them are."""
     if measures.warpgroups(config) > 2 and calibration.applies(problem, device):
         two = config.replace(BLOCK_SIZE_M=128, num_warps=8)
-        faster = _model_us(config, problem, device) / _model_us(two, problem, device)
+        faster = model_us(config, problem, device) / model_us(two, problem, device)
         return faster * estimate_us(two, problem, device)
     inner, shown = measures.seen(config, problem)
-    model = _model_us(config, problem, device)
+    model = model_us(config, problem, device)
     return calibration.of_tiles(model, inner, shown, device, exchanged=bool(config.get("SWAP_AB", False)))
 
 
-def _model_us(config: Config, problem: Problem, device: Device) -> float:
+def model_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees."""
     inner, shown = measures.seen(config, problem)
     return cost.tiled(inner, shown, device, by_tma=True, persistent=True, specialized=True)
 
@@ -230,7 +231,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     calibrated = calibration.applies(problem, device)
 
     def rough(config: Config) -> float:
-        return _model_us(config, problem, device) if is_usual(config, problem) else math.inf
+        return model_us(config, problem, device) if is_usual(config, problem) else math.inf
 
     def rank(config: Config) -> tuple[float, ...]:
         short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
