@@ -40,10 +40,15 @@ BLOCKS = ((2, 2048, 4), (2, 4096, 8), (4, 1024, 4), (4, 2048, 8), (8, 1024, 8), 
 """Rows, bytes of each, and warps."""
 NOW, ELEMENTS, TORCH = "now", "elements", "torch"
 OF_TMA = {"BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "INNER": "tma", "PAD": "ab", "launch_pdl": True}
+OF_WARPS = Config(
+    "padded",
+    **{**OF_TMA, "GROUP_SIZE_M": 8, "INNER": "warp_specialized", "BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128},
+    **{"BLOCK_SIZE_N_REST": 0, "EPILOGUE_PARTS": 1, "SWAP_AB": False, "num_stages": 6, "num_warps": 8},
+)
 PRODUCTS = (
     (PROBLEMS[0][0], Config("padded", **OF_TMA, BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, num_stages=5, num_warps=8)),
     (PROBLEMS[0][0], Config("padded", **OF_TMA, BLOCK_SIZE_M=64, BLOCK_SIZE_N=256, num_stages=4, num_warps=4)),
-    (PROBLEMS[0][0], None),
+    (PROBLEMS[0][0], OF_WARPS),
     (Problem(4095, 4095, 4095, dtype="bf16", layout="nt"), None),
 )
 """Problems, and configs where they are not the formula's."""

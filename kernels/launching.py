@@ -14,6 +14,7 @@ import triton
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
+from tuner.kernels import carveout
 from tuner.runtime import shipped, shortcut
 from tuner.runtime.launch import recording
 
@@ -42,6 +43,7 @@ class Launch:
         arguments: everything before the constexprs, in the function's order.
         constants: constexpr arguments by name.
         options: the compiler's: num_warps, num_stages and so on.
+        beside: the next launch's programs are to start beside this one's: see `carveout`.
     """
 
     function: Any
@@ -49,6 +51,7 @@ class Launch:
     arguments: tuple[Any, ...]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
+    beside: bool = False
 
     @property
     def key(self) -> str:
@@ -74,6 +77,8 @@ def run(launches: Iterable[Launch]) -> None:
             kernel = shipped
             values = (launch.constants[parameter.name] for parameter in launch.function.params[len(launch.arguments) :])
             kernel[(*launch.grid, 1, 1)[:3]](*launch.arguments, *values)
+        if launch.beside:
+            carveout.ask_for_shared(kernel)
         if seen is not None:
             seen.launches.append((launch, kernel))
 

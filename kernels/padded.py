@@ -7,7 +7,7 @@ operand that TMA cannot read is copied in any case, one whose rows are padded al
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tuner import dtype as dtypes
 from tuner.config import Config
@@ -18,6 +18,8 @@ from tuner.kernels import (
     cost,
     odd_rows,
     padding,
+    padding_ahead,
+    padding_ahead_kernel,
     padding_kernel,
     persistent_tma,
     splitting,
@@ -30,6 +32,7 @@ from tuner.kernels.chips import chip_of
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, cannot_align, make_operands, row_alignment
+from tuner.kernels.padding_ahead import CHUNK_SIZE_K
 from tuner.kernels.programs import Program
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
@@ -50,6 +53,8 @@ _GROUPS = (1, 8)
 """Orders of tiles: between these the copies make no difference worth a sweep."""
 _COPY_US = 1.0
 """Launch and tail of a copy, which moves as many bytes as device memory does: benchmarks/results/copies-h200.json."""
+_BESIDE = 0.7
+"""Of a copy's time this remains where the product runs beside it: benchmarks/results/copies-h200.json."""
 _LARGE = 512
 """From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
 elements: a guess of the default formula's, which tuning replaces."""
@@ -59,8 +64,11 @@ def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
     """The launch that copies, if anything must be copied, and that of the inner kernel."""
     # Not overlapped with what is before: that made the product after it slower by more than it brought, see
     # docs/benchmarks.md, Rows that are no multiple of 128 bytes.
-    aligned, copies = padding.pad(operands, str(config["PAD"]))
-    inner = _inner(config)
+    inner, chosen = _inner(config), str(config["PAD"])
+    if CHUNK_SIZE_K in config:
+        aligned, copies, arriving = padding_ahead.pad_ahead(operands, chosen, config.integer(CHUNK_SIZE_K))
+        return (*copies, *warp_specialized.program(aligned, inner, arriving))
+    aligned, copies = padding.pad(operands, chosen)
     _, multiply = _PROGRAMS[inner.kernel]
     return (*copies, *multiply(aligned, inner))
 
@@ -68,7 +76,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
 @functools.lru_cache(maxsize=65536)
 def _inner(config: Config) -> Config:
     """The inner kernel's own config."""
-    parameters = {name: value for name, value in config.pairs if name not in ("INNER", "PAD")}
+    parameters = {name: value for name, value in config.pairs if name not in ("INNER", "PAD", CHUNK_SIZE_K)}
     return Config(str(config["INNER"]), **parameters)
 
 
@@ -121,8 +129,9 @@ def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space: those of the inner kernels, with each choice of operands to pad."""
     able = tuple(name for name, reason in _able(problem, device).items() if reason is None)
     axes = {"INNER": able, "PAD": padding.CHOICES}
-    options = {option for name in able for option in _inner_space(name, problem, device).options}
-    return SearchSpace(NAME, problem, device, axes, RULES, _canonical, _expand, tuple(sorted(options)), _refine)
+    options: Iterable[str] = {option for name in able for option in _inner_space(name, problem, device).options}
+    options = (*sorted(options), CHUNK_SIZE_K)
+    return SearchSpace(NAME, problem, device, axes, RULES, _canonical, _expand, options, _refine)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -135,15 +144,22 @@ def default_config(problem: Problem, device: Device) -> Config:
         by_tma = _inner_space(inner.name, problem, device)
         estimated = functools.partial(swap_ab.estimated, problem=seen, device=device)
         config = by_tma.best(estimated) or config.replace(LOADS="tma")
-    return _outer(config, _copied(problem, "ab"))
+    chosen, tried = _copied(problem, "ab"), space(problem, device)
+    ahead = (_outer(*one, chosen) for one in _beside(config.replace(num_warps=4), problem, device))
+    return next((one for one in ahead if tried.rejection(one) is None), _outer(config, 0, chosen))
 
 
 def _stored_by_tma(problem: Problem) -> bool:
     return problem.n * dtypes.ITEMSIZE[problem.out_dtype] % VECTOR_BYTES == 0
 
 
-def _outer(inner: Config, chosen: str) -> Config:
-    return Config(NAME, **dict(inner.pairs), INNER=inner.kernel, PAD=chosen)
+def _outer(inner: Config, chunk: int, chosen: str) -> Config:
+    ahead = {CHUNK_SIZE_K: chunk} if chunk and chosen != "none" else {}
+    return Config(NAME, **dict(inner.pairs), INNER=inner.kernel, PAD=chosen, **ahead)
+
+
+def _beside(inner: Config, problem: Problem, device: Device) -> Iterator[tuple[Config, int]]:
+    return padding_ahead.beside(inner, _seen(problem), device, by_pointers=not _stored_by_tma(problem))
 
 
 def _inner_space(name: str, problem: Problem, device: Device) -> SearchSpace:
@@ -158,17 +174,23 @@ def _inner_configs(name: str, problem: Problem, device: Device) -> list[Config]:
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     chosen = str(config["PAD"])
-    return (_outer(inner, chosen) for inner in _inner_configs(str(config["INNER"]), problem, device))
+    for inner in _inner_configs(str(config["INNER"]), problem, device):
+        yield _outer(inner, 0, chosen)
+        for ahead, chunk in _beside(inner, problem, device):
+            yield _outer(ahead, chunk, chosen)
 
 
 def _refine(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     inner = _inner(config)
-    return (_outer(one, str(config["PAD"])) for one in _inner_space(inner.kernel, problem, device).refinements(inner))
+    if CHUNK_SIZE_K in config:
+        return
+    for one in _inner_space(inner.kernel, problem, device).refinements(inner):
+        yield _outer(one, 0, str(config["PAD"]))
 
 
 def _canonical(config: Config, problem: Problem, device: Device) -> Config:
     inner = _inner_space(str(config["INNER"]), problem, device).canonicalize(_inner(config))
-    return _outer(inner, _copied(problem, str(config["PAD"])))
+    return _outer(inner, config.integer(CHUNK_SIZE_K, 0), _copied(problem, str(config["PAD"])))
 
 
 def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -193,7 +215,8 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     elements = {"a": seen.m * seen.k, "b": seen.n * seen.k}
     copied = sum(2 * elements[name] * dtypes.ITEMSIZE[seen.a_dtype] for name in elements if name in str(config["PAD"]))
     inner_us = _MODELS[str(config["INNER"])](_inner(config), seen, device)
-    return inner_us + _COPY_US + copied / chip_of(device).memory if copied else inner_us
+    copy_us = _COPY_US + copied / chip_of(device).memory if copied else 0.0
+    return inner_us + (_BESIDE if CHUNK_SIZE_K in config else 1) * copy_us
 
 
 def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
@@ -229,6 +252,19 @@ def _crossing_halves(config: Config, problem: Problem, device: Device) -> str | 
     return "halves of 64 rows cross from warp to warp, through more shared memory than is predicted"
 
 
+def _no_room(config: Config, problem: Problem, device: Device) -> str | None:
+    if CHUNK_SIZE_K not in config:
+        return None
+    by_pointers = not _stored_by_tma(problem)
+    return padding_ahead.misfit(config[CHUNK_SIZE_K], _inner(config), _seen(problem), device, by_pointers=by_pointers)
+
+
+def _nothing_gained(config: Config, problem: Problem, device: Device) -> str | None:
+    if CHUNK_SIZE_K not in config:
+        return None
+    return padding_ahead.idle(_inner(config), _seen(problem), device)
+
+
 def _storing_alone(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if config["INNER"] != warp_specialized.NAME or "num_ctas" not in config or _stored_by_tma(problem):
         return None
@@ -241,6 +277,8 @@ RULES = (
     Rule("inner kernel", "its own rules", _inner_would_not),
     Rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers", _crossing_halves),
     Rule("idle", "the shape itself", _idle),
+    Rule("no room", "kernels/padding_ahead.py", _no_room, fatal=True),
+    Rule("nothing gained", "benchmarks/copies.py", _nothing_gained),
     Rule("storing alone", "kernels/warp_specialized.py, program", _storing_alone),
 )
 
@@ -263,7 +301,7 @@ SPEC = gemm_spec(
     shared_bytes=_shared_bytes,
     estimate_us=_estimate_us,
     sources=(
-        *(padding_kernel, padding, program),
+        *(padding_kernel, padding, padding_ahead_kernel, padding_ahead.pad_ahead, program),
         *(part for module in (tma, persistent_tma, composite_n, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -65,20 +65,12 @@ def pad(operands: Operands, chosen: str, *, overlapped: bool = False) -> tuple[O
         chosen: one of `CHOICES`.
         overlapped: by programmatic dependent launch, see `blocks.await_predecessor`.
     """
-    matrices = {
-        name: matrix
-        for name, matrix in (("a", operands.a), ("b", operands.b))
-        if row_alignment(matrix) < (ROW_BYTES if name in chosen else VECTOR_BYTES)
-    }
-    if not matrices:
-        return operands, ()
-    copies = _copies(list(matrices.values()))
-    aligned = replace(operands, **{name: copy.matrix for name, copy in zip(matrices, copies, strict=True)})
-    return aligned, (_launch(copies, overlapped),)
+    aligned, copies = copies_of(operands, chosen)
+    return aligned, launches_of(copies, overlapped=overlapped)
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
+class Copy:
     """One matrix to copy.
 
     Attributes:
@@ -87,6 +79,7 @@ class _Copy:
         matrix: what was copied, as it now lies in `target`.
         vector: elements that one load may take.
         shifted: whether whole words are read and shifted into place, see `padding_kernel.copy_shifted`.
+        transposed: whether `stored` is the matrix' transpose.
     """
 
     stored: torch.Tensor
@@ -94,9 +87,11 @@ class _Copy:
     matrix: torch.Tensor
     vector: int
     shifted: bool
+    transposed: bool
 
     @property
     def tiles(self) -> int:
+        """Programs that copy it."""
         rows, lead = self.target.shape
         return -(-rows // _BLOCK_ROWS) * -(-lead * self.target.element_size() // _ROW_BYTES)
 
@@ -106,7 +101,20 @@ class _Copy:
         return (*self.stored.shape, *self.stored.stride(), self.target.shape[1])
 
 
-def _copies(matrices: Sequence[torch.Tensor]) -> list[_Copy]:
+def copies_of(operands: Operands, chosen: str) -> tuple[Operands, dict[str, Copy]]:
+    """Operands as `pad` gives them, and by name what must be copied to make them so."""
+    matrices = {
+        name: matrix
+        for name, matrix in (("a", operands.a), ("b", operands.b))
+        if row_alignment(matrix) < (ROW_BYTES if name in chosen else VECTOR_BYTES)
+    }
+    if not matrices:
+        return operands, {}
+    copies = dict(zip(matrices, _copies(list(matrices.values())), strict=True))
+    return replace(operands, **{name: copy.matrix for name, copy in copies.items()}), copies
+
+
+def _copies(matrices: Sequence[torch.Tensor]) -> list[Copy]:
     """Places for the copies, side by side in one allocation."""
     placed = [placement(matrix) for matrix in matrices]
     stored = [matrix.t() if place.transposed else matrix for matrix, place in zip(matrices, placed, strict=True)]
@@ -119,22 +127,35 @@ def _copies(matrices: Sequence[torch.Tensor]) -> list[_Copy]:
         target = room.view(word).view(shape)
         matrix = target.view(one.dtype)[:, : one.shape[1]]
         shifted = one.stride(1) == 1 and place.vector * one.element_size() < VECTOR_BYTES
-        copies.append(_Copy(one.view(word), target, matrix.t() if place.transposed else matrix, place.vector, shifted))
+        matrix = matrix.t() if place.transposed else matrix
+        copies.append(Copy(one.view(word), target, matrix, place.vector, shifted, place.transposed))
     return copies
 
 
-def _launch(copies: Sequence[_Copy], overlapped: bool) -> Launch:
-    first, second = copies[0], copies[1] if len(copies) > 1 else None
-    tensors = (first.stored, first.target, *((second.stored, second.target) if second else (None, None)))
-    constants = {
+def widths(first: Copy, second: Copy | None) -> dict[str, int | bool]:
+    """How each is loaded, constants of the kernels that copy."""
+    return {
         "FIRST_VECTOR": first.vector,
         "SECOND_VECTOR": second.vector if second else 1,
         "FIRST_SHIFTED": first.shifted,
         "SECOND_SHIFTED": second is not None and second.shifted,
+    }
+
+
+def launches_of(copies: Mapping[str, Copy], *, overlapped: bool = False) -> tuple[Launch, ...]:
+    """The launch that fills copies, if there are any."""
+    if not copies:
+        return ()
+    first, second = (*copies.values(), None)[:2]
+    assert first is not None
+    tensors = (first.stored, first.target, *((second.stored, second.target) if second else (None, None)))
+    constants = {
+        **widths(first, second),
         "BLOCK_ROWS": _BLOCK_ROWS,
         "BLOCK_COLUMNS": _ROW_BYTES // first.stored.element_size(),
         "PDL": overlapped,
     }
-    grid = (sum(copy.tiles for copy in copies),)
+    grid = (sum(copy.tiles for copy in copies.values()),)
     arguments = (*tensors, *first.sizes, *(second.sizes if second else (None,) * 5))
-    return Launch(padding_kernel.copy_kernel, grid, arguments, constants, _OVERLAPPED if overlapped else _OPTIONS)
+    options = _OVERLAPPED if overlapped else _OPTIONS
+    return (Launch(padding_kernel.copy_kernel, grid, arguments, constants, options),)

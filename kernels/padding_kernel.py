@@ -89,7 +89,8 @@ def copy_shifted(  # noqa: ANN201, PLR0917
 def copy_tile(  # noqa: ANN201, PLR0917
     source,
     target,
-    tile,
+    down,
+    across,
     rows,
     columns,
     row_stride,
@@ -100,13 +101,12 @@ def copy_tile(  # noqa: ANN201, PLR0917
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
-    """The tile-th tile. What a row of the copy holds beyond `columns` means nothing."""
+    """The tile in row `down` and column `across` of tiles. What the copy holds beyond `columns` means nothing."""
     SIZE: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
     lead = known_multiple(lead, 128 // SIZE)
     row_stride = known_multiple(row_stride, VECTOR)
-    tiles_across = count_blocks(lead, BLOCK_COLUMNS)
-    start_row = tile // tiles_across * BLOCK_ROWS
-    start_column = tile % tiles_across * BLOCK_COLUMNS
+    start_row = down * BLOCK_ROWS
+    start_column = across * BLOCK_COLUMNS
     first = source + start_row.to(tl.int64) * row_stride + start_column.to(tl.int64) * column_stride
     to = target + start_row.to(tl.int64) * lead + start_column
     tile_rows = min(rows - start_row, BLOCK_ROWS)
@@ -166,16 +166,18 @@ def copy_kernel(  # noqa: ANN201, PLR0917
     """
     await_predecessor(PDL)
     tile = tl.program_id(0)
-    tiles = count_blocks(first_rows, BLOCK_ROWS) * count_blocks(first_lead, BLOCK_COLUMNS)
+    tiles_across = count_blocks(first_lead, BLOCK_COLUMNS)
+    tiles = count_blocks(first_rows, BLOCK_ROWS) * tiles_across
     if tile < tiles:
         copy_tile(
-            *(first, first_target, tile),
+            *(first, first_target, tile // tiles_across, tile % tiles_across),
             *(first_rows, first_columns, first_row_stride, first_column_stride, first_lead),
             *(FIRST_VECTOR, FIRST_SHIFTED, BLOCK_ROWS, BLOCK_COLUMNS),
         )
     elif second is not None:
+        tiles_across = count_blocks(second_lead, BLOCK_COLUMNS)
         copy_tile(
-            *(second, second_target, tile - tiles),
+            *(second, second_target, (tile - tiles) // tiles_across, (tile - tiles) % tiles_across),
             *(second_rows, second_columns, second_row_stride, second_column_stride, second_lead),
             *(SECOND_VECTOR, SECOND_SHIFTED, BLOCK_ROWS, BLOCK_COLUMNS),
         )

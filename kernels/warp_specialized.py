@@ -15,6 +15,7 @@ from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
 from tuner.kernels import (
+    arrivals,
     calibration,
     cost,
     warp_specialized_cluster,
@@ -24,6 +25,7 @@ from tuner.kernels import (
     warp_specialized_tile,
 )
 from tuner.kernels import warp_specialized_measures as measures
+from tuner.kernels.arrivals import Arrivals
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.operands import SCALE_GROUP, Operands, placement
@@ -49,8 +51,8 @@ _ELEMENTS = {
 }
 
 
-def program(operands: Operands, config: Config) -> tuple[Launch]:
-    """The launch of a config."""
+def program(operands: Operands, config: Config, arriving: Arrivals | None = None) -> tuple[Launch]:
+    """The launch of a config; where operands are still being copied, beside that copy (`padding_ahead.beside`)."""
     problem = operands.problem
     if config.get("SWAP_AB", False):
         operands = operands.exchanged()
@@ -61,7 +63,8 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     shape = (a.shape[0], b.shape[1], a.shape[1])
     transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
     on_device = a.device.index if a.is_cuda else None
-    tiles, per_multiprocessor, group, constants, options = _static(problem, shape, config, transposed)
+    chunk = arriving.chunk if arriving else 0
+    tiles, per_multiprocessor, group, constants, options = _static(problem, shape, config, transposed, chunk)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     rest, part = constants["BLOCK_SIZE_N_REST"], block_n // constants["EPILOGUE_PARTS"]
     rows, ctas = block_m // constants["WARPGROUPS"], config.integer(NUM_CTAS, 1)
@@ -78,6 +81,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         *destination_strides(out),
         *_scale_strides(operands),
         group,
+        *((arriving.counters, arriving.tiles) if arriving else (None, None)),
     )
     grid = (min(tiles, max(1, per_multiprocessor * multiprocessors(on_device) // ctas)),)
     return (Launch(warp_specialized_kernel.warp_specialized_kernel, grid, arguments, constants, options),)
@@ -154,7 +158,7 @@ def _registers(groups: int, columns: int, sums: float) -> _Registers:
 
 @functools.lru_cache(maxsize=4096)
 def _static(
-    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool]
+    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool], chunk: int
 ) -> tuple[int, int, int, dict[str, Any], dict[str, Any]]:
     """Tiles, programs a multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
     inner, _ = measures.seen(config, problem)
@@ -177,6 +181,7 @@ def _static(
         "B_GROUP": 1 if swapped else SCALE_GROUP,
         "ACTIVATION": problem.activation,
         "PDL": bool(config.get("launch_pdl", False)),
+        "CHUNK_SIZE_K": chunk,
     }
     # num_warps of the launch are those of the first multiplying warpgroup; the others come with their partitions.
     options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
@@ -266,6 +271,7 @@ SOURCES = (
         warp_specialized_loader,
         warp_specialized_tile,
         warp_specialized_output,
+        arrivals,
         program,
         _single,
         laid_out,

@@ -55,6 +55,7 @@ class Fixed:
     PDL: bool
     CTAS: int
     SHARE_B: bool
+    CHUNK_SIZE_K: int
 
 
 @gluon.constexpr_function
@@ -126,7 +127,7 @@ def multiply(  # noqa: ANN201, PLR0917
 
 
 @gluon.jit(
-    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M", "tiles_of_chunk"],
     do_not_specialize_on_alignment=[
         *("stride_cm", "stride_cn", "stride_asm", "stride_ask", "stride_bsk", "stride_bsn"),
     ],
@@ -150,6 +151,8 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     stride_bsk,
     stride_bsn,
     GROUP_SIZE_M,
+    counters,
+    tiles_of_chunk,
     BLOCK_SIZE_M: gl.constexpr,
     BLOCK_SIZE_N: gl.constexpr,
     BLOCK_SIZE_N_REST: gl.constexpr,
@@ -170,11 +173,14 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     B_GROUP: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
+    CHUNK_SIZE_K: gl.constexpr,
 ):
     """Tiles of C, one after the other, each of `BLOCK_SIZE_N` and `BLOCK_SIZE_N_REST` columns side by side.
 
     WARPGROUPS: 1 to 3 that multiply, each its share of the rows; the launch's num_warps is 4, those of the first.
     SHARE_B: the blocks of a cluster lie along M and share B's loads; else along N, and they share A's.
+    CHUNK_SIZE_K: where not 0, operands are still being copied, so many elements along K at a time: see `arrivals`,
+    whose counters and tiles of a chunk are given then, and None otherwise.
     """
     CTAS: gl.constexpr = gl.num_ctas()
     IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps, besides the one that loads: all of a cluster's must meet
@@ -202,12 +208,13 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_N_REST, BLOCK_SIZE_K, EPILOGUE_PARTS, WARPGROUPS, STAGES),
         *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, BIAS_ALONG_M, BY_STEPS),
-        *(SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL, CTAS, SHARE_B),
+        *(SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL, CTAS, SHARE_B, CHUNK_SIZE_K),
     )
     extents = (M, N, K, GROUP_SIZE_M)
     buffers = (a_buffers, b_buffers, rest_buffers)
     barriers = (ready, free)
     descriptors = (a_desc, b_desc, b_rest_desc)
+    arriving = (counters, tiles_of_chunk)
     outputs = (c, c_rest, (stride_cm, stride_cn))
     vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, (stride_asm, stride_ask, stride_bsk, stride_bsn))
     out_buffers = out_buffers_of(c, c_rest, a_buffers, stride_cm, FIXED)
@@ -215,7 +222,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
         gl.warp_specialize(
             [
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
-                (fill, (extents, buffers, barriers, descriptors, FIXED)),
+                (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
             ]
             + [(idle, ())] * IDLE,
             [1] + [1] * IDLE,
@@ -226,7 +233,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
             [
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 1, FIXED)),
-                (fill, (extents, buffers, barriers, descriptors, FIXED)),
+                (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
             ]
             + [(idle, ())] * IDLE,
             [4, 1] + [1] * IDLE,
@@ -238,7 +245,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 1, FIXED)),
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 2, FIXED)),
-                (fill, (extents, buffers, barriers, descriptors, FIXED)),
+                (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
             ]
             + [(idle, ())] * IDLE,
             [4, 4, 1] + [1] * IDLE,

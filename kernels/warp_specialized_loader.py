@@ -6,6 +6,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
+from tuner.kernels.arrivals import await_chunk, forget
 from tuner.kernels.blocks import await_predecessor, count_blocks
 from tuner.kernels.warp_specialized_cluster import await_free, corner_of, meet, tiles_of
 from tuner.kernels.warp_specialized_tile import buffers_of_rows, following
@@ -38,7 +39,7 @@ def load_rows(desc, row, column, barrier, buffers, stage, FIXED: gl.constexpr): 
 
 
 @gluon.jit
-def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa: ANN201
+def fill(extents, buffers, barriers, descriptors, arriving, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """The loading warp: fills every stage that is free, tile after tile."""
     M, N, K, GROUP_SIZE_M = extents
     a_buffers, b_buffers, rest_buffers = buffers
@@ -52,14 +53,19 @@ def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa:
     tiles_m, tiles_n = tiles_of(M, N, FIXED)
     if FIXED.CTAS > 1:
         meet()
-    # Only these loads read what the predecessor wrote: results are stored, and scales read, after the first of them.
-    await_predecessor(FIXED.PDL)
+    counters, tiles_of_chunk = arriving
+    if FIXED.CHUNK_SIZE_K == 0:
+        # Only these loads read what the predecessor wrote: results are stored, scales read, after the first of them.
+        await_predecessor(FIXED.PDL)
     stage = 0
     phase = 1  # of barriers that nobody has used: a stage is free at first
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         start_m, start_n = corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED)
         for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
             start_k = step * FIXED.BLOCK_SIZE_K
+            if FIXED.CHUNK_SIZE_K > 0:  # noqa: SIM102  the first is known when it is compiled
+                if start_k % FIXED.CHUNK_SIZE_K == 0:
+                    await_chunk(counters, start_k // FIXED.CHUNK_SIZE_K, tiles_of_chunk)
             barrier = ready.index(stage)
             await_free(free, stage, phase, FIXED.CTAS)
             mbarrier.expect(barrier, STAGE_BYTES)
@@ -69,6 +75,8 @@ def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa:
                 rest = start_n + FIXED.BLOCK_SIZE_N
                 load_block(rest_desc, start_k, rest, barrier, rest_buffers.index(stage), B_TRANSPOSED, B_SHARED)
             stage, phase = following(stage, phase, FIXED.STAGES)
+    if FIXED.CHUNK_SIZE_K > 0:
+        forget(counters, count_blocks(K, FIXED.CHUNK_SIZE_K))
     if FIXED.CTAS > 1:
         # Other blocks tell this one of stages that they have read: it stays until they are done.
         for _ in range(FIXED.STAGES):

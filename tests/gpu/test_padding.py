@@ -1,14 +1,19 @@
-"""Copies into padded rows hold what was there, wherever rows begin, beside one another in one launch."""
+"""Copies into padded rows hold what was there, wherever rows begin, beside one another in one launch.
+
+A product that runs beside its copy reads all of it, launch after launch, on several streams and in graphs.
+"""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 import torch
 
-from tuner import Problem
+from tuner import Config, Problem, registry
 from tuner.kernels import padding
 from tuner.kernels.launching import run
-from tuner.kernels.operands import Operands
+from tuner.kernels.operands import Operands, make_operands
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,3 +39,105 @@ def test_rows_that_begin_anywhere_are_copied_bit_for_bit(dtype, before, overlapp
     assert len(launches) == 1
     assert torch.equal(copies.a, first)
     assert torch.equal(copies.b, second)
+
+
+AHEAD = Config(
+    "padded",
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_N_REST=0,
+    BLOCK_SIZE_K=64,
+    EPILOGUE_PARTS=1,
+    GROUP_SIZE_M=8,
+    SWAP_AB=False,
+    num_stages=5,
+    num_warps=4,
+    launch_pdl=True,
+    INNER="warp_specialized",
+    PAD="ab",
+    CHUNK_SIZE_K=256,
+)
+"""A product that runs beside the copy of its operands."""
+only_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="warp_specialized is for sm_90",
+)
+
+
+class Product:
+    """a @ b of whole numbers, exact in every order; each call is on values that the one before did not have."""
+
+    def __init__(self, m: int, n: int, k: int, config: Config, *, b_padded: bool = False) -> None:
+        self.problem = Problem(m, n, k, dtype="bf16", layout="nt", b_padded=b_padded)
+        self.operands, self.config = make_operands(self.problem, "cuda", 0), config
+        self.expected = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+
+    def draw(self, seed: int) -> None:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        for matrix in (self.operands.a, self.operands.b):
+            matrix.copy_(torch.randint(-1, 2, matrix.shape, device="cuda", generator=generator))
+        self.expected.copy_(self.operands.a.float() @ self.operands.b.float())
+        self.operands.out.fill_(float("nan"))
+
+    def run(self) -> None:
+        registry.find("matmul", "padded").launch(self.operands, self.config)
+
+    def check(self) -> None:
+        assert torch.equal(self.operands.out, self.expected)
+
+
+@only_hopper
+@pytest.mark.parametrize(
+    ("m", "n", "k", "changes"),
+    [
+        (1023, 2047, 4093, {}),
+        (1023, 2047, 4093, {"CHUNK_SIZE_K": 512}),
+        (1024, 2048, 4094, {"GROUP_SIZE_M": 1}),
+        (129, 2047, 515, {"BLOCK_SIZE_M": 64}),
+        (1025, 16 * 128 + 1, 1537, {}),
+        (1023, 2047, 4100, {"CHUNK_SIZE_K": 512, "BLOCK_SIZE_K": 128, "num_stages": 3}),
+        (2047, 4095, 1029, {}),
+    ],
+)
+@pytest.mark.parametrize("b_padded", [False, True])
+def test_a_product_beside_its_copy_never_reads_what_has_not_come(m, n, k, changes, b_padded):
+    product = Product(m, n, k, AHEAD.replace(**changes), b_padded=b_padded)
+    for seed in range(10):
+        product.draw(seed)
+        product.run()
+        product.check()
+
+
+@only_hopper
+def test_two_streams_and_a_graph_each_count_their_own_chunks():
+    products, streams = [Product(1023, 2047, 4093, AHEAD) for _ in range(3)], [torch.cuda.Stream() for _ in range(2)]
+    products[2].run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        products[2].run()
+        products[2].run()
+    for seed in range(20):
+        for one, product in enumerate(products):
+            product.draw(3 * seed + one)
+        torch.cuda.synchronize()
+        for product, stream in zip(products, streams, strict=False):
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    product.run()
+        graph.replay()
+        torch.cuda.synchronize()
+        for product in products:
+            product.check()
+
+
+@only_hopper
+def test_operands_that_need_no_copy_or_lie_across_k_take_the_same_config():
+    product = Product(256, 384, 512, AHEAD)
+    product.draw(0)
+    product.run()
+    product.check()
+    across = Product(255, 384, 511, AHEAD)
+    across.operands = dataclasses.replace(across.operands, a=across.operands.a.t().contiguous().t())
+    across.draw(1)
+    across.run()
+    across.check()

@@ -1,0 +1,48 @@
+"""What products beside their copies compile to for sm_90; print a JSON list, one row a config."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+from tuner import Problem
+from tuner.device import KNOWN
+from tuner.kernels import padded
+from tuner.kernels.launching import compile_launches
+from tuner.kernels.operands import make_operands
+from tuner.sweep import target
+from tuner.sweep.resources import read_resources
+
+PROBLEMS = [
+    Problem(1023, 2047, 4093, dtype="bf16", layout="nt"),
+    Problem(1000, 2000, 3001, dtype="fp16", layout="nt", epilogue="bias+gelu", b_padded=True),
+    Problem(1000, 2001, 4093, dtype="e4m3", layout="nt"),
+]
+WORDS = ("griddepcontrol.launch_dependents", "griddepcontrol.wait", "ld.acquire.gpu", "fence.proxy.async.global")
+
+
+def main() -> None:
+    target.activate("sm_90")
+    rows = []
+    for index, problem in enumerate(PROBLEMS):
+        found = [one for one in padded.space(problem, KNOWN["sm_90"]).configs() if "CHUNK_SIZE_K" in one]
+        config = found[index * len(found) // len(PROBLEMS)]
+        for launch in padded.program(make_operands(problem, "meta", 0), config):
+            kernel = compile_launches([launch])
+            ptx = kernel.asm["ptx"]
+            rows.append(
+                {
+                    "case": f"{launch.function.__name__}: {problem} {config}",
+                    "words": [word for word in WORDS if word in ptx],
+                    "releases": re.findall(r"atom\S*release\.add", ptx) != [],
+                    "registers": kernel.metadata.num_warps * 32 * launch.options["maxnreg"],
+                    "spill_bytes": read_resources(kernel, 0.0).spill_bytes,
+                    "shared_bytes": kernel.metadata.shared,
+                }
+            )
+    sys.stdout.write(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
