@@ -2,7 +2,7 @@
 
     python benchmarks/beside.py --out RESULT.json
 
-Paired medians by protocol 1's clock, torch.matmul among them. Tiles of 128x128, up to about one wave of them.
+Paired medians by protocol 1's clock, torch.matmul among them. Tiles of 128x128, and the formula's.
 """
 
 from __future__ import annotations
@@ -31,17 +31,31 @@ TORCH = "torch"
 
 
 def configs_of(problem):
-    """After the copy by two multiplying warpgroups and by one; beside it, the ring as deep as it leaves room for."""
+    """After the copy by two multiplying warpgroups and by one; beside it, the ring as deep as it leaves room for.
+
+    The formula's config, too, and what it would be without chunks: of other tiles.
+    """
     after = Config(
         "padded",
-        **{"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 8},
-        **{"EPILOGUE_PARTS": 1, "SWAP_AB": False, "num_stages": 6, "num_warps": 8, "launch_pdl": True},
-        **{"INNER": "warp_specialized", "PAD": "ab"},
+        BLOCK_SIZE_M=128,
+        BLOCK_SIZE_N=128,
+        BLOCK_SIZE_N_REST=0,
+        BLOCK_SIZE_K=64,
+        GROUP_SIZE_M=8,
+        EPILOGUE_PARTS=1,
+        SWAP_AB=False,
+        num_stages=6,
+        num_warps=8,
+        launch_pdl=True,
+        INNER="warp_specialized",
+        PAD="ab",
     )
     one = after.replace(num_warps=4)
     room = one.replace(num_stages=6 if problem.n % 8 else 5)
     beside = {f"beside, chunks of {chunk}": room.replace(CHUNK_SIZE_K=chunk) for chunk in (256, 512)}
-    return {"after": after, "after, one warpgroup": one, **beside}
+    formula = padded.default_config(problem, device.KNOWN["sm_90"])
+    apart = Config(formula.kernel, **{name: value for name, value in formula.pairs if name != "CHUNK_SIZE_K"})
+    return {"after": after, "after, one warpgroup": one, **beside, "formula": formula, "formula, after": apart}
 
 
 def problem_of(shape):
@@ -57,13 +71,15 @@ def compile_one(shape, name, arch):
 
 
 def compile_all(arch):
-    """The same binaries serve shapes of one alignment."""
-    names = configs_of(problem_of(SHAPES[0]))
+    """Every binary once: shapes of one alignment share them."""
+    tasks = {}
+    for shape in SHAPES:
+        for name, config in configs_of(problem_of(shape)).items():
+            tasks.setdefault((shape[1] % 8, shape[2] % 8, config), (shape, name))
     with concurrent.futures.ProcessPoolExecutor(
         max_workers=max(1, (os.cpu_count() or 2) - 2), mp_context=multiprocessing.get_context("spawn")
     ) as pool:
-        tasks = [(shape, name) for shape in (SHAPES[0], SHAPES[1], SHAPES[4]) for name in names]
-        list(pool.map(compile_one, *zip(*tasks, strict=True), itertools.repeat(arch)))
+        list(pool.map(compile_one, *zip(*tasks.values(), strict=True), itertools.repeat(arch)))
 
 
 def contest(bench, shape):

@@ -43,7 +43,11 @@ OF_TMA = {"BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "INNER": "tma", "PAD": "ab", "l
 OF_WARPS = Config(
     "padded",
     **{**OF_TMA, "GROUP_SIZE_M": 8, "INNER": "warp_specialized", "BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128},
-    **{"BLOCK_SIZE_N_REST": 0, "EPILOGUE_PARTS": 1, "SWAP_AB": False, "num_stages": 6, "num_warps": 8},
+    BLOCK_SIZE_N_REST=0,
+    EPILOGUE_PARTS=1,
+    SWAP_AB=False,
+    num_stages=6,
+    num_warps=8,
 )
 PRODUCTS = (
     (PROBLEMS[0][0], Config("padded", **OF_TMA, BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, num_stages=5, num_warps=8)),

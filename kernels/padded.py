@@ -16,7 +16,6 @@ from tuner.kernel import KernelSpec
 from tuner.kernels import (
     composite_n,
     cost,
-    odd_rows,
     padding,
     padding_ahead,
     padding_ahead_kernel,
@@ -31,7 +30,8 @@ from tuner.kernels import (
 from tuner.kernels.chips import chip_of
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
-from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, cannot_align, make_operands, row_alignment
+from tuner.kernels.operands import Operands, cannot_align
+from tuner.kernels.padded_problem import copied_of, seen_of, stored_by_tma
 from tuner.kernels.padding_ahead import CHUNK_SIZE_K
 from tuner.kernels.programs import Program
 from tuner.problem import Problem
@@ -47,8 +47,6 @@ _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
     warp_specialized.NAME: (warp_specialized.SPEC, warp_specialized.program),
 }
 """What may multiply, by the values of INNER. Of `swap_ab` its configs that load by TMA."""
-_UNIT = 16
-"""Sizes that are multiples of it are aligned in every dtype, and take the tiles that the size itself takes."""
 _GROUPS = (1, 8)
 """Orders of tiles: between these the copies make no difference worth a sweep."""
 _COPY_US = 1.0
@@ -80,35 +78,10 @@ def _inner(config: Config) -> Config:
     return Config(str(config["INNER"]), **parameters)
 
 
-@functools.lru_cache(maxsize=4096)
-def _seen(problem: Problem) -> Problem:
-    """The problem as the inner kernel's rules and formulas see it: aligned, of larger sizes by less than a unit.
-
-    Along K also whole sectors, as rows that are padded have: rows of 8 bits that are not would seem slow to TMA.
-    """
-    along_k = max(_UNIT, odd_rows.SECTOR_BYTES // dtypes.ITEMSIZE[problem.a_dtype])
-    m, n, k = (-(-size // unit) * unit for size, unit in zip(problem.shape, (_UNIT, _UNIT, along_k), strict=True))
-    return Problem.from_fields({**problem.fields(), "m": m, "n": n, "k": k, "aligned": True})
-
-
-@functools.lru_cache(maxsize=4096)
-def _alignments(problem: Problem) -> dict[str, int]:
-    """What divides the rows of A and of B as such a problem's tensors lie, see `operands.row_alignment`."""
-    operands = make_operands(problem, "meta", 0)
-    return {"a": row_alignment(operands.a), "b": row_alignment(operands.b)}
-
-
-def _copied(problem: Problem, chosen: str) -> str:
-    """The operands that are copied, as a value of PAD."""
-    alignments = _alignments(problem)
-    needed = {name: ROW_BYTES if name in chosen else VECTOR_BYTES for name in alignments}
-    return "".join(name for name, found in alignments.items() if found < needed[name]) or "none"
-
-
 @functools.lru_cache(maxsize=1024)
 def _able(problem: Problem, device: Device) -> dict[str, str | None]:
     """Inner kernels, and why they cannot serve a problem once it is padded."""
-    reasons = {name: spec.supports(_seen(problem), device) for name, (spec, _) in _PROGRAMS.items()}
+    reasons = {name: spec.supports(seen_of(problem), device) for name, (spec, _) in _PROGRAMS.items()}
     if problem.k == 1 and dtypes.ITEMSIZE[problem.a_dtype] != 2:
         # One row of B, all of whose strides are 1, is stored along N as well and then not copied.
         reasons[warp_specialized.NAME] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
@@ -117,9 +90,9 @@ def _able(problem: Problem, device: Device) -> dict[str, str | None]:
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := cannot_align(problem) or tma_space.supports(_seen(problem), device):
+    if reason := cannot_align(problem) or tma_space.supports(seen_of(problem), device):
         return reason
-    if problem.aligned and _copied(problem, "ab") == "none":
+    if problem.aligned and copied_of(problem, "ab") == "none":
         return "aligned, and rows of whole 128 bytes: nothing is to be padded"
     reasons = _able(problem, device)
     return None if None in reasons.values() else "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
@@ -136,7 +109,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
-    seen = _seen(problem)
+    seen = seen_of(problem)
     able = [_PROGRAMS[name][0] for name, reason in _able(problem, device).items() if reason is None]
     inner = max(able, key=lambda spec: spec.precedence(seen, device))
     config = inner.default_config(seen, device)
@@ -144,13 +117,9 @@ def default_config(problem: Problem, device: Device) -> Config:
         by_tma = _inner_space(inner.name, problem, device)
         estimated = functools.partial(swap_ab.estimated, problem=seen, device=device)
         config = by_tma.best(estimated) or config.replace(LOADS="tma")
-    chosen, tried = _copied(problem, "ab"), space(problem, device)
+    chosen, tried = copied_of(problem, "ab"), space(problem, device)
     ahead = (_outer(*one, chosen) for one in _beside(config.replace(num_warps=4), problem, device))
     return next((one for one in ahead if tried.rejection(one) is None), _outer(config, 0, chosen))
-
-
-def _stored_by_tma(problem: Problem) -> bool:
-    return problem.n * dtypes.ITEMSIZE[problem.out_dtype] % VECTOR_BYTES == 0
 
 
 def _outer(inner: Config, chunk: int, chosen: str) -> Config:
@@ -159,12 +128,12 @@ def _outer(inner: Config, chunk: int, chosen: str) -> Config:
 
 
 def _beside(inner: Config, problem: Problem, device: Device) -> Iterator[tuple[Config, int]]:
-    return padding_ahead.beside(inner, _seen(problem), device, by_pointers=not _stored_by_tma(problem))
+    return padding_ahead.beside(inner, seen_of(problem), device, by_pointers=not stored_by_tma(problem))
 
 
 def _inner_space(name: str, problem: Problem, device: Device) -> SearchSpace:
     spec, _ = _PROGRAMS[name]
-    return spec.space(_seen(problem), device).narrowed(LOADS=("tma",), GROUP_SIZE_M=_GROUPS)
+    return spec.space(seen_of(problem), device).narrowed(LOADS=("tma",), GROUP_SIZE_M=_GROUPS)
 
 
 @functools.lru_cache(maxsize=16)
@@ -190,14 +159,14 @@ def _refine(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 def _canonical(config: Config, problem: Problem, device: Device) -> Config:
     inner = _inner_space(str(config["INNER"]), problem, device).canonicalize(_inner(config))
-    return _outer(inner, config.integer(CHUNK_SIZE_K, 0), _copied(problem, str(config["PAD"])))
+    return _outer(inner, config.integer(CHUNK_SIZE_K, 0), copied_of(problem, str(config["PAD"])))
 
 
 def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """What the inner kernel takes; less where sums are stored as they are, by pointers. The copy takes none."""
     spec, _ = _PROGRAMS[str(config["INNER"])]
     assert spec.shared_bytes is not None
-    return spec.shared_bytes(_inner(config), _seen(problem), device)
+    return spec.shared_bytes(_inner(config), seen_of(problem), device)
 
 
 _MODELS = {
@@ -211,7 +180,7 @@ _MODELS = {
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    seen = _seen(problem)
+    seen = seen_of(problem)
     elements = {"a": seen.m * seen.k, "b": seen.n * seen.k}
     copied = sum(2 * elements[name] * dtypes.ITEMSIZE[seen.a_dtype] for name in elements if name in str(config["PAD"]))
     inner_us = _MODELS[str(config["INNER"])](_inner(config), seen, device)
@@ -255,18 +224,18 @@ def _crossing_halves(config: Config, problem: Problem, device: Device) -> str | 
 def _no_room(config: Config, problem: Problem, device: Device) -> str | None:
     if CHUNK_SIZE_K not in config:
         return None
-    by_pointers = not _stored_by_tma(problem)
-    return padding_ahead.misfit(config[CHUNK_SIZE_K], _inner(config), _seen(problem), device, by_pointers=by_pointers)
+    by_pointers = not stored_by_tma(problem)
+    return padding_ahead.misfit(config[CHUNK_SIZE_K], _inner(config), seen_of(problem), device, by_pointers=by_pointers)
 
 
 def _nothing_gained(config: Config, problem: Problem, device: Device) -> str | None:
     if CHUNK_SIZE_K not in config:
         return None
-    return padding_ahead.idle(_inner(config), _seen(problem), device)
+    return padding_ahead.idle(_inner(config), seen_of(problem), device)
 
 
 def _storing_alone(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if config["INNER"] != warp_specialized.NAME or "num_ctas" not in config or _stored_by_tma(problem):
+    if config["INNER"] != warp_specialized.NAME or "num_ctas" not in config or stored_by_tma(problem):
         return None
     return "num_ctas where rows of the output are unaligned: stores by pointers leave no cluster"
 
@@ -287,7 +256,7 @@ def precedence(problem: Problem, device: Device) -> int:
     """First where loads of single elements would be the limit, else last: small copies cost their launch."""
     if problem.aligned or device.is_interpreter:
         return -1
-    kept = problem.shape if _copied(problem, "none") != "a" else (problem.n, problem.k)
+    kept = problem.shape if copied_of(problem, "none") != "a" else (problem.n, problem.k)
     return 1 if min(kept) >= _LARGE else -1
 
 

@@ -5,6 +5,7 @@ A product that runs beside its copy reads all of it, launch after launch, on sev
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 
 import pytest
@@ -14,6 +15,7 @@ from tuner import Config, Problem, registry
 from tuner.kernels import padding
 from tuner.kernels.launching import run
 from tuner.kernels.operands import Operands, make_operands
+from tuner.runtime.launch import recorded
 
 pytestmark = [
     pytest.mark.gpu,
@@ -141,3 +143,15 @@ def test_operands_that_need_no_copy_or_lie_across_k_take_the_same_config():
     across.draw(1)
     across.run()
     across.check()
+
+
+@only_hopper
+def test_the_copy_has_multiprocessors_divided_as_the_product_needs_them():
+    product, share = Product(1023, 2047, 4093, AHEAD), ctypes.c_int()
+    with recorded() as seen:
+        product.run()
+    (_, copy), _ = seen.launches
+    carveout = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+    driver = ctypes.CDLL("libcuda.so.1")
+    assert driver.cuFuncGetAttribute(ctypes.byref(share), carveout, ctypes.c_void_p(copy.function)) == 0
+    assert share.value == 100

@@ -12,7 +12,6 @@ from tuner.kernels import padded
 from tuner.kernels.launching import compile_launches
 from tuner.kernels.operands import make_operands
 from tuner.sweep import target
-from tuner.sweep.resources import read_resources
 
 PROBLEMS = [
     Problem(1023, 2047, 4093, dtype="bf16", layout="nt"),
@@ -35,9 +34,8 @@ def main() -> None:
                 {
                     "case": f"{launch.function.__name__}: {problem} {config}",
                     "words": [word for word in WORDS if word in ptx],
-                    "releases": re.findall(r"atom\S*release\.add", ptx) != [],
+                    "releases": re.findall(r"(?:atom|red)\S*release", ptx) != [],
                     "registers": kernel.metadata.num_warps * 32 * launch.options["maxnreg"],
-                    "spill_bytes": read_resources(kernel, 0.0).spill_bytes,
                     "shared_bytes": kernel.metadata.shared,
                 }
             )
