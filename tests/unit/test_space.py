@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tuner import Config, Problem, suite
-from tuner.device import INTERPRETER, KNOWN, describe
+from tuner.device import INTERPRETER, KNOWN, Device, describe
 from tuner.kernels import rules
 from tuner.kernels.operands import make_operands, placement
 from tuner.kernels.pointer_default import default_config
 from tuner.kernels.pointer_space import RULES, space, supports
+from tuner.space import Rule, SearchSpace
 
 H200 = KNOWN["sm_90"]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -246,3 +247,28 @@ def test_what_a_device_cannot_do_is_a_sentence(problem, arch, reason):
 def test_nothing_older_than_sm_80_is_served():
     turing = describe(name="T4", arch="sm_75", sm_count=40, memory_bytes=1, l2_bytes=1)
     assert supports(linear(64, 64, 64), turing) == "no sm_75: it needs sm_80 or newer"
+
+
+def small(rejected: tuple[int, ...] = ()) -> SearchSpace:
+    def rejects(config: Config, problem: Problem, device: Device) -> str | None:
+        return "no" if config["A"] in rejected else None
+
+    rule = Rule("some", "this test", rejects)
+    return SearchSpace("any", linear(64, 64, 64), H200, {"A": tuple(range(1, 9))}, (rule,))
+
+
+def test_what_a_rough_cost_puts_far_behind_is_not_looked_at_closely():
+    looked: list[int] = []
+
+    def cost(config: Config) -> int:
+        looked.append(config.integer("A"))
+        return -config.integer("A")
+
+    assert small().best(cost, rough=lambda config: 10 + config.integer("A")) == Config("any", A=4)
+    assert sorted(looked) == [1, 2, 3, 4], "up to 1.35 times the 11 of the first"
+
+
+def test_where_rules_reject_all_that_a_rough_cost_leaves_the_rest_is_looked_at():
+    found = small(rejected=(1, 2, 3, 4)).best(lambda config: config["A"], rough=lambda config: 10 + config.integer("A"))
+    assert found == Config("any", A=5)
+    assert small(rejected=tuple(range(1, 9))).best(lambda config: config["A"], rough=lambda _config: 1.0) is None
