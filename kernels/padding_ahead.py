@@ -26,8 +26,8 @@ _PROGRAMS = 4
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "maxnreg": 64, "enable_fp_fusion": True}
 _RESERVED_BYTES = 1024
 """Of shared memory, by the system for each program (CUDA C++ Programming Guide, compute capability 9.0)."""
-_STAGED_BYTES = 128 * 128
-"""Of a block that is stored by pointers, in shared memory at a time: 128 bytes a thread (compiled for sm_90)."""
+_STAGED_BYTES = 128 * 128 + 256
+"""All but the ring of a product that stores by pointers: 128 bytes a thread at a time (compiled for sm_90)."""
 _MOST_COLUMNS, _MOST_SUMS = 128, 128
 """Of a product that takes half of the registers: `warp_specialized`."""
 
@@ -41,7 +41,7 @@ def pad_ahead(operands: Operands, chosen: str, chunk: int) -> tuple[Operands, tu
         chunk: elements along K.
     """
     aligned, copies = padding.copies_of(operands, chosen)
-    if not copies or any(copy.transposed != (name == "b") for name, copy in copies.items()):
+    if not copies or not all(_along_k(name, copy) for name, copy in copies.items()):
         return aligned, padding.launches_of(copies), None
     first, second = (*copies.values(), None)[:2]
     assert first is not None
@@ -59,6 +59,10 @@ def pad_ahead(operands: Operands, chosen: str, chunk: int) -> tuple[Operands, tu
     grid = (min(tiles * -(-lead // chunk), _PROGRAMS * multiprocessors(on_device)),)
     launch = Launch(padding_ahead_kernel.copy_ahead_kernel, grid, arguments, constants, _OPTIONS, beside=True)
     return aligned, (launch,), arriving
+
+
+def _along_k(name: str, copy: padding.Copy) -> bool:
+    return copy.transposed == (name == "b") and copy.stored.stride(1) == 1
 
 
 def misfit(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> str | None:
@@ -92,7 +96,7 @@ def _crowded(inner: Config, problem: Problem, device: Device, by_pointers: bool)
         return "the product leaves no registers: it takes 4 warps, 128 columns and 128 sums a thread at most"
     held, most = measures.shared_bytes(inner, problem, device), device.shared_bytes - _PROGRAMS * _RESERVED_BYTES
     if by_pointers:
-        held -= max(0, 128 * int(sums) * dtypes.ITEMSIZE[problem.out_dtype] - _STAGED_BYTES)
+        held -= max(0, measures.shared_bytes(inner.replace(num_stages=0), problem, device) - _STAGED_BYTES)
     return f"{held} bytes of shared memory, {most} are left beside the copy" if held > most else None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+import torch
 
 from tuner.config import Config
 from tuner.device import KNOWN
@@ -58,11 +61,14 @@ def test_one_operand_that_is_padded_already_leaves_the_other_to_copy_beside():
     assert not product.beside
 
 
-def test_nothing_to_copy_and_operands_across_k_launch_as_without_chunks():
+def test_nothing_to_copy_and_operands_across_k_or_with_gaps_launch_as_without_chunks():
     aligned = Problem(1024, 2048, 4096, dtype="bf16", layout="nt")
     assert launches(aligned, BESIDE) == ["warp_specialized_kernel"]
     across = Problem(1023, 2047, 4093, dtype="bf16", layout="tn")
     assert launches(across, BESIDE) == ["copy_kernel", "warp_specialized_kernel"]
+    operands = make_operands(ODD, "meta", 0)
+    gaps = dataclasses.replace(operands, a=torch.empty(1023, 2 * 4093, dtype=torch.bfloat16, device="meta")[:, ::2])
+    assert next(launch.function.__name__ for launch in padded.program(gaps, BESIDE)) == "copy_kernel"
 
 
 @pytest.mark.parametrize(
