@@ -40,6 +40,7 @@ def test_the_gradients_and_the_compiled_op_are_right():
         torch.testing.assert_close(compiled, layer(x, weight, bias), rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own use of it, for tangents
 def test_each_samples_gradient_and_tangents_are_right():
     x, b = half(3, 64, 128), half(128, 96)
 
