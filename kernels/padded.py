@@ -52,7 +52,7 @@ _GROUPS = (1, 8)
 _COPY_US = 1.0
 """Launch and tail of a copy, which moves as many bytes as device memory does: benchmarks/results/copies-h200.json."""
 _BESIDE = 0.7
-"""Of a copy's time this remains where the product runs beside it: benchmarks/results/copies-h200.json."""
+"""Of a copy's time this remains where the product runs beside it: benchmarks/results/beside-h200.json."""
 _LARGE = 512
 """From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
 elements: a guess of the default formula's, which tuning replaces."""
@@ -247,7 +247,7 @@ RULES = (
     Rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers", _crossing_halves),
     Rule("idle", "the shape itself", _idle),
     Rule("no room", "kernels/padding_ahead.py", _no_room, fatal=True),
-    Rule("nothing gained", "benchmarks/copies.py", _nothing_gained),
+    Rule("nothing gained", "benchmarks/beside.py", _nothing_gained),
     Rule("storing alone", "kernels/warp_specialized.py, program", _storing_alone),
 )
 

@@ -18,7 +18,10 @@ from tuner.problem import Problem
 
 CHUNK_SIZE_K = "CHUNK_SIZE_K"
 """The option of `padded`: elements along K of a chunk; without it the product starts when the copy has ended."""
-_CHUNK_BYTES = (512, 1024)
+_CHUNK_BYTES = 512
+"""Of a row: twice as much gained nothing, benchmarks/results/beside-h200.json, from which are the next two as well."""
+_MOST_WAVES = 2
+_SMALLEST_TILE = 64 * 128
 _TILE_BYTES = 8192
 """A program copies so much at a time: 64 bytes a thread are in flight, with what is shifted in all of its registers."""
 _PROGRAMS = 4
@@ -80,8 +83,8 @@ def misfit(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_
     if problem.layout != "nt":
         return f"layout {problem.layout}: chunks are columns of operands that run along K"
     size = dtypes.ITEMSIZE[problem.a_dtype]
-    if isinstance(chunk, (bool, str)) or chunk * size not in _CHUNK_BYTES:
-        return f"{chunk!r}: expected {' or '.join(str(nbytes // size) for nbytes in _CHUNK_BYTES)}, or none"
+    if isinstance(chunk, (bool, str)) or chunk * size != _CHUNK_BYTES:
+        return f"{chunk!r}: expected {_CHUNK_BYTES // size}, or none"
     if -(-problem.k // chunk) > MOST_CHUNKS:
         return f"{-(-problem.k // chunk)} chunks, {MOST_CHUNKS} are counted"
     return _crowded(inner, problem, device, by_pointers)
@@ -101,23 +104,24 @@ def _crowded(inner: Config, problem: Problem, device: Device, by_pointers: bool)
 
 
 def beside(inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> Iterator[tuple[Config, int]]:
-    """A product's configs that run beside the copy, each with its chunk: of the deepest ring that leaves room.
+    """What of a product's config runs beside the copy, if it can, with its chunk: of the deepest ring that has room.
 
     Args:
         inner, problem, device, by_pointers: as `misfit` takes them.
     """
-    for nbytes in _CHUNK_BYTES:
-        chunk = nbytes // dtypes.ITEMSIZE[problem.a_dtype]
-        rings = (inner.replace(num_stages=stages) for stages in range(inner.integer("num_stages"), 2, -1))
-        fitting = (one for one in rings if misfit(chunk, one, problem, device, by_pointers=by_pointers) is None)
-        yield from ((one, chunk) for one in itertools.islice(fitting, 1))
+    chunk = _CHUNK_BYTES // dtypes.ITEMSIZE[problem.a_dtype]
+    rings = (inner.replace(num_stages=stages) for stages in range(inner.integer("num_stages"), 2, -1))
+    fitting = (one for one in rings if misfit(chunk, one, problem, device, by_pointers=by_pointers) is None)
+    yield from ((one, chunk) for one in itertools.islice(fitting, 1))
 
 
 def idle(inner: Config, problem: Problem, device: Device) -> str | None:
     """Why a product gains nothing beside the copy, though it could run there; arguments as `misfit` takes them."""
     shown, exchanged = measures.seen(inner, problem)
     count = measures.tiles(shown, exchanged)
-    if count > device.sm_count:
-        return f"{count} tiles for {device.sm_count} multiprocessors: two of a product's programs leave no room"
-    chunks = problem.k * dtypes.ITEMSIZE[problem.a_dtype] // max(_CHUNK_BYTES)
-    return f"K is {problem.k}: the copy is over when the product has begun" if chunks < 2 else None
+    if count > _MOST_WAVES * device.sm_count:
+        return f"{count} tiles for {device.sm_count} multiprocessors: the copy is over in the first wave"
+    if shown.integer("BLOCK_SIZE_M") * measures.width(shown) < _SMALLEST_TILE:
+        return "a smaller tile than 64x128: after the copy it is as fast"
+    chunks = problem.k * dtypes.ITEMSIZE[problem.a_dtype] // _CHUNK_BYTES
+    return f"K is {problem.k}: the copy is over when the product has begun" if chunks < 4 else None

@@ -26,7 +26,7 @@ def launches(problem: Problem, config: Config):
 
 
 def test_a_product_of_one_wave_starts_beside_its_copy():
-    assert BESIDE.integer(CHUNK_SIZE_K) * 2 in (512, 1024)
+    assert BESIDE[CHUNK_SIZE_K] == 256
     assert launches(ODD, BESIDE) == ["copy_ahead_kernel", "warp_specialized_kernel"]
     assert padded.space(ODD, H200).tries(BESIDE)
 
@@ -48,9 +48,14 @@ def test_a_ring_is_as_deep_as_the_copy_leaves_room_for():
     ],
     ids=str,
 )
-def test_two_waves_a_short_k_and_operands_across_k_wait_for_whole_copies(problem):
+def test_many_waves_a_short_k_and_operands_across_k_wait_for_whole_copies(problem):
     assert CHUNK_SIZE_K not in padded.default_config(problem, H200)
     assert not [config for config in padded.space(problem, H200).configs() if CHUNK_SIZE_K in config]
+
+
+def test_small_tiles_wait_for_whole_copies():
+    small = BESIDE.replace(BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
+    assert "smaller tile" in padded.space(Problem(512, 512, 4095, dtype="bf16", layout="nt"), H200).rejection(small)
 
 
 def test_one_operand_that_is_padded_already_leaves_the_other_to_copy_beside():
@@ -74,8 +79,8 @@ def test_nothing_to_copy_and_operands_across_k_or_with_gaps_launch_as_without_ch
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({CHUNK_SIZE_K: 384}, "384: expected 256 or 512, or none"),
-        ({CHUNK_SIZE_K: "256"}, "'256': expected 256 or 512, or none"),
+        ({CHUNK_SIZE_K: 384}, "384: expected 256, or none"),
+        ({CHUNK_SIZE_K: "256"}, "'256': expected 256, or none"),
         ({"num_warps": 8}, "the product leaves no registers"),
         ({"launch_pdl": False}, "it takes launch_pdl and single blocks"),
     ],
@@ -92,4 +97,4 @@ def test_no_kernel_but_the_one_that_waits_for_chunks_takes_them():
 def test_chunks_are_counted_up_to_a_limit():
     long = Problem(1023, 2047, 256 * MOST_CHUNKS + 1, dtype="bf16", layout="nt")
     assert f"{MOST_CHUNKS + 1} chunks, {MOST_CHUNKS} are counted" in padded.space(long, H200).rejection(BESIDE)
-    assert padded.default_config(long, H200)[CHUNK_SIZE_K] == 512
+    assert CHUNK_SIZE_K not in padded.default_config(long, H200)
