@@ -40,6 +40,8 @@ RIDGE = 8e-3
 NEAR, FAR = 0.6, 0.02
 """A trial so much slower than its problem's best weighs 1/e of the best; none less than FAR."""
 FOLDS, PARTS = 5, 3
+CLOSE = 1.3
+"""Of the best: trials within are near it."""
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
 _OUTLIER = 4.0
 """Standard deviations beyond which a trait counts no further."""
@@ -64,6 +66,8 @@ def main():
     found = recorded()
     parts = parts_of(found)
     summary = {"problems": len(found), "trials": {name: len(part.rows) for name, part in parts.items()}}
+    out = held_out(parts, len(found), 0)
+    summary["error of log time, held out"] = {name: error(part, out[name]) for name, part in parts.items()}
     picks = {"cost model": [chosen(found, parts, {name: part.estimates for name, part in parts.items()})]}
     picks["calibrated, held out"] = [chosen(found, parts, held_out(parts, len(found), seed)) for seed in range(PARTS)]
     summary["fastest that a formula ranks"] = losses([chosen(found, parts, measured(parts))])
@@ -110,6 +114,12 @@ def chosen(found, parts, estimates):
 
 def measured(parts):
     return {name: np.log([row[2] for row in part.rows]) for name, part in parts.items()}
+
+
+def error(part, estimates):
+    """Standard deviation of what estimates miss of log time, of trials near a problem's best."""
+    missed = np.log([row[2] for row in part.rows]) - estimates
+    return rounded(np.std(missed[np.array([row[5] for row in part.rows]) < CLOSE]))
 
 
 def losses(several):

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+import tuner
 from tuner import registry
 from tuner.config import Config
 from tuner.device import KNOWN
@@ -90,3 +91,15 @@ def test_what_the_cost_model_has_the_wrong_way_round_is_put_right(shape, slower,
     # On an H200 1.15 and 1.18 times as long: benchmarks/data/scattered-trials-h200.csv.gz, unseen-trials-h200.csv.gz.
     assert model_us(first, problem) <= model_us(second, problem)
     assert swap_ab.estimate_us(first, problem, H200) > swap_ab.estimate_us(second, problem, H200)
+
+
+@pytest.mark.usefixtures("no_tables")
+@pytest.mark.parametrize(("m", "rule"), [(60, "near_m"), (68, "default")])
+def test_a_winner_is_not_moved_to_where_the_estimates_see_it_fall_behind(m, rule, tmp_path, make_row, make_table):
+    tile = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 256, "BLOCK_SIZE_N_REST": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    config = Config("composite_n", **tile, num_stages=4, num_warps=4, launch_pdl=True)
+    version = registry.find("matmul", "composite_n").version
+    row = make_row(64, 37888, 3584, config=config, version=version, dtype="bf16", layout="nt")
+    tuner.use(make_table(row).write(tmp_path))
+    # A tile of 64 rows is one for 60 of them and two for 68: 1.78 times as long (results/unseen-third-h200.json).
+    assert tuner.lookup(linear(m, 37888, 3584), H200).rule == rule

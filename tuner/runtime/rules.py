@@ -31,6 +31,10 @@ MARGIN = 0.15
 MODELLED = 0.3
 """Of what the model says of a neighbour's config against the formula's, how much counts. Both constants: of those tried
 on 30 unseen shapes that a sweep of an H200 held out, the ones that lent least where lending lost."""
+BEYOND = 0.1
+"""How much longer than the formula's config a neighbour's may take here by the model, in log time: about twice what
+calibrated estimates err on problems held out (benchmarks/results/calibration.json). More is a boundary that what was
+measured there knows nothing of: tiles of 64 rows gained for 64 rows of A, and took 1.78 times as long for 68."""
 BLIND = 1.0
 """How far a row is borrowed whose kernel has no model: less than twice one size."""
 OTHER_DEVICE = 1.0
@@ -172,7 +176,8 @@ class _Weighing:
     def _promise(self, rule: str, near: Neighbour) -> float | None:
         """How many times as fast as the formula's config a neighbour's is expected to be here; None where nobody knows.
 
-        Between what was measured there, which counts e^-distance, and what the model says here.
+        Between what was measured there, which counts e^-distance, and what the model says here; what the model says
+        alone where that is worse than `BEYOND`.
         """
         trust, measured = math.exp(-near.distance), near.row.vs_default
         here_us, formula_us = self._estimate(near.row.config), self._estimate(self._default())
@@ -180,8 +185,11 @@ class _Weighing:
             if rule != "near_m" and near.distance >= BLIND:
                 return None
             return float((measured or 1.0) ** trust)
+        modelled = math.log(formula_us / here_us)
+        if modelled < -BEYOND:
+            return math.exp(modelled)
         same = near.row.config == self._default()
-        claimed = 0.0 if same else MODELLED * math.log(formula_us / here_us) - MARGIN
+        claimed = 0.0 if same else MODELLED * modelled - MARGIN
         if measured is None:
             return math.exp(claimed)
         return math.exp((1 - trust) * claimed + trust * math.log(measured))
