@@ -70,7 +70,7 @@ def test_a_plan_of_gluon_descriptors_gives_operands_in_the_order_of_the_launch_i
     assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
     for launch, told in zip(report.launches, report.printed["calls"], strict=True):
         (a, b), out = told["given"], told["out"]
-        assert addresses(launch)[:3] == [b, a, out]  # of 256 rows it computes the transposed output
+        assert addresses(launch)[:3] == [a, b, out]
 
 
 def test_each_launch_goes_to_the_stream_of_its_moment(served):
