@@ -34,7 +34,10 @@ on 30 unseen shapes that a sweep of an H200 held out, the ones that lent least w
 BEYOND = 0.1
 """How much longer than the formula's config a neighbour's may take here by the model, in log time: about twice what
 calibrated estimates err on problems held out (benchmarks/results/calibration.json). More is a boundary that what was
-measured there knows nothing of: tiles of 64 rows gained for 64 rows of A, and took 1.78 times as long for 68."""
+measured there knows little of: tiles of 64 rows gained for 64 rows of A, and took 1.78 times as long for 68."""
+ACROSS = 0.3
+"""Of a gain measured on the other side of such a boundary, how much counts, in log time: over recorded trials as
+harmless as none of it (benchmarks/results/lending-h200.json), and what was many times as fast there is still lent."""
 BLIND = 1.0
 """How far a row is borrowed whose kernel has no model: less than twice one size."""
 OTHER_DEVICE = 1.0
@@ -176,8 +179,8 @@ class _Weighing:
     def _promise(self, rule: str, near: Neighbour) -> float | None:
         """How many times as fast as the formula's config a neighbour's is expected to be here; None where nobody knows.
 
-        Between what was measured there, which counts e^-distance, and what the model says here; what the model says
-        alone where that is worse than `BEYOND`.
+        Between what was measured there, which counts e^-distance, and what the model says here; where the model sees
+        it behind by more than `BEYOND`, all of that, and `ACROSS` of what was measured.
         """
         trust, measured = math.exp(-near.distance), near.row.vs_default
         here_us, formula_us = self._estimate(near.row.config), self._estimate(self._default())
@@ -187,7 +190,7 @@ class _Weighing:
             return float((measured or 1.0) ** trust)
         modelled = math.log(formula_us / here_us)
         if modelled < -BEYOND:
-            return math.exp(modelled)
+            return math.exp(modelled + ACROSS * math.log(measured or 1.0))
         same = near.row.config == self._default()
         claimed = 0.0 if same else MODELLED * modelled - MARGIN
         if measured is None:
