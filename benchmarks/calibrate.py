@@ -30,6 +30,7 @@ SOURCES = (
     ("scattered-trials-h200.csv.gz", "2"),
     ("scattered-trials-h200.csv.gz", "3"),
     ("unseen-trials-h200.csv.gz", "4"),
+    ("unseen-trials-h200.csv.gz", "5"),
 )
 """Trials of today's kernels, and the run in each file."""
 UNDER = "Triton 3.7.1, driver 580.159.04"
@@ -62,9 +63,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true", help="the weights of all problems to kernels/calibration.json")
     parser.add_argument("--out")
+    parser.add_argument("--also", nargs=2, action="append", default=[], metavar=("FILE", "RUN"), help="more trials")
+    parser.add_argument("--only-fit", action="store_true", help="hold nothing out, say nothing of it")
     args = parser.parse_args()
-    found = recorded()
+    found = recorded(args.also)
     parts = parts_of(found)
+    if args.only_fit:
+        TARGET.write_text(dumped({name: table_entry(part) for name, part in parts.items()}))
+        return
     summary = {"problems": len(found), "trials": {name: len(part.rows) for name, part in parts.items()}}
     out = held_out(parts, len(found), 0)
     summary["error of log time, held out"] = {name: error(part, out[name]) for name, part in parts.items()}
@@ -81,10 +87,10 @@ def main():
         record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "summary": summary})
 
 
-def recorded():
-    """Every problem's trials, of all sources."""
+def recorded(also=()):
+    """Every problem's trials, of all sources and of others."""
     found = defaultdict(dict)
-    for file, run in SOURCES:
+    for file, run in (*SOURCES, *also):
         for problem, times in trials(DATA / file, run).items():
             found[problem] |= times
     return dict(sorted(found.items()))
