@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.errors import ConfigError
@@ -33,34 +33,56 @@ class Config(Mapping[str, Value]):
     """
 
     kernel: str
-    pairs: tuple[tuple[str, Value], ...]
+    _values: dict[str, Value]
+    _hash: int | None = field(repr=False)
 
     def __init__(self, kernel: str, /, **parameters: Value) -> None:
-        for name, value in parameters.items():
+        self._set(kernel, parameters, dict(sorted(parameters.items())))
+
+    def _set(self, kernel: str, unchecked: Mapping[str, Value], values: dict[str, Value]) -> None:
+        for name, value in unchecked.items():
             if not isinstance(value, (int, str)):
                 raise ConfigError(f"{kernel}: {name} must be a whole number, a truth value or a word, got {value!r}")
         object.__setattr__(self, "kernel", kernel)
-        object.__setattr__(self, "pairs", tuple(sorted(parameters.items())))
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_hash", None)
+
+    @property
+    def pairs(self) -> tuple[tuple[str, Value], ...]:
+        """The parameters as (name, value), sorted by name."""
+        return tuple(self._values.items())
+
+    # Rules ask for parameters a million times a search space: no detour by Mapping's own methods and their KeyError.
 
     def __getitem__(self, name: str) -> Value:
-        for key, value in self.pairs:
-            if key == name:
-                return value
-        raise KeyError(name)
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A parameter; `default` when it is not there."""
+        return self._values.get(name, default)
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """A parameter as an int; `default` when it is not there."""
+        return int(self._values.get(name, default))
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self.pairs)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self._values)
 
     def __hash__(self) -> int:
-        return hash((self.kernel, self.pairs))
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self.kernel, self.pairs)))
+        return self._hash  # type: ignore[return-value]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Config):
             return NotImplemented
-        return self.kernel == other.kernel and self.pairs == other.pairs
+        return self.kernel == other.kernel and self._values == other._values
 
     def __lt__(self, other: Config) -> bool:
         """Canonical order: by kernel, then by the parameters; a parameter's numbers come before its words."""
@@ -72,22 +94,19 @@ class Config(Mapping[str, Value]):
             return _ordered(self.pairs) < _ordered(other.pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.kernel, dict(self.pairs)))
+        return (_rebuild, (self.kernel, dict(self._values)))
 
     def __str__(self) -> str:
-        return f"{self.kernel}({', '.join(f'{name}={value}' for name, value in self.pairs)})"
-
-    def integer(self, name: str, default: int = 0) -> int:
-        """A parameter as an int; `default` when it is not there."""
-        # Rules ask this a million times a search space: no detour by `get` and its KeyError.
-        for key, value in self.pairs:
-            if key == name:
-                return int(value)
-        return default
+        return f"{self.kernel}({', '.join(f'{name}={value}' for name, value in self._values.items())})"
 
     def replace(self, **parameters: Value) -> Config:
         """A copy with some parameters changed or added."""
-        return Config(self.kernel, **{**dict(self.pairs), **parameters})
+        values = {**self._values, **parameters}
+        if len(values) > len(self._values):
+            values = dict(sorted(values.items()))
+        copy = object.__new__(Config)
+        copy._set(self.kernel, parameters, values)
+        return copy
 
     @property
     def label(self) -> str:
@@ -95,7 +114,7 @@ class Config(Mapping[str, Value]):
         tile = "x".join(str(self[name]) for name in _TILE if name in self)
         rest = [
             _SHORT.get(name, name) if value is True else f"{_SHORT.get(name, name)} {value}"
-            for name, value in self.pairs
+            for name, value in self._values.items()
             if name not in _TILE and value not in (0, "")
         ]
         return " ".join(part for part in (self.kernel, tile, *rest) if part)
@@ -103,7 +122,7 @@ class Config(Mapping[str, Value]):
     @property
     def parameters_json(self) -> str:
         """Canonical JSON of the parameters: sorted keys, no spaces."""
-        return json.dumps(dict(self.pairs), sort_keys=True, separators=(",", ":"))
+        return json.dumps(dict(self._values), sort_keys=True, separators=(",", ":"))
 
     @property
     def digest(self) -> str:
