@@ -7,7 +7,9 @@ the config and the problem are as the device sees them.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tuner import dtype as dtypes
@@ -37,21 +39,46 @@ _SHORT_US = 8.0
 """A launch shorter than this is one of latencies."""
 
 
-class _Grid(NamedTuple):
-    """A tile's sides as the device sees it, how many there are, and what resides of them."""
+class _Tile(NamedTuple):
+    """What of a config follows from its tile, whatever its pipeline, its splits and the order of tiles.
 
-    rows: int
-    width: int
-    length: int
+    Attributes:
+        sums: of a tile.
+        tiles_m, tiles_n: how many there are, as the device sees them.
+        steps: along K, of all splits together.
+        stage_bytes: of a stage of the pipeline.
+        beside: programs that a multiprocessor has registers and, by the kernel's own word, room for.
+        product_us, intake_us: one step's multiply-adds, and what it takes in.
+        store_us: a tile on its way out.
+        memory_us, l2_us: the whole launch's, of each byte once, and of what tiles read.
+        traits: those that follow from it.
+    """
+
+    sums: int
     tiles_m: int
     tiles_n: int
-    splits: int
     steps: int
-    programs: int
-    each: int
-    resident: int
-    ring: int
-    loaded_rows: float
+    stage_bytes: int
+    beside: int
+    product_us: float
+    intake_us: float
+    store_us: float
+    memory_us: float
+    l2_us: float
+    traits: Mapping[str, float]
+
+
+class _Sides(NamedTuple):
+    """The parameters that make a tile: all that `_tile` is remembered by of a config."""
+
+    kernel: str
+    rows: int
+    columns: int
+    rest: int
+    length: int
+    warps: int
+    ctas: int
+    share_b: bool
 
 
 def of_tiles(config: Config, problem: Problem, device: Device, us: float, *, exchanged: bool) -> dict[str, float]:
@@ -63,58 +90,41 @@ def of_tiles(config: Config, problem: Problem, device: Device, us: float, *, exc
         us: the cost model's estimate.
         exchanged: whether the device computes the transposed output: B's columns are its rows then.
     """
-    grid = _grid(config, problem, device)
-    shares, smooth_us = _shares(config, problem, device, grid)
+    tile = _tile(_sides(config), problem, device, exchanged)
     log2 = math.log2
-    trigger, stages = config.integer(refinements.PDL_TRIGGER), config.integer("num_stages", 1)
-    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), grid.tiles_m)
-    again, weights = (grid.tiles_n, problem.m) if exchanged else (grid.tiles_m, problem.n)
-    streamed = max(0.0, log2(weights * problem.k * dtypes.ITEMSIZE[problem.a_dtype] / _CACHED_BYTES))
-    full = (grid.resident + 1) * grid.ring > device.shared_bytes + 1024 and 2 * grid.programs > device.sm_count
-    ragged = -problem.n % grid.width / grid.width
-    ctas = config.integer(refinements.NUM_CTAS, 1)
+    splits, stages = config.integer("SPLIT_K", 1), config.integer("num_stages", 1)
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tile.tiles_m)
+    trigger = config.integer(refinements.PDL_TRIGGER)
+    steps, programs = -(-tile.steps // splits), tile.tiles_m * tile.tiles_n * splits
+    each = -(-programs // device.sm_count)
+    ring = stages * tile.stage_bytes + 1024
+    resident = max(1, min((device.shared_bytes + 1024) // ring, tile.beside, each))
+    times, smooth_us = _times(config, device, tile, each, -(-each // resident) * steps)
+    full = (resident + 1) * ring > device.shared_bytes + 1024 and 2 * programs > device.sm_count
     return {
+        **tile.traits,
         "us": log2(smooth_us),
         "model": log2(us / smooth_us),
-        **shares,
-        "steps": log2(grid.steps),
-        "wave_us": log2(grid.steps * _stage_bytes(grid, problem) / _INTAKE / chip_of(device).mhz),
-        "tail": log2(grid.each * device.sm_count / grid.programs) if grid.programs > device.sm_count else 0.0,
-        "filled": min(0.0, log2(grid.programs / device.sm_count)),
-        "one_wave": float(grid.each == 1),
-        "two_waves": float(grid.each == 2),
-        "beside": float(grid.resident > 1),
+        **{name: log2(max(_LEAST_SHARE, time_us / smooth_us)) for name, time_us in times.items()},
+        "steps": log2(steps),
+        "wave_us": log2(steps * tile.stage_bytes / _INTAKE / chip_of(device).mhz),
+        "tail": log2(each * device.sm_count / programs) if programs > device.sm_count else 0.0,
+        "filled": min(0.0, log2(programs / device.sm_count)),
+        "one_wave": float(each == 1),
+        "two_waves": float(each == 2),
+        "beside": float(resident > 1),
         "full": float(full),
-        "idle": full * max(0.0, device.sm_count / grid.programs - 1),
+        "idle": full * max(0.0, device.sm_count / programs - 1),
         "late": float(trigger == refinements.AFTER_LAST_STEP),
         "trigger": trigger / 8 - 0.7 if trigger else 0.0,
         "prefetch": float(refinements.PREFETCH_KIB in config),
-        "rows": log2(grid.rows / 64),
-        "width": log2(grid.width / 64),
-        "width_off": log2(grid.width / 64) ** 2,
-        "rest": float(grid.width != config.integer("BLOCK_SIZE_N")),
-        "length": log2(grid.length / 64),
-        "length_off": log2(grid.length / 128) ** 2,
-        "warps": float(config.integer("num_warps") == 8),
-        "ragged_m": -problem.m % grid.rows / grid.rows,
-        "ragged_n": ragged,
-        "run_ahead": ragged**2 * (grid.tiles_n > 1),
-        "over_m": 1 - problem.m / (grid.tiles_m * grid.rows),
-        "over_n": 1 - problem.n / (grid.tiles_n * grid.width),
-        "ragged_k": 1 - problem.k / (grid.length * grid.splits * grid.steps),
-        "apart": _apart(grid, group, exchanged=exchanged) if config.kernel != "swap_ab" else 0.0,
-        "again": log2(again),
-        "streamed_again": log2(again) * streamed,
-        "once": float(again == 1 and exchanged),
-        "cluster": float(ctas > 1),
-        "large_cluster": float(ctas > 2),
-        "share_b": float(bool(config.get(refinements.SHARE_B, False))),
+        "ragged_k": 1 - problem.k / (config.integer("BLOCK_SIZE_K") * splits * steps),
+        "apart": _apart(tile, group, exchanged=exchanged) if config.kernel != "swap_ab" else 0.0,
         "stages": log2(stages),
         "parts": log2(config.integer("EPILOGUE_PARTS", 1)),
         "group": log2(group),
-        "splits": log2(grid.splits),
-        "ring": log2(grid.ring * min(grid.resident, grid.each) / device.shared_bytes),
-        "streamed": max(0.0, log2(problem.bytes_moved / _CACHED_BYTES)),
+        "splits": log2(splits),
+        "ring": log2(ring * min(resident, each) / device.shared_bytes),
         "short": max(0.0, log2(_SHORT_US / smooth_us)),
     }
 
@@ -149,72 +159,104 @@ def of_streams(config: Config, problem: Problem, device: Device, us: float) -> d
     }
 
 
-def _grid(config: Config, problem: Problem, device: Device) -> _Grid:
-    rows, columns, length = rules.tile(config)
-    width = columns + config.integer("BLOCK_SIZE_N_REST")
-    splits, warps = config.integer("SPLIT_K", 1), config.integer("num_warps")
-    tiles_m, tiles_n = -(-problem.m // rows), -(-problem.n // width)
-    programs = tiles_m * tiles_n * splits
-    each = -(-programs // device.sm_count)
-    stage = length * (rows + width) * dtypes.ITEMSIZE[problem.a_dtype]
-    ring = config.integer("num_stages", 1) * stage + 1024
-    threads = device.warp_size * warps
-    fitting = (device.shared_bytes + 1024) // ring, 65_536 // (rows * width + _THREAD_REGISTERS * threads), each
-    most = {"cluster_k": 1, "warp_specialized": 2 if warps == 4 else 1}.get(config.kernel, each)
-    ctas = config.integer(refinements.NUM_CTAS, 1)
-    shared = width if config.get(refinements.SHARE_B, False) else rows
-    return _Grid(
-        rows,
-        width,
-        length,
-        tiles_m,
-        tiles_n,
-        splits,
-        -(-problem.k // (length * splits)),
-        programs,
-        each,
-        max(1, min(*fitting, most)),
-        ring,
-        rows + width - shared * (1 - 1 / ctas),
+def _sides(config: Config) -> _Sides:
+    return _Sides(
+        config.kernel,
+        *rules.tile(config)[:2],
+        config.integer("BLOCK_SIZE_N_REST"),
+        config.integer("BLOCK_SIZE_K"),
+        config.integer("num_warps"),
+        config.integer(refinements.NUM_CTAS, 1),
+        bool(config.get(refinements.SHARE_B, False)),
     )
 
 
-def _stage_bytes(grid: _Grid, problem: Problem) -> int:
-    return grid.length * (grid.rows + grid.width) * dtypes.ITEMSIZE[problem.a_dtype]
+@functools.lru_cache(maxsize=256)
+def _tile(sides: _Sides, problem: Problem, device: Device, exchanged: bool) -> _Tile:
+    """A tile's part, which its pipelines and splits share; remembered for the formula, which asks of one at a time."""
+    kernel, rows, columns, rest, length, warps, ctas, share_b = sides
+    chip, size, width = chip_of(device), dtypes.ITEMSIZE[problem.a_dtype], columns + rest
+    tiles_m, tiles_n = -(-problem.m // rows), -(-problem.n // width)
+    product = rows * width * length / (chip.macs * 2 / size)
+    operands = rows / 64 * (length * size / 32) * (_OPERAND_CYCLES + width / 4)
+    loaded_rows = rows + width - (width if share_b else rows) * (1 - 1 / ctas)
+    registers = 65_536 // (rows * width + _THREAD_REGISTERS * device.warp_size * warps)
+    most = {"cluster_k": 1, "warp_specialized": 2 if warps == 4 else 1}.get(kernel, registers)
+    return _Tile(
+        sums=rows * width,
+        tiles_m=tiles_m,
+        tiles_n=tiles_n,
+        steps=-(-problem.k // length),
+        stage_bytes=length * (rows + width) * size,
+        beside=min(registers, most),
+        product_us=max(product, operands) / chip.mhz,
+        intake_us=loaded_rows * length * size / _INTAKE / chip.mhz,
+        store_us=rows * width * size / _STORE_BYTES / chip.mhz,
+        memory_us=problem.bytes_moved / chip.memory,
+        l2_us=tiles_m * tiles_n * loaded_rows * problem.k * size / _L2 / chip.mhz,
+        traits=_of_sides(sides, problem, tiles_m, tiles_n, exchanged=exchanged),
+    )
 
 
-def _shares(config: Config, problem: Problem, device: Device, grid: _Grid) -> tuple[dict[str, float], float]:
-    """Of what a launch waits for, each one's share of `smooth_us` in log2; and that."""
-    chip, size = chip_of(device), dtypes.ITEMSIZE[problem.a_dtype]
-    per_us = 1 / chip.mhz
-    product = grid.rows * grid.width * grid.length / (chip.macs * 2 / size)
-    operands = grid.rows / 64 * (grid.length * size / 32) * (_OPERAND_CYCLES + grid.width / 4)
-    in_turn = -(-grid.each // grid.resident) * grid.steps
+def _of_sides(sides: _Sides, problem: Problem, tiles_m: int, tiles_n: int, *, exchanged: bool) -> dict[str, float]:
+    log2, size = math.log2, dtypes.ITEMSIZE[problem.a_dtype]
+    _, rows, columns, rest, length, warps, ctas, share_b = sides
+    width = columns + rest
+    again, weights = (tiles_n, problem.m) if exchanged else (tiles_m, problem.n)
+    streamed = max(0.0, log2(weights * problem.k * size / _CACHED_BYTES))
+    ragged = -problem.n % width / width
+    return {
+        "rows": log2(rows / 64),
+        "width": log2(width / 64),
+        "width_off": log2(width / 64) ** 2,
+        "rest": float(rest != 0),
+        "length": log2(length / 64),
+        "length_off": log2(length / 128) ** 2,
+        "warps": float(warps == 8),
+        "ragged_m": -problem.m % rows / rows,
+        "ragged_n": ragged,
+        "run_ahead": ragged**2 * (tiles_n > 1),
+        "over_m": 1 - problem.m / (tiles_m * rows),
+        "over_n": 1 - problem.n / (tiles_n * width),
+        "again": log2(again),
+        "streamed_again": log2(again) * streamed,
+        "once": float(again == 1 and exchanged),
+        "cluster": float(ctas > 1),
+        "large_cluster": float(ctas > 2),
+        "share_b": float(share_b),
+        "streamed": max(0.0, log2(problem.bytes_moved / _CACHED_BYTES)),
+    }
+
+
+def _times(config: Config, device: Device, tile: _Tile, each: int, in_turn: int) -> tuple[dict[str, float], float]:
+    """What a launch waits for, microseconds; and `smooth_us`."""
+    per_us = 1 / chip_of(device).mhz
+    splits = config.integer("SPLIT_K", 1)
+    steps = each * -(-tile.steps // splits)
     # A ring's stage is free again when the step after its own is under way; a warp of its own sees that at once.
     ahead = max(0.6, config.integer("num_stages", 1) - 1 - (0.0 if config.kernel == "warp_specialized" else 0.5))
     times = {
-        "memory": problem.bytes_moved / chip.memory,
-        "products": grid.each * grid.steps * max(product, operands) * per_us,
-        "intake": grid.each * grid.steps * grid.loaded_rows * grid.length * size / _INTAKE * per_us,
-        "l2": grid.tiles_m * grid.tiles_n * grid.loaded_rows * problem.k * size / _L2 * per_us,
+        "memory": tile.memory_us,
+        "products": steps * tile.product_us,
+        "intake": steps * tile.intake_us,
+        "l2": tile.l2_us,
         "latency": in_turn * _LATENCY_CYCLES / ahead * per_us,
         "barriers": in_turn * _STEP_CYCLES * per_us,
-        "store": grid.each * grid.rows * grid.width * size / _STORE_BYTES * per_us,
+        "store": each * tile.store_us,
     }
     waited = times["latency"] + times["barriers"]
     longest = sum(time_us**_SHARPNESS for time_us in (*(times[name] for name in _HIDING), waited)) ** (1 / _SHARPNESS)
     smooth_us = _START_US + longest
-    if grid.splits > 1 and config.kernel != "cluster_k":
-        sums = (grid.splits + 1) * grid.rows * grid.width * 4
-        smooth_us += (_SPLIT_CYCLES + sums / _PARTIAL_BYTES) * per_us
-    return {name: math.log2(max(_LEAST_SHARE, time_us / smooth_us)) for name, time_us in times.items()}, smooth_us
+    if splits > 1 and config.kernel != "cluster_k":
+        smooth_us += (_SPLIT_CYCLES + (splits + 1) * tile.sums * 4 / _PARTIAL_BYTES) * per_us
+    return times, smooth_us
 
 
 _HIDING = ("memory", "products", "intake", "l2")
 
 
-def _apart(grid: _Grid, group: int, *, exchanged: bool) -> float:
+def _apart(tile: _Tile, group: int, *, exchanged: bool) -> float:
     """How far apart programs run that read the same columns of B, log2: neighbours share them in the nearer L2."""
     if exchanged:
-        return math.log2(group) if grid.tiles_n > 1 else 0.0
-    return math.log2(grid.tiles_m / group)
+        return math.log2(group) if tile.tiles_n > 1 else 0.0
+    return math.log2(tile.tiles_m / group)

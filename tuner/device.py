@@ -64,6 +64,10 @@ class Device:
     shared_bytes: int
     l2_bytes: int
 
+    def __hash__(self) -> int:
+        # Formulas remember what they work out of a device: its slug tells it apart, and a word's hash is kept.
+        return hash(self.slug)
+
     @property
     def capability(self) -> int:
         """Compute capability as one number (sm_90: 90); 0 where there is none."""

@@ -58,6 +58,17 @@ def test_a_trait_counts_no_further_than_it_was_measured_and_a_correction_has_bou
     assert calibration.correction(steep, {"a": 2.0}) == calibration.MOST
 
 
+def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
+    problem = exchanged(linear(72, 6144, 4096))
+    configs = [swap_ab.seen(SWAPPED.replace(BLOCK_SIZE_M=m, num_stages=stages)) for m in (64, 128) for stages in (2, 6)]
+    found = [traits.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in configs]
+    again = [traits.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in reversed(configs)]
+    assert found == again[::-1]
+    assert [one["width"] for one in found] == [0, 0, 1, 1]
+    turned = traits.of_tiles(configs[0], problem, H200, 20.0, exchanged=False)
+    assert turned["again"] != found[0]["again"]
+
+
 def test_every_trait_of_the_file_is_one_that_configs_have():
     tiled = traits.of_tiles(swap_ab.seen(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True)
     stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=4)
