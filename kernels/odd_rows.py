@@ -6,8 +6,6 @@ Each line is then more than one request of the L2. Blocks of a cluster that shar
 from __future__ import annotations
 
 from tuner import dtype as dtypes
-from tuner.config import Config
-from tuner.kernels.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem
 
 SECTOR_BYTES = 32
@@ -29,20 +27,19 @@ def odd(problem: Problem) -> tuple[bool, bool]:
     return a_extent * size % SECTOR_BYTES != 0, b_extent * size % SECTOR_BYTES != 0
 
 
-def asked(config: Config, problem: Problem, rows: int, columns: int) -> float:
+def asked(problem: Problem, rows: int, columns: int, length: int, *, ctas: int, share_b: bool) -> float:
     """Rows of both operands that one step of a tile asks the L2 for, odd ones for what they are worth.
 
     Args:
-        config: with num_ctas the blocks of a cluster share the loads of A, with SHARE_B those of B.
         problem: as the kernel sees it.
-        rows, columns: of the tile.
+        rows, columns, length: of the tile.
+        ctas: blocks of a cluster that share the loads of A, with `share_b` those of B.
+        share_b: SHARE_B.
     """
-    sharing = (1, config.integer(NUM_CTAS, 1))
-    if not config.get(SHARE_B, False):
-        sharing = sharing[::-1]
+    sharing = (1, ctas) if share_b else (ctas, 1)
     # One sector more of each line, or of each part of one: loaded by halves, a line takes one more.
-    taken = config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] // SECTOR_BYTES
+    taken = length * dtypes.ITEMSIZE[problem.a_dtype] // SECTOR_BYTES
     sectors = max(1, min(taken, _LINE_SECTORS))
     worth = _WORTH * (1 + 1 / sectors) / (1 + 1 / _LINE_SECTORS)
-    more = [(worth - 1) * is_odd / ctas for is_odd, ctas in zip(odd(problem), sharing, strict=True)]
+    more = [(worth - 1) * is_odd / blocks for is_odd, blocks in zip(odd(problem), sharing, strict=True)]
     return rows * (1 + more[0]) + columns * (1 + more[1])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import cost, rules
+from tuner.kernels import rules, tile_cost
 from tuner.kernels.chips import chip_of
 from tuner.problem import Problem
 
 _LATENCY = 720.0
 _OVERLAP = 0.3
-"""As in `cost`, of loads straight to registers; fitted."""
+"""As in `tile_cost`, of loads straight to registers; fitted."""
 _MOST_BLOCKS = 32
 """Blocks of a multiprocessor: sm_80, 90 and 100 (CUDA C++ Programming Guide); few elsewhere are so small."""
 
@@ -30,8 +30,8 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     per_cycle = chip.memory / device.sm_count / chip.mhz
     cycles = rounds * steps * max(2 * _LATENCY, read / per_cycle)
     memory_us = problem.bytes_moved / chip.memory
-    shorter, longer = sorted((cycles / chip.mhz + cost.split_us(config, chip, block_n, by_tma=False), memory_us))
-    return cost.LAUNCH_US + longer + _OVERLAP * shorter
+    shorter, longer = sorted((cycles / chip.mhz + tile_cost.split_us(splits, chip, block_n, by_tma=False), memory_us))
+    return tile_cost.LAUNCH_US + longer + _OVERLAP * shorter
 
 
 def resident(config: Config, problem: Problem, device: Device) -> int:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
-from tuner.kernels import refinements, rules, stream_cost
+from tuner.kernels import refinements, stream_cost
 from tuner.kernels.chips import chip_of
+from tuner.kernels.tile_cost import Sides
 from tuner.problem import Problem
 
 _INTAKE = 64.0
@@ -68,19 +69,6 @@ class _Tile(NamedTuple):
     traits: Mapping[str, float]
 
 
-class _Sides(NamedTuple):
-    """The parameters that make a tile: all that `_tile` is remembered by of a config."""
-
-    kernel: str
-    rows: int
-    columns: int
-    rest: int
-    length: int
-    warps: int
-    ctas: int
-    share_b: bool
-
-
 def of_tiles(config: Config, problem: Problem, device: Device, us: float, *, exchanged: bool) -> dict[str, float]:
     """Traits of a kernel of tiles.
 
@@ -90,7 +78,7 @@ def of_tiles(config: Config, problem: Problem, device: Device, us: float, *, exc
         us: the cost model's estimate.
         exchanged: whether the device computes the transposed output: B's columns are its rows then.
     """
-    tile = _tile(_sides(config), problem, device, exchanged)
+    tile = _tile(Sides.of(config), config.kernel, problem, device, exchanged)
     log2 = math.log2
     splits, stages = config.integer("SPLIT_K", 1), config.integer("num_stages", 1)
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tile.tiles_m)
@@ -159,23 +147,11 @@ def of_streams(config: Config, problem: Problem, device: Device, us: float) -> d
     }
 
 
-def _sides(config: Config) -> _Sides:
-    return _Sides(
-        config.kernel,
-        *rules.tile(config)[:2],
-        config.integer("BLOCK_SIZE_N_REST"),
-        config.integer("BLOCK_SIZE_K"),
-        config.integer("num_warps"),
-        config.integer(refinements.NUM_CTAS, 1),
-        bool(config.get(refinements.SHARE_B, False)),
-    )
-
-
 @functools.lru_cache(maxsize=256)
-def _tile(sides: _Sides, problem: Problem, device: Device, exchanged: bool) -> _Tile:
+def _tile(sides: Sides, kernel: str, problem: Problem, device: Device, exchanged: bool) -> _Tile:
     """A tile's part, which its pipelines and splits share; remembered for the formula, which asks of one at a time."""
-    kernel, rows, columns, rest, length, warps, ctas, share_b = sides
-    chip, size, width = chip_of(device), dtypes.ITEMSIZE[problem.a_dtype], columns + rest
+    rows, _, _, length, warps, ctas, share_b = sides
+    chip, size, width = chip_of(device), dtypes.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // rows), -(-problem.n // width)
     product = rows * width * length / (chip.macs * 2 / size)
     operands = rows / 64 * (length * size / 32) * (_OPERAND_CYCLES + width / 4)
@@ -198,10 +174,10 @@ def _tile(sides: _Sides, problem: Problem, device: Device, exchanged: bool) -> _
     )
 
 
-def _of_sides(sides: _Sides, problem: Problem, tiles_m: int, tiles_n: int, *, exchanged: bool) -> dict[str, float]:
+def _of_sides(sides: Sides, problem: Problem, tiles_m: int, tiles_n: int, *, exchanged: bool) -> dict[str, float]:
     log2, size = math.log2, dtypes.ITEMSIZE[problem.a_dtype]
-    _, rows, columns, rest, length, warps, ctas, share_b = sides
-    width = columns + rest
+    rows, _, rest, length, warps, ctas, share_b = sides
+    width = sides.width
     again, weights = (tiles_n, problem.m) if exchanged else (tiles_m, problem.n)
     streamed = max(0.0, log2(weights * problem.k * size / _CACHED_BYTES))
     ragged = -problem.n % width / width

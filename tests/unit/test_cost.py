@@ -8,7 +8,9 @@ from tuner import registry
 from tuner.config import Config
 from tuner.device import KNOWN
 from tuner.kernels import cost, stream_cost, swap_ab
+from tuner.kernels.chips import chip_of
 from tuner.kernels.operands import exchanged
+from tuner.kernels.tile_cost import Loop, Sides, split_us, tile_of
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -48,11 +50,7 @@ def test_a_wide_operand_that_streams_in_is_read_once_the_fastest():
     tile = {"BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "SPLIT_K": 1, "LOADS": "tma", "num_warps": 4}
     once = Config("swap_ab", BLOCK_SIZE_M=128, num_stages=4, **tile)
     again = Config("swap_ab", BLOCK_SIZE_M=32, num_stages=9, **tile)
-    grid = [cost._grid(one, problem, H200, 1024, 1, specialized=False) for one in (once, again)]
-    read = [
-        cost._memory_bytes(one, problem, H200, shape, by_tma=True)
-        for one, shape in zip((once, again), grid, strict=True)
-    ]
+    read = [tile_of(Sides.of(one), Loop(by_tma=True), problem, H200).read_bytes for one in (once, again)]
     assert read[0] < read[1]
 
 
@@ -104,9 +102,7 @@ def test_folded_sums_take_the_registers_of_what_is_loaded_and_others_their_own()
 
 
 def test_sums_split_over_programs_are_read_faster_by_pointers():
-    by_tma, by_pointers = (
-        cost.split_us(SWAPPED, cost.chip_of(H200), 128 * 64, by_tma=by_tma) for by_tma in (True, False)
-    )
+    by_tma, by_pointers = (split_us(2, chip_of(H200), 128 * 64, by_tma=by_tma) for by_tma in (True, False))
     assert by_pointers < 0.7 * by_tma
 
 
