@@ -137,13 +137,14 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
 
-    def estimated(config: Config) -> tuple[float, ...]:
-        viewed, turned = _view(config, problem)
-        tied = (*splitting.estimated(viewed, turned, device)[1:], abs(config.integer("GROUP_SIZE_M", 1) - 8))
-        return estimate_us(config, problem, device), *tied
+    def estimated(config: Config) -> float:
+        return estimate_us(config, problem, device)
+
+    def ties(config: Config) -> tuple[float, ...]:
+        return *splitting.ties(*_view(config, problem), device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     loads = splitting.loads(problem.unscaled(), device)[-1:]
-    found = space(problem, device).narrowed(LOADS=loads).best(estimated)
+    found = space(problem, device).narrowed(LOADS=loads).best(estimated, ties=ties)
     smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
     return found or Config(NAME, **smallest, LOADS="pointer", SWAP_AB=False, SPLIT_K=1, num_stages=1, num_warps=4)
 
@@ -197,7 +198,7 @@ RULES = (
     Rule("loads", "kernels/tma_space.py, supports", _loads, fatal=True, early=True),
     tile_rules.shared_memory(shared_bytes, "kernels/block_scaled.py"),
     *(
-        splitting.in_terms_of(_view, rule)
+        splitting.in_terms_of(_view, rule, ("SWAP_AB",))
         for rule in (
             *splitting.RULES,
             Rule("registers", "255 a thread (CUDA C++ Programming Guide)", _registers, early=True),

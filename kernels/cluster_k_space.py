@@ -213,12 +213,27 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
-    Rule("shape", "kernels/cluster_k_kernel.py", _shape, fatal=True, early=True),
+    Rule(
+        "shape",
+        "kernels/cluster_k_kernel.py",
+        _shape,
+        fatal=True,
+        early=True,
+        reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K", "num_warps"),
+    ),
     tile_rules.shared_memory(shared_bytes, "kernels/cluster_k_space.py"),
     Rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/numerics.py", _too_little, fatal=True),
     Rule("ring", "kernels/cluster_k_kernel.py", _ring, fatal=True),
-    Rule("padding", "the shape itself: the rest of such a tile is masked", _padding, early=True),
-    Rule("room", "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs", _room, early=True),
-    Rule("idle", "the shape itself", _idle, early=True),
+    Rule(
+        "padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=("BLOCK_SIZE_M",)
+    ),
+    Rule(
+        "room",
+        "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs",
+        _room,
+        early=True,
+        reads=("BLOCK_SIZE_M", "SPLIT_K"),
+    ),
+    Rule("idle", "the shape itself", _idle, early=True, reads=("BLOCK_SIZE_M", "BLOCK_SIZE_K", "SPLIT_K")),
     tile_rules.BEYOND_K,
 )

@@ -218,10 +218,17 @@ RULES = (
         "255 a thread (CUDA C++ Programming Guide), for sums, operands and addresses",
         _registers,
         early=True,
+        reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
     ),
-    Rule("coalesced", "CUDA C++ Best Practices Guide, coalesced access", _coalesced, early=True),
+    Rule(
+        "coalesced",
+        "CUDA C++ Best Practices Guide, coalesced access",
+        _coalesced,
+        early=True,
+        reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K"),
+    ),
     Rule("splits", "the shape itself", _splits),
-    Rule("beyond", "the shape itself", _beyond, early=True),
+    Rule("beyond", "the shape itself", _beyond, early=True, reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K")),
 )
 
 

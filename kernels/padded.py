@@ -115,8 +115,8 @@ def default_config(problem: Problem, device: Device) -> Config:
     config = inner.default_config(seen, device)
     if inner.name == swap_ab.NAME and not splitting.by_tma(config):
         by_tma = _inner_space(inner.name, problem, device)
-        estimated = functools.partial(swap_ab.estimated, problem=seen, device=device)
-        config = by_tma.best(estimated) or config.replace(LOADS="tma")
+        cost, ties = (functools.partial(of, problem=seen, device=device) for of in (swap_ab.estimate_us, swap_ab.ties))
+        config = by_tma.best(cost, ties=ties) or config.replace(LOADS="tma")
     chosen, tried = copied_of(problem, "ab"), space(problem, device)
     ahead = (_outer(*one, chosen) for one in _beside(config.replace(num_warps=4), problem, device))
     return next((one for one in ahead if tried.rejection(one) is None), _outer(config, 0, chosen))

@@ -152,6 +152,7 @@ RULES = (
         "measured: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json",
         _loads,
         early=True,
+        reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
     ),
     tile_rules.IDLE_WARPS,
     tile_rules.TENSOR_CORE_SHAPE,

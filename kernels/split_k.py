@@ -5,6 +5,7 @@ For outputs of few tiles and a long K. The result is the same bits each time, wh
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from tuner.config import Config, Value
@@ -81,7 +82,8 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
     tried = space(problem, device).narrowed(**splitting.promising(problem, device))
-    return tried.best(lambda config: splitting.estimated(config, problem, device)) or tried.smallest()
+    cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.ties))
+    return tried.best(cost_us, ties=ties) or tried.smallest()
 
 
 def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:

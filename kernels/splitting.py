@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 
 from tuner import dtype as dtypes
 from tuner.config import Config, Value
 from tuner.device import Device
-from tuner.kernels import cost, rules, tile_rules, tma_space
+from tuner.kernels import rules, tile_rules, tma_space
 from tuner.kernels.workspace import MOST_BYTES, MOST_TILES
 from tuner.problem import Problem
 from tuner.space import Rule
@@ -45,11 +46,6 @@ def program_count(config: Config, problem: Problem) -> int:
     return tiles_m * tiles_n * config.integer("SPLIT_K", 1)
 
 
-def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """`cost.tiled` of a config, of the problem as the kernel sees it; then `ties`."""
-    return cost.tiled(config, problem, device), *ties(config, problem, device)
-
-
 def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
     """What decides between configs that take as long, of the problem as the kernel sees it.
 
@@ -76,13 +72,22 @@ def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:
     return {"BLOCK_SIZE_K": tuple(lengths), "LOADS": loads(problem, device)[-1:]}
 
 
-def in_terms_of(view: Callable[[Config, Problem], tuple[Config, Problem]], rule: Rule) -> Rule:
-    """A rule about what the kernel sees, asked of what the caller sees."""
+def in_terms_of(
+    view: Callable[[Config, Problem], tuple[Config, Problem]], rule: Rule, said_by: tuple[str, ...] = ()
+) -> Rule:
+    """A rule about what the kernel sees, asked of what the caller sees.
+
+    Args:
+        view: a config and its problem as the kernel sees them: as they are, or BLOCK_SIZE_M and BLOCK_SIZE_N exchanged.
+        rule: the rule.
+        said_by: parameters that say which.
+    """
 
     def rejects(config: Config, problem: Problem, device: Device) -> str | None:
         return rule.rejects(*view(config, problem), device)
 
-    return Rule(rule.name, rule.source, rejects, fatal=rule.fatal, early=rule.early)
+    reads = tuple(dict.fromkeys((*rule.reads, "BLOCK_SIZE_M", "BLOCK_SIZE_N", *said_by))) if rule.reads else ()
+    return dataclasses.replace(rule, rejects=rejects, reads=reads)
 
 
 def _workspace(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -98,7 +103,11 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None: 
 
 
 def _idle_split(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    splits, steps = config.integer("SPLIT_K", 1), rules.tile_counts(config, problem)[2]
+    return _uneven(config.integer("SPLIT_K", 1), rules.tile_counts(config, problem)[2])
+
+
+def _uneven(splits: int, steps: int) -> str | None:
+    """Why a number of splits is not for so many steps along K, or None."""
     each = -(-steps // splits)
     if splits > 1 and (splits - 1) * each >= steps:
         return f"{splits} splits of {steps} steps: one would have none"
@@ -110,13 +119,18 @@ def _idle_split(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _crowd(config: Config, problem: Problem, device: Device) -> str | None:
-    splits = config.integer("SPLIT_K", 1)
+    tiles_m, tiles_n, steps = rules.tile_counts(config, problem)
+    return _misfilled(config.integer("SPLIT_K", 1), tiles_m * tiles_n, steps, device)
+
+
+def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | None:
+    """Why a number of splits of so many tiles, of so many steps each, is not for a device, or None."""
     if splits == 1 or device.is_interpreter:
         return None
-    programs = program_count(config, problem)
-    if programs // splits > 2 * device.sm_count:
-        return f"{programs // splits} tiles fill {device.sm_count} multiprocessors unsplit"
-    if 2 * programs < device.sm_count and rules.tile_counts(config, problem)[2] > 8 * splits:
+    programs = tiles * splits
+    if tiles > 2 * device.sm_count:
+        return f"{tiles} tiles fill {device.sm_count} multiprocessors unsplit"
+    if 2 * programs < device.sm_count and steps > 8 * splits:
         return f"{programs} programs on {device.sm_count} multiprocessors: more splits fill them"
     if programs > _MOST_WAVES * device.sm_count:
         return f"{programs} programs on {device.sm_count} multiprocessors: fewer splits fill them"
@@ -125,22 +139,26 @@ def _crowd(config: Config, problem: Problem, device: Device) -> str | None:
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """A tile with every SPLIT_K and num_stages worth trying; of the problem as the kernel sees it."""
-    steps = rules.tile_counts(config, problem)[2]
+    return (config.replace(**parameters) for parameters in variants(config, problem, device))
+
+
+def variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
+    """What `expand` changes of a tile."""
+    tiles_m, tiles_n, steps = rules.tile_counts(config, problem)
     stage = rules.tile_bytes(config, problem) + (8 if by_tma(config) else 0)
     # mma.sync holds one step in registers: one stage more than there are buffers.
     extra = rules.buffers(config.replace(num_stages=2), problem, device) < 2
     for splits in (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS):
-        split = config.replace(SPLIT_K=splits)
-        if _idle_split(split, problem, device) or _crowd(split, problem, device):
+        if _uneven(splits, steps) or _misfilled(splits, tiles_m * tiles_n, steps, device):
             continue
         each = -(-steps // splits)
         if device.is_interpreter:
-            yield split.replace(num_stages=1)
+            yield {"SPLIT_K": splits, "num_stages": 1}
             continue
         depths = tma_space.depths(stage, 16, each, device)
         stages = {min(each, depth) + (extra and depth < each) for depth in depths}
         for depth in sorted({min(depth, rules.most_stages(device)) for depth in stages}):
-            yield split.replace(num_stages=depth)
+            yield {"SPLIT_K": splits, "num_stages": depth}
 
 
 WORKSPACE = Rule("workspace", "kernels/workspace.py", _workspace, fatal=True)

@@ -15,7 +15,9 @@ from tuner.device import Device
 from tuner.kernels import calibration, cost, pointer, pointer_space, refinements, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
+from tuner.kernels.likely import likely
 from tuner.kernels.operands import Operands, exchanged
+from tuner.kernels.tile_cost import Loop, Sides, Tile, tile_of
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
@@ -82,33 +84,49 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
 
-    def estimate(config: Config) -> tuple[float, ...]:
-        return estimated(config, problem, device)
+    def estimate(config: Config) -> float:
+        return estimate_us(config, problem, device)
+
+    def tied(config: Config) -> tuple[float, ...]:
+        return ties(config, problem, device)
 
     tried = space(problem, device)
     axes = splitting.promising(problem, device)
     if calibration.applies(problem, device):
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
-        return lengths.best(estimate, rough=lambda config: model_us(config, problem, device)) or lengths.smallest()
+        among = likely(
+            lengths.points(),
+            lambda point: _tile(point, problem, device),
+            lambda point: _variants(point, problem, device),
+        )
+        return lengths.best(estimate, ties=tied, among=among) or lengths.smallest()
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
-    found = [promising.best(estimate)]
+    found = [promising.best(estimate, ties=tied)]
     if splitting.loads(problem, device)[-1] == "tma":
         # TMA is slow where its boxes hang over the last row, and where sums are split (`cost.tiled`).
         line = (128 // dtypes.ITEMSIZE[problem.a_dtype],)
-        found.append(tried.narrowed(BLOCK_SIZE_M=(64, 128), BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate))
-    return min((one for one in found if one is not None), key=estimate, default=None) or promising.smallest()
+        found.append(
+            tried.narrowed(BLOCK_SIZE_M=(64, 128), BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate, ties=tied)
+        )
+    ranked = sorted((one for one in found if one is not None), key=lambda config: (estimate(config), tied(config)))
+    return ranked[0] if ranked else promising.smallest()
 
 
-def estimated(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """`estimate_us`; then ties, by `splitting.ties` of what the device sees."""
+def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """What decides between configs that take as long: `splitting.ties` of what the device sees, then the trigger."""
     early = refinements.PDL_TRIGGER not in config
-    return estimate_us(config, problem, device), *splitting.ties(seen(config), exchanged(problem), device), early
+    return *splitting.ties(seen(config), exchanged(problem), device), early
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees, calibrated."""
     model = model_us(config, problem, device)
     return calibration.of_tiles(model, seen(config), exchanged(problem), device, exchanged=True)
+
+
+def _tile(config: Config, problem: Problem, device: Device) -> Tile:
+    inner = seen(config)
+    return tile_of(Sides.of(inner), Loop(splitting.by_tma(inner)), exchanged(problem), device)
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
@@ -131,21 +149,28 @@ def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    for split in splitting.expand(seen(config), exchanged(problem), device):
-        # Exchanging a second time gives the config back.
-        yield seen(split)
-        if _starts_late(split, problem, device):
-            yield seen(split).replace(**{refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP})
+    return (config.replace(**parameters) for parameters in _variants(config, problem, device))
 
 
-def _starts_late(split: Config, problem: Problem, device: Device) -> bool:
-    """Whether to try that the next kernel starts after the last step along K, of a config as the device sees it.
+def _variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
+    """What `_expand` changes of a tile: as `splitting` has it, and when the next kernel starts."""
+    inner, shown = seen(config), exchanged(problem)
+    starts_late = _starts_late(inner, shown, device)
+    for parameters in splitting.variants(inner, shown, device):
+        yield parameters
+        if starts_late and parameters["SPLIT_K"] == 1:
+            yield {**parameters, refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP}
 
-    On an H200 that took from 0.85 to 1.00 of the time where TMA loads and sums are whole
+
+def _starts_late(inner: Config, shown: Problem, device: Device) -> bool:
+    """Whether to try that the next kernel starts after the last step along K of sums that are whole.
+
+    Of a tile and a problem as the device sees them. On an H200 that took from 0.85 to 1.00 of the time where TMA loads
     (benchmarks/results/few-rows-h200.json). In more than two waves the last one's programs are late anyway.
     """
-    whole = splitting.by_tma(split) and split.integer("SPLIT_K", 1) == 1 and bool(split.get("launch_pdl", False))
-    return whole and splitting.program_count(split, exchanged(problem)) <= 2 * device.sm_count
+    tiles_m, tiles_n, _ = rules.tile_counts(inner, shown)
+    few = tiles_m * tiles_n <= 2 * device.sm_count
+    return few and splitting.by_tma(inner) and bool(inner.get("launch_pdl", False))
 
 
 RULES = (

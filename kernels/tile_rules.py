@@ -179,9 +179,8 @@ def _short_rows(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _waves(config: Config, problem: Problem, device: Device) -> str | None:
-    tiles_m, tiles_n, _ = rules.tile_counts(config, problem)
-    waves = tiles_m * tiles_n / device.sm_count
     block_m, block_n, _ = rules.tile(config)
+    waves = -(-problem.m // block_m) * -(-problem.n // block_n) / device.sm_count
     if device.is_interpreter or waves <= _MOST_WAVES or block_m * block_n >= _largest(problem):
         return None
     return f"{waves:.0f} waves of {block_m}x{block_n} tiles: a larger tile loads each operand less often"
@@ -222,34 +221,65 @@ def _below_wgmma(config: Config, problem: Problem, device: Device) -> str | None
     return None
 
 
-DOT_SIZE = Rule("dot size", "Triton's min_dot_size, NVIDIA backend", _dot_too_small, fatal=True, early=True)
+_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
+_WARPS = (*_SIDES, "num_warps")
+DOT_SIZE = Rule(
+    "dot size", "Triton's min_dot_size, NVIDIA backend", _dot_too_small, fatal=True, early=True, reads=("BLOCK_SIZE_K",)
+)
 REGISTERS = Rule(
     "registers",
     "compiled for sm_90: 256 sums a thread always spilled, 128 sometimes; mma.sync: measured, see loads",
     _registers,
     early=True,
+    reads=_WARPS,
 )
-IDLE_WARPS = Rule("idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", _too_many_warps, early=True)
+IDLE_WARPS = Rule(
+    "idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", _too_many_warps, early=True, reads=_WARPS
+)
 TENSOR_CORE_SHAPE = Rule(
-    "tensor core shape", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", _tensor_core_shape, early=True
+    "tensor core shape",
+    "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows",
+    _tensor_core_shape,
+    early=True,
+    reads=_WARPS,
 )
-BELOW_WGMMA = Rule("below wgmma", "PTX ISA: mma.sync has half the rate of wgmma or less", _below_wgmma, early=True)
+BELOW_WGMMA = Rule(
+    "below wgmma",
+    "PTX ISA: mma.sync has half the rate of wgmma or less",
+    _below_wgmma,
+    early=True,
+    reads=(*_WARPS, "SPLIT_K"),
+)
 MATRIX_INSTRUCTION = Rule(
-    "matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", _matrix_instruction, early=True
+    "matrix instruction",
+    "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32",
+    _matrix_instruction,
+    early=True,
+    reads=(*_SIDES, "matrix_instr_nonkdim"),
 )
 KPACK = Rule(
-    "kpack", "compiled for gfx942: 16x16 xf32 packed twice takes 32 values of K", _kpack, fatal=True, early=True
+    "kpack",
+    "compiled for gfx942: 16x16 xf32 packed twice takes 32 values of K",
+    _kpack,
+    fatal=True,
+    early=True,
+    reads=("BLOCK_SIZE_K", "kpack", "matrix_instr_nonkdim"),
 )
-PADDING = Rule("padding", "the shape itself: the rest of such a tile is masked", _padding, early=True)
-BEYOND_K = Rule("beyond K", "the shape itself", _beyond_k, early=True)
+PADDING = Rule("padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=_SIDES)
+BEYOND_K = Rule("beyond K", "the shape itself", _beyond_k, early=True, reads=("BLOCK_SIZE_K",))
 SHORT_ROWS = Rule(
-    "short rows", "CUDA C++ Best Practices Guide, 32-byte sectors; PTX ISA, 128-byte swizzle", _short_rows, early=True
+    "short rows",
+    "CUDA C++ Best Practices Guide, 32-byte sectors; PTX ISA, 128-byte swizzle",
+    _short_rows,
+    early=True,
+    reads=(*_WARPS, "BLOCK_SIZE_K"),
 )
 WAVES = Rule(
     "waves",
     "NVIDIA, Matrix Multiplication Background: reuse grows with the tile, tail effects vanish",
     _waves,
     early=True,
+    reads=_SIDES,
 )
-OBLONG = Rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", _oblong, early=True)
+OBLONG = Rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", _oblong, early=True, reads=_SIDES)
 GROUP = Rule("group", "one wave of tiles shares the L2 in any order", _group_of_few)

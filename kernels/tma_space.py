@@ -203,7 +203,11 @@ def _without_tensor_cores(config: Config, problem: Problem, device: Device) -> s
 
 
 TENSOR_CORES = Rule(
-    "tensor cores", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", _without_tensor_cores, early=True
+    "tensor cores",
+    "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows",
+    _without_tensor_cores,
+    early=True,
+    reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps"),
 )
 
 TILE_RULES = (

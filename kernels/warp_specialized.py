@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tuner import device as devices
 from tuner import dtype as dtypes
-from tuner.config import Config
+from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.kernels import (
     arrivals,
@@ -28,16 +28,19 @@ from tuner.kernels import warp_specialized_measures as measures
 from tuner.kernels.arrivals import Arrivals
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
+from tuner.kernels.likely import likely
 from tuner.kernels.operands import SCALE_GROUP, Operands, placement
 from tuner.kernels.persistent_tma import multiprocessors
 from tuner.kernels.refinements import NUM_CTAS, SHARE_B
+from tuner.kernels.tile_cost import Loop, Sides, Tile, tile_of
 from tuner.kernels.tma import descriptor, destination_strides
 from tuner.kernels.warp_specialized_cluster import everywhere
 from tuner.kernels.warp_specialized_measures import shared_bytes
 from tuner.kernels.warp_specialized_rules import MOST_SWAPPED_ROWS
-from tuner.kernels.warp_specialized_space import NAME, space, supports
+from tuner.kernels.warp_specialized_space import NAME, space, supports, variants
 from tuner.kernels.warp_specialized_tile import buffers_of_rows
 from tuner.problem import Problem
+from tuner.space import SearchSpace
 
 VERSION = 1
 _ELEMENTS = {
@@ -208,9 +211,10 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 def model_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees."""
     inner, shown = measures.seen(config, problem)
-    return cost.tiled(inner, shown, device, by_tma=True, persistent=True, specialized=True)
+    return cost.tiled(inner, shown, device, **_LOOP._asdict())
 
 
+_LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 _WIDE_GROUP = 8
 
 
@@ -219,12 +223,27 @@ def is_usual(config: Config, problem: Problem) -> bool:
 
     No clusters: which of these gain is for a search to find out; 128x3584x18944 took 1.6 times as long in one of eight.
     """
-    if NUM_CTAS in config:
-        return False
-    group = config.integer("GROUP_SIZE_M", 1)
-    if config.get("SWAP_AB", False):
+    return NUM_CTAS not in config and _is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
+
+
+def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
+    if tile.get("SWAP_AB", False):
         return group == 1
-    return group >= min(_WIDE_GROUP, -(-problem.m // config.integer("BLOCK_SIZE_M")))
+    return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
+
+
+def _likely(tried: SearchSpace, problem: Problem, device: Device) -> list[Config]:
+    """Of a space's single blocks, in their usual orders, those that the cost model has near its least."""
+
+    def tile(point: Config) -> Tile:
+        inner, shown = measures.seen(point, problem)
+        return tile_of(Sides.of(inner), _LOOP, shown, device)
+
+    def usual(point: Config) -> Iterator[dict[str, Value]]:
+        found = variants(point, problem, device)
+        return (one for one in found if _is_usual(int(one["GROUP_SIZE_M"]), point, problem))
+
+    return likely(tried.points(), tile, usual)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -235,20 +254,20 @@ def default_config(problem: Problem, device: Device) -> Config:
 
     calibrated = calibration.applies(problem, device)
 
-    def rough(config: Config) -> float:
-        return model_us(config, problem, device) if is_usual(config, problem) else math.inf
-
-    def rank(config: Config) -> tuple[float, ...]:
+    def estimated(config: Config) -> float:
         short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
-        estimated = estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
+        return estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
+
+    def ties(config: Config) -> tuple[float, ...]:
         swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
         order = group if swapped else -group
         stages = config.integer("num_stages")
         ring = stages < _DEEP, -config.integer("BLOCK_SIZE_K"), -stages
-        return estimated, config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
+        return config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
 
     tried = space(problem, device)
-    return tried.best(rank, rough=rough if calibrated else None) or tried.smallest()
+    among = _likely(tried, problem, device) if calibrated else None
+    return tried.best(estimated, ties=ties, among=among) or tried.smallest()
 
 
 def precedence(problem: Problem, device: Device) -> int:

@@ -129,22 +129,50 @@ def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None
     return cluster_sizes.waiting(config.integer("num_ctas", 1), tiles(config, problem), device)
 
 
+_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_N_REST")
 _SEEN = (
     Rule("shape", "kernels/warp_specialized_kernel.py", _shape, fatal=True),
-    Rule("rows", "PTX ISA, wgmma.mma_async: 64 rows a warpgroup", _rows, fatal=True, early=True),
+    Rule(
+        "rows",
+        "PTX ISA, wgmma.mma_async: 64 rows a warpgroup",
+        _rows,
+        fatal=True,
+        early=True,
+        reads=("BLOCK_SIZE_M", "num_warps"),
+    ),
     Rule("clusters", "kernels/warp_specialized_cluster.py; benchmarks/numerics.py", _clusters, fatal=True),
     Rule("idle blocks", "benchmarks/axes.py --study clusters", _idle_blocks),
     Rule(
-        "registers", "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups", _sums, fatal=True, early=True
+        "registers",
+        "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
+        _sums,
+        fatal=True,
+        early=True,
+        reads=(*_SIDES, "num_warps"),
     ),
-    Rule("one step", "docs/numerics.md, fp8", _one_step, fatal=True, early=True),
-    Rule("two widths", "the shape itself", _two_widths, early=True),
-    Rule("three warpgroups", "benchmarks/axes.py --study three", _three, early=True),
-    Rule("padding", "the shape itself: the rest of such a tile is masked", _beyond, early=True),
-    Rule("thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", _thin, early=True),
+    Rule(
+        "one step",
+        "docs/numerics.md, fp8",
+        _one_step,
+        fatal=True,
+        early=True,
+        reads=("BLOCK_SIZE_K", "BLOCK_SIZE_N_REST"),
+    ),
+    Rule("two widths", "the shape itself", _two_widths, early=True, reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps")),
+    Rule("three warpgroups", "benchmarks/axes.py --study three", _three, early=True, reads=(*_SIDES, "BLOCK_SIZE_K")),
+    Rule("padding", "the shape itself: the rest of such a tile is masked", _beyond, early=True, reads=_SIDES),
+    Rule(
+        "thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", _thin, early=True, reads=_SIDES
+    ),
 )
 
 OF_TILES = (
-    Rule("swapped", "the shape itself: a tile has 64 rows of what the tensor cores see", _swapped, early=True),
-    *(splitting.in_terms_of(seen, rule) for rule in _SEEN),
+    Rule(
+        "swapped",
+        "the shape itself: a tile has 64 rows of what the tensor cores see",
+        _swapped,
+        early=True,
+        reads=("BLOCK_SIZE_M", "SWAP_AB"),
+    ),
+    *(splitting.in_terms_of(seen, rule, ("SWAP_AB",)) for rule in _SEEN),
 )

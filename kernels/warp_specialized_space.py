@@ -6,7 +6,6 @@ then fill the tensor cores' 64 rows.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 
 from tuner import dtype as dtypes
@@ -61,13 +60,13 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     """Every parameter's values; those with one value here follow from a tile, see `expand`."""
     size, few = dtypes.ITEMSIZE[problem.a_dtype], problem.m <= MOST_SWAPPED_ROWS
     return {
+        "SWAP_AB": (False, True) if few else (False,),
         "BLOCK_SIZE_M": (16, 32, 64, 128, 256) if few else (64, 128, THREE, 256),
         "BLOCK_SIZE_N": (32, 64, 128, 256),
         "BLOCK_SIZE_N_REST": (0, 64, 128),
         "BLOCK_SIZE_K": (64 // size, 128 // size, 256 // size),
         "GROUP_SIZE_M": (1,),
         "EPILOGUE_PARTS": (1,),
-        "SWAP_AB": (False, True) if few else (False,),
         "num_stages": (1,),
         "num_warps": (4, 8) if few else (4, 8, THREE_WARPS),
         "launch_pdl": (True,),
@@ -80,18 +79,25 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile with every order of tiles, part of the output and depth of the ring worth trying; clusters for few rows.
+    """A tile with all its `variants`; clusters of it for few rows."""
+    inner, _ = seen(config, problem)
+    clustered = _clustered(config, problem, device) if inner is config else ()
+    for one in (config, *clustered):
+        yield from (one.replace(**parameters) for parameters in variants(one, problem, device))
+
+
+def variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
+    """A tile's parameters for every order of tiles, part of the output and depth of the ring worth trying.
 
     Orders differ in one wave too: neighbours that read the same columns share them in the nearer half of the L2.
     """
     inner, shown = seen(config, problem)
     rows = -(-shown.m // inner.integer("BLOCK_SIZE_M"))
     groups = dict.fromkeys(min(group, rows) for group in (1, 4, 16))
-    clustered = _clustered(config, problem, device) if inner is config else ()
-    for one, parts in itertools.product((config, *clustered), _parts(inner)):
-        for stages in sorted(_depths(one.replace(EPILOGUE_PARTS=parts), problem, device)):
+    for parts in _parts(inner):
+        for stages in sorted(_depths(config.replace(EPILOGUE_PARTS=parts), problem, device)):
             for group in groups:
-                yield one.replace(EPILOGUE_PARTS=parts, num_stages=stages, GROUP_SIZE_M=group)
+                yield {"EPILOGUE_PARTS": parts, "num_stages": stages, "GROUP_SIZE_M": group}
 
 
 def _clustered(config: Config, problem: Problem, device: Device) -> Iterator[Config]:

@@ -13,9 +13,6 @@ from tuner.config import Config, Value
 from tuner.device import Device
 from tuner.problem import Problem
 
-LIKELY = 1.35
-"""How many times a rough cost may be the least one for a config to be looked at closely."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -29,6 +26,8 @@ class Rule:
             refuses fatal ones, a search refuses both.
         early: it looks at nothing that `SearchSpace.expand` or `canonical` changes: a point of the axes that it rejects
             need not be expanded.
+        reads: of an early rule, all parameters that it looks at: it is asked once those that are axes are set, and
+            what it rejects is not completed. Empty: of whole points.
     """
 
     name: str
@@ -36,6 +35,7 @@ class Rule:
     rejects: Callable[[Config, Problem, Device], str | None]
     fatal: bool = False
     early: bool = False
+    reads: tuple[str, ...] = ()
 
 
 def _as_it_is(config: Config, problem: Problem, device: Device) -> tuple[Config]:  # noqa: ARG001
@@ -86,23 +86,42 @@ class SearchSpace:
         plain = (one for one in near if set(one.pairs) < set(config.pairs))
         return config in near or any(config in self.refinements(one) for one in plain)
 
-    def best(self, cost: Callable[[Config], Any], *, rough: Callable[[Config], float] | None = None) -> Config | None:
-        """The config of least cost, of equals the first in canonical order; None where the space is empty.
+    def best(
+        self,
+        cost: Callable[[Config], Any],
+        *,
+        ties: Callable[[Config], Any] = lambda _config: 0,
+        among: Iterable[Config] | None = None,
+    ) -> Config | None:
+        """The config of least cost; None where the space is empty.
 
         Quicker than `min(configs(), key=cost)`: rules are asked from the cheapest on, until one passes.
 
         Args:
             cost: anything that can be compared.
-            rough: a cost that is quicker to tell: who comes out beyond `LIKELY` times the least of it is out.
+            ties: decides between configs of one cost, the least first; then canonical order does.
+            among: what to look at; where rules reject all of that, or there is none, at all configs.
         """
-        programs = list(self._programs())
-        if rough is not None and programs:
-            costs = [rough(config) for config in programs]
-            most = LIKELY * min(costs)
-            programs = [config for config, one in zip(programs, costs, strict=True) if one <= most]
-        ranked = sorted(programs, key=lambda config: (cost(config), config))
-        found = next((config for config in ranked if self.rejection(config) is None), None)
-        return self.best(cost) if found is None and rough is not None and programs else found
+        ranked = sorted(((cost(config), config) for config in among or self._programs()), key=_first)
+        for _, equals in itertools.groupby(ranked, key=_first):
+            for config in sorted((config for _, config in equals), key=lambda config: (ties(config), config)):
+                if self.rejection(config) is None:
+                    return config
+        return self.best(cost, ties=ties) if among else None
+
+    def points(self) -> list[Config]:
+        """Every point of the axes but those that an early rule rejects."""
+        # Made axis by axis: what a rule rejects of few parameters is never completed.
+        points, settled = [Config(self.kernel)], set[str]()
+        waiting = [rule for rule in self.rules if rule.early]
+        for name, values in sorted(self.axes.items(), key=lambda axis: len(axis[1]) > 1):
+            points = [point.replace(**{name: value}) for point in points for value in values]
+            settled.add(name)
+            asked = [rule for rule in waiting if self.axes.keys() & (rule.reads or self.axes) <= settled]
+            waiting = [rule for rule in waiting if rule not in asked]
+            for rule in asked:
+                points = [point for point in points if rule.rejects(point, self.problem, self.device) is None]
+        return points
 
     def nearest(self, config: Config) -> Config | None:
         """Of what a search tries here the config most like one of another problem; None where the space is empty.
@@ -132,17 +151,10 @@ class SearchSpace:
 
     def _programs(self) -> Iterable[Config]:
         """Representatives of all programs but those that an early rule rejects."""
-        return dict.fromkeys(self.canonicalize(config) for point in self._points() for config in self._expanded(point))
+        return dict.fromkeys(config for point in self.points() for config in self._expanded(point))
 
-    def _points(self) -> Iterator[Config]:
-        early = [rule for rule in self.rules if rule.early]
-        for values in itertools.product(*self.axes.values()):
-            point = Config(self.kernel, **dict(zip(self.axes, values, strict=True)))
-            if all(rule.rejects(point, self.problem, self.device) is None for rule in early):
-                yield point
-
-    def _expanded(self, point: Config) -> Iterable[Config]:
-        return self.expand(point, self.problem, self.device)
+    def _expanded(self, point: Config) -> Iterator[Config]:
+        return map(self.canonicalize, self.expand(point, self.problem, self.device))
 
     def odd_parameters(self, config: Config) -> set[str]:
         """Parameters that a config lacks, or that are neither axes nor options; what `expand` adds, the rules judge."""
@@ -180,3 +192,7 @@ def _unlikeness(one: Config, other: Config) -> float:
         else:
             steps += values[0] != values[1]
     return steps
+
+
+def _first(pair: tuple[Any, Config]) -> Any:
+    return pair[0]

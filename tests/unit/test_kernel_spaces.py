@@ -200,6 +200,36 @@ def test_an_early_rule_spares_the_expansion():
     assert len(asked) == 3 + 2
 
 
+def test_a_rule_of_few_axes_is_asked_before_the_others_are_set():
+    asked = []
+
+    def odd(config, problem, device):
+        asked.append(dict(config))
+        return "odd" if int(config["a"]) % 2 else None
+
+    rule = Rule("odd", "here", odd, early=True, reads=("a", "c"))
+    space = SearchSpace("toy", PROBLEMS[0], H200, {"a": (1, 2, 3), "b": (0, 1, 2, 3)}, (rule,))
+    assert space.points() == [Config("toy", a=2, b=b) for b in range(4)]
+    assert asked == [{"a": 1}, {"a": 2}, {"a": 3}], "c is no axis of this space"
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_rule_reads_no_parameters_but_those_it_names(problem):
+    drawn = random.Random(3)
+    named = 0
+    for spec in registry.of(problem.op).values():
+        if spec.supports(problem, H200) is None:
+            space = spec.space(problem, H200)
+            for rule in (rule for rule in space.rules if rule.reads):
+                for _ in range(20):
+                    point = {name: drawn.choice(values) for name, values in space.axes.items()}
+                    part = {name: value for name, value in point.items() if name in rule.reads}
+                    configs = Config(spec.name, **point), Config(spec.name, **part)
+                    assert len({rule.rejects(config, problem, H200) for config in configs}) == 1, (spec.name, rule.name)
+                    named += 1
+    assert named
+
+
 def test_the_best_config_is_the_cheapest_that_no_rule_rejects():
     dear = Rule("dear", "here", lambda config, problem, device: "dear" if config["b"] == 6 else None)
     assert toy_space(dear).best(lambda config: -int(config["b"])) == Config("toy", a=2, b=4)

@@ -257,18 +257,22 @@ def small(rejected: tuple[int, ...] = ()) -> SearchSpace:
     return SearchSpace("any", linear(64, 64, 64), H200, {"A": tuple(range(1, 9))}, (rule,))
 
 
-def test_what_a_rough_cost_puts_far_behind_is_not_looked_at_closely():
-    looked: list[int] = []
+def test_of_equals_in_cost_ties_decide_and_nothing_else_is_asked_for_them():
+    asked: list[int] = []
 
-    def cost(config: Config) -> int:
-        looked.append(config.integer("A"))
+    def ties(config: Config) -> int:
+        asked.append(config.integer("A"))
         return -config.integer("A")
 
-    assert small().best(cost, rough=lambda config: 10 + config.integer("A")) == Config("any", A=4)
-    assert sorted(looked) == [1, 2, 3, 4], "up to 1.35 times the 11 of the first"
+    assert small().best(lambda config: config.integer("A") // 4, ties=ties) == Config("any", A=3)
+    assert sorted(asked) == [1, 2, 3]
+    assert small().best(lambda config: config.integer("A") // 4) == Config("any", A=1)
 
 
-def test_where_rules_reject_all_that_a_rough_cost_leaves_the_rest_is_looked_at():
-    found = small(rejected=(1, 2, 3, 4)).best(lambda config: config["A"], rough=lambda config: 10 + config.integer("A"))
-    assert found == Config("any", A=5)
-    assert small(rejected=tuple(range(1, 9))).best(lambda config: config["A"], rough=lambda _config: 1.0) is None
+def test_the_best_of_a_few_is_one_of_them_unless_rules_reject_them_all():
+    few = [Config("any", A=value) for value in (5, 3)]
+    assert small().best(lambda config: config["A"], among=few) == Config("any", A=3)
+    assert small((3,)).best(lambda config: config["A"], among=few) == Config("any", A=5)
+    assert small((3, 5)).best(lambda config: config["A"], among=few) == Config("any", A=1)
+    assert small().best(lambda config: config["A"], among=[]) == Config("any", A=1)
+    assert small(tuple(range(1, 9))).best(lambda config: config["A"], among=few) is None
