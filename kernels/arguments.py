@@ -10,18 +10,21 @@ from triton import knobs
 
 from tuner import dtype as dtypes
 from tuner.errors import InputError, ProblemError
-from tuner.kernels.operands import SCALE_GROUP, overlaps_itself, share_memory
+from tuner.kernels.operands import SCALE_GROUP
 from tuner.kernels.pointer_space import DTYPES, outputs
 from tuner.kernels.precision import torch_precision
+from tuner.kernels.sharing import overlaps_itself, share_memory
 from tuner.parts import ACTIVATIONS, PRECISIONS
+
+_NEEDED = ("a", "b", "weight")
 
 
 def check_tensors(**tensors: object) -> None:
-    """Each argument is a dense tensor; all but `a` and `b` may be None."""
+    """Each argument is a dense tensor; all but those of `_NEEDED` may be None."""
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor):
             check_dense(name, tensor)
-        elif tensor is not None or name in ("a", "b"):
+        elif tensor is not None or name in _NEEDED:
             found = "None" if tensor is None else f"of type {type(tensor).__name__}"
             remedy = "leave out= away" if name == "out" else f"use torch.as_tensor({name}, device=...)"
             raise InputError(f"{name} is {found}: expected a torch.Tensor; {remedy}")

@@ -9,7 +9,7 @@ from tuner import dtype as dtypes
 from tuner.errors import InputError
 from tuner.kernels.arguments import check_dense, check_memory, shown
 from tuner.kernels.elementwise import DTYPES
-from tuner.kernels.operands import overlaps_itself, share_memory
+from tuner.kernels.sharing import overlaps_itself, share_memory
 
 
 def check_input(name: str, tensor: object) -> torch.Tensor:

@@ -23,6 +23,7 @@ from tuner.kernels.calling import epilogue_of, launch
 from tuner.kernels.grouped_operands import ListedOperands
 from tuner.kernels.grouped_table import stored
 from tuner.kernels.operands import is_aligned
+from tuner.kernels.sharing import first_shared
 from tuner.problem import Problem
 
 
@@ -38,12 +39,14 @@ def listed_mm(
     """activation(a[i] @ b[i]) for every i, see `grouped_mm`.
 
     Raises:
-        InputError: lists of different lengths, or matrices that do not fit each other or the list's first.
+        InputError: lists of different lengths, matrices that do not fit each other or the list's first, or results that
+            share memory.
     """
     b, given = _list_of("b", b, len(a)), None if out is None else _list_of("out", out, len(a))
     if not a:
         return []
     pairs = [_resolved(index, *pair) for index, pair in enumerate(zip(a, b, strict=True))]
+    _check_given(given or [])
     first = pairs[0][0]
     precision, activation = precision_of(first, precision), activation_of(activation)
     dtype = out_dtype_of(first, None if given is None else given[0], out_dtype)
@@ -60,6 +63,9 @@ def listed_mm(
             check_out(result, (one.shape[0], other.shape[1]), tuple(matrix for pair in pairs for matrix in pair))
             out_dtype_of(first, result, dtype)
             check_gradients(result)
+        if (shared := first_shared(results)) is not None:
+            one, other = shared
+            raise InputError(f"out[{one}] and out[{other}] share memory: expected its own for each; leave out= away")
     if any(result.numel() for result in results):
         ones, others = zip(*pairs, strict=True)
         problem = _problem(ones, others, results, epilogue_of(has_bias=False, activation=activation), precision)
@@ -112,3 +118,14 @@ def _resolved(index: int, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tenso
     except InputError as e:
         raise InputError(f"pair {index}: {e}") from None
     return a, b
+
+
+def _check_given(results: Sequence[object]) -> None:
+    for index, result in enumerate(results):
+        if result is None:
+            raise InputError(f"out[{index}] is None: expected a torch.Tensor; leave out= away")
+        try:
+            check_tensors(out=result)
+            check_memory(out=result)
+        except InputError as e:
+            raise InputError(f"pair {index}: {e}") from None

@@ -156,9 +156,12 @@ def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
             asked = None if is_known else vendored.Asked(backend, kind)
         elif free:
             asked = vendored.Asked(backend, None)
-    except (AttributeError, TypeError, RuntimeError):
+    except (AttributeError, TypeError, RuntimeError) as e:
+        vendored.check(backend)
         check_tensors(**given._asdict())
-        raise
+        if not isinstance(e, TypeError):
+            raise
+        asked = vendored.Asked(backend, None)  # an option that cannot be hashed, which is then named
     vendored.check(backend)
     if asked is not None:
         check_tensors(**given._asdict())

@@ -143,38 +143,6 @@ def padded_extent(extent: int, element_size: int) -> int:
     return -(-extent // unit) * unit
 
 
-def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements may share an address: strides, sorted, must step over all that lies below them."""
-    reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += stride * (size - 1)
-    return False
-
-
-def share_memory(out: torch.Tensor, operand: torch.Tensor) -> bool:
-    """Whether both surely share bytes. Interleaved slices of one storage may lie apart: they pass, as in torch."""
-    if (
-        out.numel() == 0
-        or operand.numel() == 0
-        or (out.untyped_storage().data_ptr() != operand.untyped_storage().data_ptr())
-    ):
-        return False
-    if out.data_ptr() == operand.data_ptr():
-        return True
-    (first, first_dense), (second, second_dense) = _extent(out), _extent(operand)
-    return first_dense and second_dense and first.start < second.stop and second.start < first.stop
-
-
-def _extent(tensor: torch.Tensor) -> tuple[range, bool]:
-    """Addresses from the first byte to the last, and whether every one between belongs to the tensor."""
-    elements = 1 + sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-    size = tensor.element_size()
-    return range(tensor.data_ptr(), tensor.data_ptr() + elements * size), elements == tensor.numel()
-
-
 def bias_dtype(problem: Problem) -> torch.dtype:
     """Dtype of a tuned problem's bias: the output's, bfloat16 where that is an 8-bit float."""
     return dtypes.to_torch("bfloat16" if dtypes.is_fp8(problem.out_dtype) else problem.out_dtype)

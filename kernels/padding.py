@@ -9,6 +9,7 @@ import torch
 
 from tuner.errors import InputError
 from tuner.kernels import padding_kernel
+from tuner.kernels.arguments import check_tensors
 from tuner.kernels.launching import Launch
 from tuner.kernels.operands import ROW_BYTES, VECTOR_BYTES, Operands, padded_extent, placement, row_alignment
 from tuner.kernels.workspace import scratch
@@ -39,8 +40,9 @@ def pad_weight(weight: torch.Tensor) -> torch.Tensor:
         where its rows are already.
 
     Raises:
-        InputError: the weight has not two dimensions.
+        InputError: the weight is no dense tensor, or has not two dimensions.
     """
+    check_tensors(weight=weight)
     if weight.dim() != 2:
         raise InputError(f"weight has shape {list(weight.shape)}: expected [N, K]; pad the matrices of a batch singly")
     weight = weight.detach()

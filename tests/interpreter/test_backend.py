@@ -109,5 +109,9 @@ def test_wrong_arguments_are_named():
         matmul(A, B, backend="cublas")
     with pytest.raises(InputError, match="a is"):
         matmul([1.0], B, backend="auto")
+    with pytest.raises(InputError, match=r"unknown backend \['auto'\]"):
+        matmul(A, B, backend=["auto"])
+    with pytest.raises(InputError, match=r"activation is \['relu'\]: expected one of"):
+        matmul(A, B, activation=["relu"], backend="auto")
     with pytest.raises(InputError, match="do not fit"):
         matmul(A, B.t(), backend="vendor")

@@ -11,7 +11,7 @@ from tuner import Problem, registry
 from tuner.config import Config
 from tuner.device import INTERPRETER
 from tuner.dtype import name_of
-from tuner.errors import KernelError
+from tuner.errors import InputError, KernelError
 from tuner.kernels import grouped_mm
 from tuner.kernels.epilogue import activated
 from tuner.kernels.grouped_kernel import write_row
@@ -155,6 +155,14 @@ def test_lists_are_written_into_lists_of_any_strides():
     assert (wide[:, 42:] == 7).all()
 
 
+def test_results_side_by_side_in_one_matrix_are_written_and_one_matrix_twice_is_refused():
+    a, b, wide = [drawn(16, 32), drawn(16, 24)], [drawn(32, 8), drawn(24, 8)], torch.empty(16, 16, dtype=torch.float16)
+    for one, other, result in zip(a, b, grouped_mm(a, b, out=wide.split(8, dim=1)), strict=True):
+        assert_right(result, one, other)
+    with pytest.raises(InputError, match=r"out\[0\] and out\[1\] share memory: expected its own for each"):
+        grouped_mm(a, b, out=[wide[:, :8]] * 2)
+
+
 def test_a_row_of_the_table_can_be_written_by_a_launch():
     row = (2**62 + 1, 2**40, 3, 4, 5, 6, 7, 8, 9, 10, 2**33, -1)
     table = torch.zeros(3, 12, dtype=torch.int64)
@@ -199,6 +207,7 @@ def ok(*shape: int) -> torch.Tensor:
 
 OFFS = offs_of(1, 3)
 HALF_AND_FLOAT = [ok(4, 4), ok(4, 4).float()]
+TWO, WIDE = [ok(4, 4), ok(4, 4)], ok(4, 9)
 ERRORS = {
     "a has shape [2, 4, 4] and b [2, 4, 4]: expected [M, K]": lambda: grouped_mm(ok(2, 4, 4), ok(2, 4, 4), OFFS),
     "for [G, M, K] use bmm": lambda: grouped_mm(ok(2, 4, 4), ok(2, 4, 4), OFFS),
@@ -214,6 +223,10 @@ ERRORS = {
     "b has 2 matrices and a 1: expected as many": lambda: grouped_mm([ok(4, 4)], [ok(4, 4), ok(4, 4)]),
     "pair 1: a [4, 5] and b [4, 4] do not fit": lambda: grouped_mm([ok(4, 4), ok(4, 5)], [ok(4, 4), ok(4, 4)]),
     "a[1] and b[1] are not of the dtypes": lambda: grouped_mm(HALF_AND_FLOAT, HALF_AND_FLOAT),
+    "out[1] is None: expected a torch.Tensor; leave out= away": lambda: grouped_mm(TWO, TWO, out=[ok(4, 4), None]),
+    "pair 0: out is of type int: expected a torch.Tensor": lambda: grouped_mm(TWO, TWO, out=[1, ok(4, 4)]),
+    "pair 0: out is sparse_coo": lambda: grouped_mm([ok(4, 4)], [ok(4, 4)], out=[ok(4, 4).to_sparse()]),
+    "out[0] and out[1] share memory": lambda: grouped_mm(TWO, TWO, out=[WIDE[:, :4], WIDE[:, 3:7]]),
     "requires a gradient": lambda: grouped_mm(ok(4, 4).requires_grad_(), ok(2, 4, 4), OFFS),
 }  # fmt: skip
 

@@ -148,6 +148,9 @@ def test_a_weight_is_padded_once_and_without_its_gradient():
 def test_what_is_no_matrix_is_refused():
     with pytest.raises(InputError, match=r"weight has shape \[2, 3, 4\]: expected \[N, K\]"):
         pad_weight(torch.ones(2, 3, 4))
+    for found, weight in {"of type list": [1], "None": None, "sparse_coo": torch.ones(2, 3).to_sparse()}.items():
+        with pytest.raises(InputError, match=f"^weight is {found}: expected a (torch.T|dense t)ensor; use "):
+            pad_weight(weight)
 
 
 def test_matmul_tells_a_padded_weight_from_others(monkeypatch):

@@ -1,0 +1,55 @@
+"""What shares memory is told from what only lies side by side in it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tuner.kernels.sharing import first_shared, share_memory
+
+
+def slices(wide: torch.Tensor) -> list[torch.Tensor]:
+    """Every slice of a matrix, without steps."""
+    rows, columns = (itertools.combinations(range(size + 1), 2) for size in wide.shape)
+    return [wide[first:last, left:right] for (first, last), (left, right) in itertools.product(rows, columns)]
+
+
+def addresses(matrix: torch.Tensor) -> set[int]:
+    offsets = itertools.product(*map(range, matrix.shape))
+    return {matrix.data_ptr() + sum(i * s for i, s in zip(at, matrix.stride(), strict=True)) for at in offsets}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_slices_of_one_matrix_are_told_exactly(transposed):
+    found = [matrix.t() if transposed else matrix for matrix in slices(torch.zeros(3, 4, dtype=torch.int8))]
+    for one, other in itertools.product(found, found):
+        assert share_memory(one, other) == bool(addresses(one) & addresses(other)), (one.shape, other.shape)
+
+
+def test_rows_that_wrap_into_the_next_are_seen():
+    memory = torch.zeros(64, dtype=torch.int8)
+    one, other = memory.as_strided((4, 3), (8, 1)), memory.as_strided((2, 4), (8, 1), 6)
+    assert share_memory(one, other)
+    assert share_memory(other, one)
+    assert not share_memory(one, memory.as_strided((2, 4), (8, 1), 4))
+
+
+def test_of_other_views_only_those_that_begin_together_or_have_no_gaps_share_memory():
+    memory = torch.zeros(64, dtype=torch.int8)
+    assert not share_memory(memory[::2], memory[1::2])
+    assert share_memory(memory[::2], memory[::3])
+    assert share_memory(memory[:33], memory[32:])
+    assert not share_memory(memory[:32], memory[32:])
+    assert not share_memory(memory[:0], memory)
+    assert not share_memory(memory, torch.zeros(64, dtype=torch.int8))
+
+
+def test_of_many_tensors_two_that_share_memory_are_named():
+    wide = torch.zeros(8, 64)
+    columns = list(wide.split(16, dim=1))
+    assert first_shared(columns) is None
+    assert first_shared([*columns, torch.zeros(0), torch.zeros(0)]) is None
+    assert first_shared([*columns, wide[7:, 40:48]]) == (2, 4)
+    assert first_shared([columns[3], *columns]) == (0, 4)
