@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import re
+import select
 import shutil
+import signal
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -202,6 +207,59 @@ def add_winner(connection: sqlite3.Connection, row: Row, device: Device) -> None
     keys = {**shared, "problem_id": problem_id, "config_id": config_id, "trial_id": trial_id, "run_id": run_id}
     decided_at = f"2026-01-31T12:{count // 60 % 60:02}:{count % 60:02}Z"
     key("winner", **keys, **evidence, decided_at=decided_at)
+
+
+class Forks:
+    """Runs programs in forks of one process that has imported torch and Triton (tests/fork_server.py).
+
+    They share a seed of strings' hashes: what must hold between any two processes is for processes of their own.
+    """
+
+    def __init__(self, work: Path, env: Mapping[str, str], *flags: str) -> None:
+        self.work = work
+        self.env = dict(env)
+        self.command = [sys.executable, *flags, str(Path(__file__).with_name("fork_server.py"))]
+        self.server: subprocess.Popen[bytes] | None = None
+
+    def run(self, program: Path, *arguments: str, env: Mapping[str, str], timeout: float = 240):
+        """As subprocess.run, of a Python program; `env` must find the same libraries as the server's."""
+        if self.server is None:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            self.server = subprocess.Popen(self.command, env=self.env, start_new_session=True, **pipes)
+        out, err = self.work / "stdout", self.work / "stderr"
+        asked = {"program": str(program), "arguments": arguments, "env": dict(env), "stdout": str(out)}
+        try:
+            self.server.stdin.write(json.dumps({**asked, "stderr": str(err)}).encode() + b"\n")
+            self.server.stdin.flush()
+            answered, _, _ = select.select([self.server.stdout], [], [], timeout)
+            assert answered, f"{program.name} has not ended after {timeout} s"
+            status = int(self.server.stdout.readline())
+        except BaseException:
+            self.stop()
+            raise
+        return subprocess.CompletedProcess([program, *arguments], status, out.read_text(), err.read_text())
+
+    def stop(self) -> None:
+        """End the server, and the fork it waits for."""
+        if self.server is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.server.pid, signal.SIGKILL)
+            self.server.communicate()
+            self.server = None
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Forks]]:
+    """Make a server of forks that has an environment and Python's own flags."""
+    started = []
+
+    def start(env: Mapping[str, str], *flags: str) -> Forks:
+        started.append(Forks(tmp_path_factory.mktemp("forks"), env, *flags))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
 
 
 @pytest.fixture

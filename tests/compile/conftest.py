@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,20 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 
 
+@pytest.fixture(scope="session")
+def compiling(forks):
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return forks(env, "-W", "error")
+
+
 @pytest.fixture(scope="module")
-def run_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+def run_program(compiling, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Run a program and read the JSON it prints; one cache for a module's programs, empty at first."""
     cache = tmp_path_factory.mktemp("triton-cache")
 
     def run(name: str, *arguments: object) -> Any:
-        child = subprocess.run(
-            [sys.executable, "-W", "error", str(PROGRAMS / name), *map(str, arguments)],
-            env={**{k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}, "TRITON_CACHE_DIR": str(cache)},
-            capture_output=True,
-            text=True,
-            check=False,
+        child = compiling.run(
+            PROGRAMS / name, *map(str, arguments), env={**compiling.env, "TRITON_CACHE_DIR": str(cache)}, timeout=290
         )
         assert child.returncode == 0, child.stderr[-3000:]
         return json.loads(child.stdout)

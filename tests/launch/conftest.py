@@ -61,23 +61,23 @@ def stub_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Stub:
-    """Runs programs over the stub; all that one module runs share a Triton cache that starts empty."""
+    """Runs programs over the stub; all that one module runs share a Triton cache that starts without kernels."""
 
-    def __init__(self, library: Path, work: Path) -> None:
+    def __init__(self, forks: Any, library: Path, work: Path) -> None:
+        self.forks = forks
         self.library = library
         self.work = work
 
-    def run(self, program: str, *arguments: str) -> Report:
+    def run(self, program: str, *arguments: str, alone: bool = False) -> Report:
+        """A program in a fork of a process that has imported torch and Triton; alone, in a process of its own."""
         log = self.work / "launches.jsonl"
         log.write_text("")
-        found = subprocess.run(
-            [sys.executable, str(HERE / "programs" / program), *arguments],
-            env=self._environment(log),
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        path, env = HERE / "programs" / program, {**self.forks.env, **self._environment(log)}
+        if alone:
+            command = [sys.executable, str(path), *arguments]
+            found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+        else:
+            found = self.forks.run(path, *arguments, env=env)
         assert found.returncode == 0, f"{program} failed:\n{found.stderr}"
         events = [json.loads(line) for line in log.read_text().splitlines()]
         return Report(
@@ -88,12 +88,8 @@ class Stub:
         )
 
     def _environment(self, log: Path) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON_", "TUNER_"))}
-        return kept | {
+        return {
             "CUDA_STUB_LOG": str(log),
-            "CUDA_VISIBLE_DEVICES": "",
-            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(self.library), os.environ.get("LD_LIBRARY_PATH")])),
-            "PYTHONPATH": str(HERE / "stub"),
             "TRITON_CACHE_DIR": str(self.work / "triton"),
             "TRITON_LIBCUDA_PATH": str(self.library),
             "TUNER_DB": str(self.work / "tuner.db"),
@@ -111,12 +107,30 @@ def _launch(event: dict[str, Any]) -> Launch:
     )
 
 
-@pytest.fixture(scope="module")
-def stub(stub_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Stub:
-    return Stub(stub_directory, tmp_path_factory.mktemp("stub"))
+@pytest.fixture(scope="session")
+def launching(stub_directory: Path, forks: Callable[..., Any]) -> Any:
+    """Forks that find the stub where the CUDA driver would be."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON_", "TUNER_"))}
+    libraries = os.pathsep.join(filter(None, [str(stub_directory), os.environ.get("LD_LIBRARY_PATH")]))
+    return forks(
+        {**kept, "CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": libraries, "PYTHONPATH": str(HERE / "stub")},
+    )
 
 
 @pytest.fixture(scope="session")
-def make_stub(stub_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Stub]:
-    """Stubs of which each begins with an empty Triton cache."""
-    return lambda: Stub(stub_directory, tmp_path_factory.mktemp("stub"))
+def make_stub(launching: Any, stub_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Stub]:
+    """Stubs of which each begins with a Triton cache that holds no kernel, but what the C compiler made of Triton."""
+    first = Stub(launching, stub_directory, tmp_path_factory.mktemp("stub"))
+    first.run("driver.py")
+
+    def make() -> Stub:
+        work = tmp_path_factory.mktemp("stub")
+        shutil.copytree(first.work / "triton", work / "triton")
+        return Stub(launching, stub_directory, work)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def stub(make_stub: Callable[[], Stub]) -> Stub:
+    return make_stub()

@@ -16,11 +16,11 @@ CONFIG = Config(
 
 @pytest.fixture(scope="module")
 def gemm(stub):
-    """Run GEMMs over the stub, in one process."""
+    """Run GEMMs over the stub, in one process; compile them in one that shares nothing with those but the cache."""
 
     def gemm(*asked: tuple[Problem, Config], mode: str = ""):
         steps = [[problem.fields(), config.kernel, dict(config)] for problem, config in asked]
-        return stub.run("gemm.py", json.dumps(steps), *filter(None, [mode]))
+        return stub.run("gemm.py", json.dumps(steps), *filter(None, [mode]), alone=mode == "compile")
 
     return gemm
 

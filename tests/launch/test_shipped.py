@@ -26,7 +26,7 @@ def shipped(make_stub, tmp_path_factory, make_rows):
     """A table, and the folder of its kernels."""
     folder = tmp_path_factory.mktemp("shipped")
     path = make_rows(WINNERS).write(folder)
-    told = make_stub().run("ship.py", str(path)).printed
+    told = make_stub().run("ship.py", str(path), alone=True).printed
     assert told["failed"] == [[]]
     return path, Path(told["paths"][0]), told
 
@@ -43,20 +43,22 @@ def serve(stub, path: Path, problem: Problem):
     return stub.run("served.py", "table", str(path), json.dumps(problem.shape))
 
 
-@pytest.mark.parametrize("problem", WINNERS, ids=str)
-def test_a_served_matmul_compiles_nothing(make_stub, shipped, problem):
-    path, _, _ = shipped
-    report = serve(make_stub(), path, problem)
+@pytest.fixture(scope="module", params=WINNERS, ids=str)
+def served(request, make_stub, shipped):
+    """A problem, and what serving it from the table and its kernels came to."""
+    return request.param, serve(make_stub(), shipped[0], request.param)
+
+
+def test_a_served_matmul_compiles_nothing(served):
+    _, report = served
     assert (report.printed["compiled"], report.printed["from_cache"]) == (0, 0)
     assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
     assert report.launches
 
 
-@pytest.mark.parametrize("problem", WINNERS, ids=str)
-def test_a_shipped_kernel_is_launched_as_a_compiled_one_is(make_stub, shipped, tmp_path, problem):
-    path, _, _ = shipped
-    alone = Path(shutil.copy(path, tmp_path))
-    ours, triton = serve(make_stub(), path, problem), serve(make_stub(), alone, problem)
+def test_a_shipped_kernel_is_launched_as_a_compiled_one_is(served, make_stub, shipped, tmp_path):
+    problem, ours = served
+    triton = serve(make_stub(), Path(shutil.copy(shipped[0], tmp_path)), problem)
     assert triton.printed["compiled"] > 0
     for one, other in zip(ours.launches, triton.launches, strict=True):
         assert (one.name, one.grid, one.block, one.shared_bytes) == (

@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="module")
 def cold(stub):
     """The program's first process: Triton's cache is empty."""
-    return stub.run("scale.py")
+    return stub.run("scale.py", alone=True)
 
 
 def test_a_launch_reaches_the_driver_with_its_grid_block_stream_and_arguments_in_order(cold):
