@@ -24,7 +24,7 @@ KERNELS = sorted(registry.specs())
 SIZES = ((1, 3, 16, 17, 33), (1, 7, 16, 17, 96, 129), (1, 7, 16, 17, 64, 129, 272))
 """Of M, N and K: small, as the interpreter is slow; K long enough to be split."""
 FEWER = {"padded": (SIZES[0], SIZES[1], SIZES[2][:-1]), "softmax_split": (SIZES[0][:2], *SIZES[1:])}
-"""Of kernels that have a program for each few rows of what they copy, or for each part of a row: more are the same again."""
+"""Of kernels that have a program for a few rows of what they copy, or for a part of a row: more are the same again."""
 CASES = 14
 """Of each kernel: the design's first rows hold most of its pairs."""
 CONFIG = Config("pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=16, BLOCK_SIZE_K=32, GROUP_SIZE_M=1, num_stages=1, num_warps=4)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from tuner.order import problem_order
 from tuner.runtime.row import Row
 from tuner.runtime.table import Table
 
@@ -80,12 +79,12 @@ def compare(before: Iterable[Table], after: Iterable[Table]) -> list[Difference]
 def _compare(place: tuple[str, str], before: Table | None, after: Table | None) -> Difference:
     old = {row.problem: row for row in (before.rows if before else ())}
     new = {row.problem: row for row in (after.rows if after else ())}
-    changes = (_change(old[problem], new[problem]) for problem in sorted(old.keys() & new.keys(), key=_order))
+    changes = (_change(old[problem], new[problem]) for problem in sorted(old.keys() & new.keys(), key=problem_order))
     return Difference(
         *place,
         digests=(before.digest if before else None, after.digest if after else None),
-        only_before=tuple(old[problem] for problem in sorted(old.keys() - new.keys(), key=_order)),
-        only_after=tuple(new[problem] for problem in sorted(new.keys() - old.keys(), key=_order)),
+        only_before=tuple(old[problem] for problem in sorted(old.keys() - new.keys(), key=problem_order)),
+        only_after=tuple(new[problem] for problem in sorted(new.keys() - old.keys(), key=problem_order)),
         changes=tuple(change for change in changes if change.differs),
     )
 
@@ -105,12 +104,3 @@ def _change(before: Row, after: Row) -> Change:
 def _figures(row: Row) -> tuple[float | None, ...]:
     figures = (row.median_us, row.vs_default, row.vs_vendor, row.ties)
     return tuple(None if figure is None else round(figure, _DIGITS) for figure in figures)
-
-
-def _order(problem: Any) -> tuple[Any, ...]:
-    """As they compare, but `extras` as text, since those of two ops may not compare."""
-    fields = problem.fields()
-    return (
-        *(value for name, value in fields.items() if name != "extras"),
-        json.dumps(fields["extras"], sort_keys=True),
-    )

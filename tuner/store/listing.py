@@ -13,10 +13,11 @@ from tuner import keyed
 from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.keyed import Extra
+from tuner.order import problem_order
 from tuner.problem import Problem
 from tuner.records import Outcome, State
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
-from tuner.store.rows import config_of, outcome_of, problem_of, problem_order, value_of
+from tuner.store.rows import config_of, outcome_of, problem_of, value_of
 from tuner.store.stored import read_list
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, select
 from tuner.config import Config
 from tuner.device import Device, Environment
 from tuner.errors import UsageError
+from tuner.order import problem_order
 from tuner.problem import Problem
 from tuner.records import Outcome, Resources, State, Winner
 from tuner.store.models import config, device, environment, kernel, problem, run, trial, winner
@@ -85,13 +86,6 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
     columns = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(Outcome)}
     resources = columns.pop("resources")
     return columns | dataclasses.asdict(resources) | {"state": outcome.state.value}
-
-
-def problem_order(key: Problem) -> tuple[Any, ...]:
-    """What problems are sorted by: as they compare, but `extras` as text, since those of two ops may not compare."""
-    fields = key.fields()
-    extras = json.dumps(fields.pop("extras"), sort_keys=True)
-    return (*fields.values(), extras)
 
 
 def _winner(row: RowMapping) -> Winner:
