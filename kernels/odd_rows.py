@@ -5,6 +5,8 @@ Each line is then more than one request of the L2. Blocks of a cluster that shar
 
 from __future__ import annotations
 
+import functools
+
 from tuner import dtype as dtypes
 from tuner.problem import Problem
 
@@ -19,6 +21,7 @@ LATER = 1.25
 3000x3000x3000 and 5000x5000x5000 bf16 in benchmarks/results/three-warpgroups-h200.json."""
 
 
+@functools.lru_cache(maxsize=1024)
 def odd(problem: Problem) -> tuple[bool, bool]:
     """Whether A's rows are such, and B's."""
     a_extent = problem.k if problem.layout[0] == "n" else problem.m
@@ -36,6 +39,8 @@ def asked(problem: Problem, rows: int, columns: int, length: int, *, ctas: int, 
         ctas: blocks of a cluster that share the loads of A, with `share_b` those of B.
         share_b: SHARE_B.
     """
+    if not any(odd(problem)):
+        return rows + columns
     sharing = (1, ctas) if share_b else (ctas, 1)
     # One sector more of each line, or of each part of one: loaded by halves, a line takes one more.
     taken = length * dtypes.ITEMSIZE[problem.a_dtype] // SECTOR_BYTES

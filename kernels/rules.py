@@ -73,10 +73,15 @@ def buffers(config: Config, problem: Problem, device: Device) -> int:
     to registers first: one less. An upper bound for 8 columns and for int8 on Blackwell, which Triton 3.9 multiplies by
     the former and 3.6 to 3.8 by the latter.
     """
-    block_m, _, _ = tile(config)
     stages = config.integer("num_stages")
-    datacenter = device.capability in (90, 100, 103) and uses_tensor_cores(problem)
-    return stages if datacenter and block_m >= 64 and config.integer("num_warps") >= 4 else max(1, stages - 1)
+    return max(1, stages - 1) if holds_a_step(config, problem, device) else stages
+
+
+def holds_a_step(config: Config, problem: Problem, device: Device) -> bool:
+    """Whether registers hold one step of a pipeline, see `buffers`."""
+    if config.integer("BLOCK_SIZE_M") < 64 or config.integer("num_warps") < 4:
+        return True
+    return device.capability not in (90, 100, 103) or not uses_tensor_cores(problem)
 
 
 def uses_wgmma(config: Config, problem: Problem, device: Device) -> bool:

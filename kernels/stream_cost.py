@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from tuner import dtype as dtypes
 from tuner.config import Config
 from tuner.device import Device
@@ -42,8 +44,12 @@ def resident(config: Config, problem: Problem, device: Device) -> int:
 
 def registers(config: Config, problem: Problem, threads: int) -> float:
     """Of a thread: mostly its sums or, where these are folded (B stored [N, K]), what it has loaded of a step."""
+    return _registers(config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K"), problem, threads)
+
+
+@functools.lru_cache(maxsize=256)
+def _registers(block_n: int, block_k: int, problem: Problem, threads: int) -> float:
     rows = rules.next_power_of_two(problem.m)
-    block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
     if problem.layout[1] != "t":
         # Fitted; 75 for 32 sums (Nsight Compute, benchmarks/results/profile-h200.json).
         return min(255.0, 14 + 1.9 * rows * block_n * block_k / threads)

@@ -51,6 +51,11 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
 
 
+def _pair(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    columns, rest = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_N_REST")
+    return f"{columns} + {rest} columns" if rest and (columns, rest) not in WIDTHS else None
+
+
 def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
     """Two widths are for what one fills badly; shorter rows of K leave such wide tiles their stages."""
     rest = config.integer("BLOCK_SIZE_N_REST")
@@ -59,8 +64,6 @@ def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
         return "rows of 64 bytes are for wide tiles of two warpgroups"
     if not rest:
         return None
-    if (config.integer("BLOCK_SIZE_N"), rest) not in WIDTHS:
-        return f"{config['BLOCK_SIZE_N']} + {rest} columns"
     if config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] > 128:
         return "rows of 256 bytes leave too few stages"
     waves = tiles(config, problem) / device.sm_count
@@ -158,6 +161,7 @@ _SEEN = (
         early=True,
         reads=("BLOCK_SIZE_K", "BLOCK_SIZE_N_REST"),
     ),
+    Rule("pair of widths", "the kernel's own", _pair, early=True, reads=_SIDES),
     Rule("two widths", "the shape itself", _two_widths, early=True, reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps")),
     Rule("three warpgroups", "benchmarks/axes.py --study three", _three, early=True, reads=(*_SIDES, "BLOCK_SIZE_K")),
     Rule("padding", "the shape itself: the rest of such a tile is masked", _beyond, early=True, reads=_SIDES),

@@ -63,12 +63,12 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
         "SWAP_AB": (False, True) if few else (False,),
         "BLOCK_SIZE_M": (16, 32, 64, 128, 256) if few else (64, 128, THREE, 256),
         "BLOCK_SIZE_N": (32, 64, 128, 256),
+        "num_warps": (4, 8) if few else (4, 8, THREE_WARPS),
         "BLOCK_SIZE_N_REST": (0, 64, 128),
         "BLOCK_SIZE_K": (64 // size, 128 // size, 256 // size),
         "GROUP_SIZE_M": (1,),
         "EPILOGUE_PARTS": (1,),
         "num_stages": (1,),
-        "num_warps": (4, 8) if few else (4, 8, THREE_WARPS),
         "launch_pdl": (True,),
     }
 

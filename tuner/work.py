@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from tuner import dtype as dtypes
@@ -15,6 +16,7 @@ def flops(problem: Problem) -> int:
     return 0 if problem.is_keyed else 2 * problem.m * problem.n * problem.k * _count(problem, "batch")
 
 
+@functools.lru_cache(maxsize=1024)
 def bytes_moved(problem: Problem) -> int:
     """A and B read once, the output written once."""
     if problem.is_keyed:
