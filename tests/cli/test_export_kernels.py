@@ -12,7 +12,7 @@ import pytest
 
 from tuner import registry
 from tuner.config import Config
-from tuner.device import KNOWN
+from tuner.device import INTERPRETER, KNOWN
 from tuner.kernels import pointer  # these tests compile
 from tuner.problem import Problem
 from tuner.runtime.row import Row
@@ -66,6 +66,18 @@ def test_kernels_ship_beside_tables_only_and_are_not_compiled_under_the_interpre
     assert (done.returncode, "--with-kernels ships kernels beside tables" in done.stderr) == (2, True)
     done = export(tmp_path, "--with-kernels", TRITON_INTERPRET="1")
     assert (done.returncode, "cannot be done under TRITON_INTERPRET=1" in done.stderr) == (2, True)
+
+
+def test_of_the_interpreters_winners_no_kernels_ship_and_that_is_said(
+    run, no_tables, tmp_path, make_database, make_row
+):
+    version = registry.find("matmul", WON.kernel).version
+    row = make_row(256, 256, 256, config=WON, version=version, dtype="float16")
+    db = make_database(tmp_path / "tuner.db", row, device=INTERPRETER)
+    code, out, err = run("export", tmp_path / "out", "--device", "interpreter", "--with-kernels", "--db", db)
+    assert (code, out.count("\n")) == (0, 1)
+    assert err == "matmul on interpreter ships without kernels: nothing is compiled there\n"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["matmul--interpreter.json"]
 
 
 MODULE = """

@@ -195,6 +195,7 @@ def test_a_file_that_cannot_be_read_is_one_line_and_nothing_is_written(tmp_path,
     code, out, err = run("import", OF_SGLANG, path, "--out", tmp_path / "out")
     assert (code, out, len(err.splitlines())) == (1, "", 1)
     assert name in err
+    assert not err.endswith("found \n")
     assert names(tmp_path / "out") == []
 
 

@@ -86,6 +86,12 @@ def test_what_a_command_returns_to_click_is_the_exit_code(monkeypatch):
     assert exited.value.code == 1
 
 
+def test_an_option_with_too_few_values_names_the_command_whose_help_says_more():
+    found = run("inspect", "pointer", "--problem", "M=64,N=64,K=64", "--diff", "num_warps=4")
+    expected = "tuner: Option '--diff' requires 2 arguments: `tuner inspect --help` says what can be typed\n"
+    assert (found.returncode, found.stderr) == (2, expected)
+
+
 @pytest.mark.parametrize("arguments", [("frobnicate",), ("--frobnicate",), ("doctor", "--frobnicate")])
 def test_an_unknown_command_or_option_exits_2_without_a_traceback(arguments):
     found = run(*arguments)
@@ -133,6 +139,13 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     finally:
         os.close(write)
     assert found.stderr == ""
+
+
+def test_a_closed_stdout_is_no_error():
+    for arguments in ("--version", "doctor --help"):
+        command = f"exec {sys.executable} -m tuner {arguments} >&-"
+        found = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        assert (found.returncode, found.stderr) == (0, "")
 
 
 FULL = Path("/dev/full")

@@ -156,7 +156,13 @@ def test_a_header_that_cannot_be_read_is_one_clear_error(changes, make_row, make
 
 def test_binary_and_missing_files_are_clear_errors(tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    for name, words in (("binary.json", "not text"), ("missing.json", "cannot read table"), ("", "cannot read table")):
+    (tmp_path / "empty.json").touch()
+    for name, words in (
+        ("binary.json", r"not text \(invalid start byte\): name another, or export it again"),
+        ("empty.json", "it is empty: name another, or export it again"),
+        ("missing.json", "cannot read table"),
+        ("", "cannot read table"),
+    ):
         with pytest.raises(TableError, match=words):
             table.load(tmp_path / name)
 

@@ -78,9 +78,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         with _interruptible():
             result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as where a shell closes it
+            sys.stdout.flush()
     except click.UsageError as e:
-        click.echo(_line(e), err=True)
+        click.echo(_line(e, arguments), err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -126,12 +127,14 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _line(error: click.UsageError) -> str:
+def _line(error: click.UsageError, arguments: list[str]) -> str:
     """One line for people; of a group without its command, what there is."""
     message = error.format_message()
-    if error.ctx is None or "\n" in message:
+    if "\n" in message:
         return message
-    return f"tuner: {message.rstrip('.')}: `{error.ctx.command_path} --help` says what can be typed"
+    # What click's parser raises itself, of an option with too few values, names no command.
+    command = error.ctx.command_path if error.ctx else " ".join(("tuner", *arguments[:1]))
+    return f"tuner: {message.rstrip('.')}: `{command} --help` says what can be typed"
 
 
 def _abandon_stdout() -> None:

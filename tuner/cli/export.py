@@ -177,7 +177,8 @@ def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
     written: list[Written] = []
     for table in selection.tables:
         if table.device.is_interpreter:
-            continue  # nothing is compiled there
+            click.echo(f"{table.op} on {table.device.slug} ships without kernels: nothing is compiled there", err=True)
+            continue
         if not registry.of(table.op):
             click.echo(f"{table.op} ships without kernels: say which it is, --kernel MODULE:NAME", err=True)
             continue

@@ -146,7 +146,8 @@ def _read_csv(path: Path, text: str) -> Imported:
     except csv.Error as e:
         raise TableError(f"{path}: not CSV ({e})") from e
     if not {"M", "N", "K"} <= set(columns):
-        raise TableError(f"{path}: expected the columns M, N and K of AITER's tuned GEMMs, found {', '.join(columns)}")
+        found = ", ".join(columns) or "none"
+        raise TableError(f"{path}: expected the columns M, N and K of AITER's tuned GEMMs, found {found}")
     left_out: Counter[str] = Counter()
     problems: dict[Problem, None] = {}
     for row in rows:

@@ -221,14 +221,16 @@ def _parse(content: bytes, name: str) -> dict[str, Any]:
     try:
         text = content.decode()
     except UnicodeDecodeError as e:
-        raise TableError(f"{name}: neither a table nor a SQLite database: not text ({e.reason})") from e
+        raise _neither(name, f"not text ({e.reason})") from e
     try:
         document: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise TableError(
-            f"{name}: neither a table nor a SQLite database: not JSON ({e}): name another, or export it again"
-        ) from e
+        raise _neither(name, f"not JSON ({e})" if content else "it is empty") from e
     return document
+
+
+def _neither(name: str, why: str) -> TableError:
+    return TableError(f"{name}: neither a table nor a SQLite database: {why}: name another, or export it again")
 
 
 def _document(table: Table) -> dict[str, Any]:
