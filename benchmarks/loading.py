@@ -1,4 +1,4 @@
-"""What a process pays before it serves: imports, a large table, a large database; and what a lookup costs from then on.
+"""What a process pays before it serves: imports, a large table, a large database; and what lookups cost from then on.
 
     python benchmarks/loading.py --out RESULT.json
 
@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import platform
+import random
 import sqlite3
 import statistics
 import subprocess
@@ -143,7 +144,8 @@ def table_of(folder: Path) -> Path:
     from tuner.runtime.table import Table
 
     made = Provenance(environment(), 1, "benchmark")
-    config = registry.default_config(problem(64), H200)
+    # Of the last row: one that is lent beyond it must be no worse there than the formula.
+    config = registry.default_config(problem(SIZES), H200)
     version = registry.find("matmul", config.kernel).version
     rows = tuple(Row(each, config, version, made, 10.0, 1.1, 1.0, 1) for each in problems(ROWS))
     return Table("matmul", H200, "2026-01-01T00:00:00Z", rows).write(folder)
@@ -207,6 +209,26 @@ def databases(folder: Path, trials: int) -> dict[str, float]:
     }
 
 
+FORMULA = {"one_row": (1,), "few_rows": range(2, 33), "rows": range(33, 257), "many_rows": range(257, 4097)}
+"""Of M, a name for each range."""
+
+
+def formula(shapes: int) -> dict[str, float]:
+    """The formula for shapes that nobody asked for before: the median and the 95th percentile of each range of M."""
+    drawn, figures = random.Random(7), {}
+    for name, sizes in FORMULA.items():
+        took = []
+        for _ in range(shapes):
+            n, k = 64 * drawn.randint(16, 400), 64 * drawn.randint(16, 200)
+            asked = Problem(drawn.choice(sizes), n, k, dtype="bfloat16", layout="nt")
+            start = time.perf_counter()
+            registry.default_config(asked, H200)
+            took.append((time.perf_counter() - start) * 1e3)
+        figures[f"formula_{name}_ms"] = round(statistics.median(took), 2)
+        figures[f"formula_{name}_p95_ms"] = round(statistics.quantiles(took, n=20)[-1], 2)
+    return figures
+
+
 def hits() -> dict[str, float]:
     """A table's or a formula's answer costs the same once it is known."""
     kept, device = problem(65), H200
@@ -245,6 +267,7 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--processes", type=int, default=9, help="fresh processes that import; 0 leaves them out")
     parser.add_argument("--trials", type=int, default=1_000_000, help="of the database")
+    parser.add_argument("--shapes", type=int, default=64, help="new ones for the formula, of each range of M")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     figures = imports(args.processes) if args.processes else {}
@@ -253,7 +276,7 @@ def main() -> None:
         figures |= tables(Path(folder))
         figures |= databases(Path(folder), args.trials)
         figures["memory_of_an_answer_bytes"] = answer_bytes(Path(folder))
-    figures |= hits()
+    figures |= formula(args.shapes) | hits()
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:{width}}  {value:>12,}")
