@@ -1,11 +1,10 @@
-"""Fit the weights of kernels/calibration.py, and say by cross-validation what formulas lose that rank by them.
+"""Fit the forests of kernels/calibration.py, and say by cross-validation what formulas lose that rank by them.
 
     python benchmarks/calibrate.py --out RESULT.json [--write]
 
-Every kernel's log time over the cost model's estimate is fitted by ridge regression on traits (kernels/traits.py) and
-products of two, chosen one after the other by what each still explains. Trials near a problem's best weigh most. Held
-out are whole problems, a fifth at a time, in several random parts. --write puts the weights of all problems into
-kernels/calibration.json. Needs numpy and no GPU.
+Every kernel's log time over the cost model's estimate is fitted by boosted regression trees on traits
+(kernels/traits.py). Trials near a problem's best weigh most. Held out are whole problems, a fifth at a time, in several
+random parts. --write puts the forests of all problems into kernels/calibration.json. Needs CatBoost and no GPU.
 """
 
 from __future__ import annotations
@@ -13,41 +12,47 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
+import tempfile
 from collections import defaultdict
 
+import catboost
 import numpy as np
 import record
 from recorded import H200, ROOT, trials
+from scattered import ranked
 
-from tuner.kernels import calibration, cluster_k, cost, stream_cost, swap_ab, traits, warp_specialized
+from tuner.kernels import calibration, cluster_k, cost, stream_cost, swap_ab, traits
 from tuner.kernels import warp_specialized_measures as specialized
 from tuner.kernels.operands import exchanged
 
 DATA = ROOT / "data"
+SCATTERED = ("1", "2", "3", *map(str, range(6, 14)))
 SOURCES = (
-    ("scattered-trials-h200.csv.gz", "1"),
-    ("scattered-trials-h200.csv.gz", "2"),
-    ("scattered-trials-h200.csv.gz", "3"),
-    ("unseen-trials-h200.csv.gz", "4"),
-    ("unseen-trials-h200.csv.gz", "5"),
+    *(("scattered-trials-h200.csv.gz", run) for run in SCATTERED),
+    *(("unseen-trials-h200.csv.gz", run) for run in ("4", "5")),
 )
 """Trials of today's kernels, and the run in each file."""
 UNDER = "Triton 3.7.1, driver 580.159.04"
 TARGET = ROOT.parent / "kernels" / "calibration.json"
-TERMS = 64
-RIDGE = 8e-3
-"""Of the sum of all trials' weights."""
+BOOSTING = {
+    "iterations": 300,
+    "depth": 6,
+    "learning_rate": 0.1,
+    "rsm": 0.5,
+    "subsample": 0.7,
+    "random_seed": 1,
+    "thread_count": 2,
+    "verbose": False,
+    "allow_writing_files": False,
+}
+BEYOND = 1e9
+"""No trait's value is."""
 NEAR, FAR = 0.6, 0.02
 """A trial so much slower than its problem's best weighs 1/e of the best; none less than FAR."""
 FOLDS, PARTS = 5, 3
 CLOSE = 1.3
 """Of the best: trials within are near it."""
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
-_OUTLIER = 4.0
-"""Standard deviations beyond which a trait counts no further."""
-_SPANNED = 1e-3
-"""Of a column's own squares: less of it left beside the chosen ones is nothing new."""
 
 
 KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv", "composite_n")
@@ -61,7 +66,7 @@ LOOPS = {
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="the weights of all problems to kernels/calibration.json")
+    parser.add_argument("--write", action="store_true", help="the forests of all problems to kernels/calibration.json")
     parser.add_argument("--out")
     parser.add_argument("--also", nargs=2, action="append", default=[], metavar=("FILE", "RUN"), help="more trials")
     parser.add_argument("--only-fit", action="store_true", help="hold nothing out, say nothing of it")
@@ -94,17 +99,6 @@ def recorded(also=()):
         for problem, times in trials(DATA / file, run).items():
             found[problem] |= times
     return dict(sorted(found.items()))
-
-
-def ranked(config, problem):
-    """Whether a default formula looks at a config."""
-    if config.kernel == "composite_n" or (config.kernel == "gemv" and problem.m > 1):
-        return False
-    if config.kernel == "cluster_k":
-        return problem.m <= cluster_k.MOST_ROWS
-    if config.kernel == "warp_specialized":
-        return warp_specialized.is_usual(config, problem)
-    return "PREFETCH_KIB" not in config
 
 
 def chosen(found, parts, estimates):
@@ -144,11 +138,15 @@ def losses(several):
 
 
 def dumped(document):
-    """JSON, a term a line."""
+    """JSON, a tree a line."""
     head = {key: value for key, value in record.header().items() if key in ("date", "command")}
     about = {"format": "triton-tuner calibration", "device": H200.slug, "trials_under": UNDER, **head}
-    text = json.dumps({**about, "kernels": document}, indent=1)
-    return re.sub(r"\[\s+([^\[\]{}]+?)\s+\]", lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text) + "\n"
+    kernels = []
+    for name, entry in document.items():
+        trees = ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in entry["trees"])
+        rest = json.dumps({key: value for key, value in entry.items() if key != "trees"})
+        kernels.append(f'{json.dumps(name)}: {rest[:-1]}, "trees": [\n{trees}\n]}}')
+    return json.dumps(about)[:-1] + ', "kernels": {\n' + ",\n".join(kernels) + "\n}}\n"
 
 
 def seen(config, problem):
@@ -196,72 +194,19 @@ def parts_of(found):
     return {name: Part(rows) for name, rows in sorted(listed.items())}
 
 
-class Basis:
-    """Traits scaled, and their products; of some trials."""
-
-    def __init__(self, names, values):
-        self.mean, self.deviation = values.mean(0), values.std(0)
-        self.kept = [i for i in range(len(names)) if self.deviation[i] > 1e-9]
-        self.names = names
-        low, high = self.mean - _OUTLIER * self.deviation, self.mean + _OUTLIER * self.deviation
-        self.least, self.most = np.maximum(values.min(0), low), np.minimum(values.max(0), high)
-        two = [len(np.unique(values[:, i])) <= 2 for i in range(len(names))]
-        self.pairs = [(i, None) for i in self.kept] + [
-            (i, j) for a, i in enumerate(self.kept) for j in self.kept[a:] if not (i == j and two[i])
-        ]
-
-    def columns(self, values, pairs):
-        deviation = np.where(self.deviation > 1e-9, self.deviation, 1)
-        scaled = (np.clip(values, self.least, self.most) - self.mean) / deviation
-        return np.stack([scaled[:, i] if j is None else scaled[:, i] * scaled[:, j] for i, j in pairs], axis=1)
-
-
 def fitted(part, chosen):
-    """Weights from some of a part's trials."""
-    basis = Basis(part.names, part.values[chosen])
-    root = np.sqrt(part.weights[chosen])
-    columns = basis.columns(part.values[chosen], basis.pairs)
-    # Terms have other sizes than traits: each is penalized alike.
-    size = np.sqrt((columns**2 * (root**2)[:, None]).sum(0) / (root**2).sum()) + 1e-9
-    columns = np.hstack([np.ones((len(columns), 1)), columns / size]) * root[:, None]
-    gram = columns.T @ columns
-    target = columns.T @ (part.errors[chosen] * root)
-    ridge = RIDGE * (root**2).sum()
-    penalty = np.full(len(gram), ridge)
-    penalty[0] = 0.0
-    order = forward(gram + np.diag(penalty), target)
-    inner = np.ix_(order, order)
-    weights = np.linalg.solve(gram[inner] + np.diag(penalty[order]), target[order])
-    pairs = [basis.pairs[number - 1] for number in order[1:]]
-    return basis, pairs, weights[0], weights[1:] / size[[number - 1 for number in order[1:]]]
+    """A forest of some of a part's trials."""
+    forest = catboost.CatBoostRegressor(**BOOSTING)
+    return forest.fit(part.values[chosen], part.errors[chosen], sample_weight=part.weights[chosen])
 
 
-def forward(gram, target):
-    """Numbers of the columns chosen, the constant first: each the one that explains most of what is left."""
-    left, aim, own = gram.copy(), target.copy(), np.diag(gram).copy()
-    order = []
-    for _ in range(min(TERMS + 1, len(gram))):
-        rest = np.diag(left)
-        gain = np.where(rest > _SPANNED * own, aim**2 / np.maximum(rest, 1e-12), 0.0)
-        gain[order] = 0.0
-        number = int(np.argmax(gain)) if order else 0
-        if gain[number] <= 0 and order:
-            break
-        pivot = left[:, number] / left[number, number]
-        aim = aim - pivot * aim[number]
-        left = left - np.outer(pivot, left[number])
-        order.append(number)
-    return order
-
-
-def predicted(part, chosen, fit):
-    basis, pairs, bias, weights = fit
-    corrections = basis.columns(part.values[chosen], pairs) @ weights + bias
+def predicted(part, chosen, forest):
+    corrections = forest.predict(part.values[chosen])
     return part.estimates[chosen] + np.clip(corrections, -calibration.MOST, calibration.MOST)
 
 
 def held_out(parts, problems, seed):
-    """Every trial's log estimate, by weights that saw nothing of its problem."""
+    """Every trial's log estimate, by forests that saw nothing of its problem."""
     fold = np.random.default_rng(seed).permutation(problems) % FOLDS
     found = {}
     for name, part in parts.items():
@@ -274,18 +219,22 @@ def held_out(parts, problems, seed):
 
 
 def table_entry(part):
-    basis, pairs, bias, weights = fitted(part, np.ones(len(part.rows), dtype=bool))
-    scales = basis.mean, basis.deviation, basis.least, basis.most
-    used = sorted({i for pair in pairs for i in pair if i is not None})
-    return {
-        "trials": len(part.rows),
-        "bias": rounded(bias),
-        "traits": {basis.names[i]: [rounded(column[i]) for column in scales] for i in used},
-        "terms": [
-            [basis.names[i], "" if j is None else basis.names[j], rounded(weight)]
-            for (i, j), weight in zip(pairs, weights, strict=True)
-        ],
-    }
+    """What the file holds of a kernel: of each tree what its levels ask for, thresholds, leaves."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        fitted(part, np.ones(len(part.rows), dtype=bool)).save_model(file.name, format="json")
+        model = json.load(file)
+    scale, (bias,) = model["scale_and_bias"]
+    assert scale == 1
+    trees = [whole(tree) for tree in model["oblivious_trees"]]
+    return {"trials": len(part.rows), "bias": rounded(bias), "traits": part.names, "trees": trees}
+
+
+def whole(tree):
+    """A tree's levels and leaves, as many as all trees have: nothing is beyond what a level in addition asks."""
+    splits = [(split["float_feature_index"], float(f"{split['border']:.7g}")) for split in tree["splits"]]
+    asked, thresholds = zip(*splits, *[(0, BEYOND)] * (BOOSTING["depth"] - len(splits)), strict=True)
+    leaves = [round(leaf / calibration.LEAF_UNIT) for leaf in tree["leaf_values"]]
+    return asked, thresholds, leaves + [0] * (2 ** BOOSTING["depth"] - len(leaves))
 
 
 def rounded(value):

@@ -19,22 +19,21 @@ import itertools
 import json
 import math
 import multiprocessing
-import os
 import random
 import time
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 
 import retimed
-from calibrate import ranked
 from recorded import H200, ROOT, trials
 
 from tuner import device as devices
 from tuner import registry, suite
+from tuner.kernels import cluster_k, warp_specialized
 from tuner.problem import Problem
 from tuner.sweep.bench import GraphTimer
 from tuner.sweep.clocks import Clocks
-from tuner.sweep.compile import CompilePool
+from tuner.sweep.compile import CompilePool, cpu_count
 from tuner.sweep.field import Field
 from tuner.sweep.job import Job
 from tuner.sweep.measure import Measurement
@@ -70,15 +69,15 @@ def main():
         listed = trials(args.drawn, str(args.seed))
         problems, drawn = list(listed), [list(configs) for configs in listed.values()]
     else:
-        problems = drawn_problems(args.problems, args.seed)
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as drawing:
+        problems = drawn_problems(args.problems, args.seed, [args.rows] if args.rows else _ROWS)
+        with ProcessPoolExecutor(cpu_count(), mp_context=spawn) as drawing:
             draw = likely_configs if args.likely else drawn_configs
             drawn = list(drawing.map(draw, problems, [args.configs] * len(problems), chunksize=2))
     print(f"{sum(map(len, drawn))} configs of {len(problems)} problems", flush=True)
     if args.draw_only:
         found = {problem: dict.fromkeys(configs, 0.0) for problem, configs in zip(problems, drawn, strict=True)}
     else:
-        found = measured(problems, drawn, deadline, spawn)
+        found = measured(problems, drawn, deadline, spawn, args.gpu)
     write(args.out, str(args.seed), found)
 
 
@@ -89,19 +88,21 @@ def parsed():
     parser.add_argument("--seed", type=int, default=1, help="also the run's name in the file")
     parser.add_argument("--time-budget", type=float, default=200, help="seconds: no problem is begun after")
     parser.add_argument("--likely", action="store_true", help="draw what a formula might choose, and options of it")
+    parser.add_argument("--rows", type=int, nargs=2, metavar=("LEAST", "MOST"), help="of A; else by turns")
+    parser.add_argument("--gpu", default="0", help="its number")
     parser.add_argument("--drawn", help="such a file, for its problems and configs: none are drawn")
     parser.add_argument("--draw-only", action="store_true", help="measure nothing: rehearse without a GPU")
     parser.add_argument("--out", required=True)
     return parser.parse_args()
 
 
-def drawn_problems(count, seed):
-    """Random problems, their rows by turns of `_ROWS`."""
+def drawn_problems(count, seed, rows=_ROWS):
+    """Random problems, their rows by turns of `rows`."""
     chosen = random.Random(seed)
     kept = {problem.shape for path in sorted((ROOT / "suites").glob("*.csv")) for problem in suite.load(str(path))}
     found = {}
     while len(found) < count:
-        least, most = _ROWS[len(found) % len(_ROWS)]
+        least, most = rows[len(found) % len(rows)]
         m = round(math.exp(chosen.uniform(math.log(least), math.log(most))))
         m -= m % chosen.choice((1, 1, 4, 8, 16)) if m > 16 else 0
         step = chosen.choice((64, 128, 256))
@@ -146,6 +147,15 @@ def likely_configs(problem, count):
     return list(taken)
 
 
+def ranked(config, problem):
+    """Whether a default formula looks at a config."""
+    if config.kernel == "composite_n" or (config.kernel == "gemv" and problem.m > 1):
+        return False
+    if config.kernel == "cluster_k":
+        return problem.m <= cluster_k.MOST_ROWS
+    return config.kernel != "warp_specialized" or warp_specialized.is_usual(config, problem)
+
+
 def estimated(problem):
     """A problem's search spaces by kernel, its default, and every config's estimate where a kernel has a model."""
     specs = {spec.name: spec for spec in registry.serving(problem, H200)}
@@ -176,7 +186,16 @@ def by_turns(us, count, chosen):
 
 def tile(config):
     """What tells tiles apart."""
-    sizes = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_N_REST", "BLOCK_SIZE_K", "LOADS", "SPLIT_K", "SWAP_AB")
+    sizes = (
+        "BLOCK_SIZE_M",
+        "BLOCK_SIZE_N",
+        "BLOCK_SIZE_N_REST",
+        "BLOCK_SIZE_K",
+        "LOADS",
+        "SPLIT_K",
+        "SWAP_AB",
+        "num_ctas",
+    )
     return config.kernel, *(str(config.get(name, "")) for name in sizes)
 
 
@@ -186,10 +205,10 @@ def options(configs, spaces, count, chosen):
     return chosen.sample(refined, min(len(refined), count))
 
 
-def measured(problems, drawn, deadline, spawn):
+def measured(problems, drawn, deadline, spawn, gpu):
     """Every drawn config's time, problem by problem until the deadline."""
     slots = spawn.Queue()
-    slots.put("0")
+    slots.put(gpu)
     with (
         ProcessPoolExecutor(1, mp_context=spawn, initializer=retimed.take_gpu, initargs=(slots,)) as worker,
         CompilePool(worker.submit(devices.current).result()) as pool,
@@ -232,6 +251,8 @@ def timed(problem, configs, deadline):
         spec, timer = registry.serving(problem, here)[0], GraphTimer(here.l2_bytes)
         measurement = Measurement(spec, problem, timer, Clocks(), "cuda")
         outcomes = dict(measurement.search(configs, lambda _config: None, drop=_AGAIN))
+    del measurement
+    torch.cuda.empty_cache()  # graphs hold pools of their own: of hundreds of problems they would fill the device
     return {config: outcome.median_us for config, outcome in outcomes.items() if outcome.median_us is not None}
 
 

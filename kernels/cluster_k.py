@@ -136,7 +136,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return estimate_us(config, problem, device), config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
 
     found = tried.best(rank)
-    return tried.smallest() if found is None else min([found, *tried.refinements(found)], key=rank)
+    return tried.smallest() if found is None else tried.refined(found, rank)
 
 
 def precedence(problem: Problem, device: Device) -> int:  # noqa: ARG001

@@ -134,7 +134,11 @@ def default_config(problem: Problem, device: Device) -> Config:
 
     tried = space(problem, device)
     if _is_calibrated(problem, device):
-        return tried.best(lambda config: _estimate_us(config, problem, device)) or tried.smallest()
+
+        def estimated(config: Config) -> float:
+            return _estimate_us(config, problem, device)
+
+        return tried.refined(tried.best(estimated) or tried.smallest(), estimated)
     return tried.best(rank) or tried.smallest()
 
 

@@ -99,16 +99,17 @@ def default_config(problem: Problem, device: Device) -> Config:
             lambda point: _tile(point, problem, device),
             lambda point: _variants(point, problem, device),
         )
-        return lengths.best(estimate, ties=tied, among=among) or lengths.smallest()
+        found = lengths.best(estimate, ties=tied, among=among)
+        return lengths.smallest() if found is None else lengths.refined(found, estimate)
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
-    found = [promising.best(estimate, ties=tied)]
+    fastest = [promising.best(estimate, ties=tied)]
     if splitting.loads(problem, device)[-1] == "tma":
         # TMA is slow where its boxes hang over the last row, and where sums are split (`cost.tiled`).
         line = (128 // dtypes.ITEMSIZE[problem.a_dtype],)
-        found.append(
+        fastest.append(
             tried.narrowed(BLOCK_SIZE_M=(64, 128), BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate, ties=tied)
         )
-    ranked = sorted((one for one in found if one is not None), key=lambda config: (estimate(config), tied(config)))
+    ranked = sorted((one for one in fastest if one is not None), key=lambda config: (estimate(config), tied(config)))
     return ranked[0] if ranked else promising.smallest()
 
 

@@ -221,9 +221,11 @@ _WIDE_GROUP = 8
 def is_usual(config: Config, problem: Problem) -> bool:
     """Whether a formula looks at a config: tiles that read the same columns of B are neighbours, as in what wins.
 
-    No clusters: which of these gain is for a search to find out; 128x3584x18944 took 1.6 times as long in one of eight.
+    Of clusters pairs, for few rows: which others gain is for a search to find out.
     """
-    return NUM_CTAS not in config and _is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
+    ctas = config.integer(NUM_CTAS, 1)
+    few = ctas == 1 or (ctas == 2 and problem.m <= MOST_SWAPPED_ROWS)
+    return few and _is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
 
 
 def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
@@ -267,7 +269,8 @@ def default_config(problem: Problem, device: Device) -> Config:
 
     tried = space(problem, device)
     among = _likely(tried, problem, device) if calibrated else None
-    return tried.best(estimated, ties=ties, among=among) or tried.smallest()
+    found = tried.best(estimated, ties=ties, among=among) or tried.smallest()
+    return tried.refined(found, estimated) if calibrated and problem.m <= MOST_SWAPPED_ROWS else found
 
 
 def precedence(problem: Problem, device: Device) -> int:

@@ -109,6 +109,10 @@ class SearchSpace:
                     return config
         return self.best(cost, ties=ties) if among else None
 
+    def refined(self, config: Config, cost: Callable[[Config], Any]) -> Config:
+        """Of a config and what refines it the one of least cost, of equals the config itself."""
+        return min((config, *self.refinements(config)), key=cost)
+
     def points(self) -> list[Config]:
         """Every point of the axes but those that an early rule rejects."""
         # Made axis by axis: what a rule rejects of few parameters is never completed.
