@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tuner.config import Config, Value
 from tuner.kernels import cost
@@ -13,25 +14,32 @@ TIMES = 1.35
 """How many times the cost model's least an estimate of it may be."""
 
 
-def likely(
-    points: Iterable[Config],
-    tile: Callable[[Config], Tile],
-    variants: Callable[[Config], Iterable[Mapping[str, Value]]],
-) -> list[Config]:
-    """Of what points of a space are expanded to, all whose estimate is within `TIMES` of the least.
+class Candidates(NamedTuple):
+    """A tile and all that it is expanded to.
 
-    Args:
-        points: of the space's axes.
-        tile: of a point.
-        variants: what expanding a point changes of it: SPLIT_K, num_stages and what else tells no tile from another.
+    Attributes:
+        point: of a space's axes.
+        tile: its model.
+        splits: every SPLIT_K.
+        variants: of these each, what expanding the point changes.
     """
+
+    point: Config
+    tile: Tile
+    splits: Sequence[int]
+    variants: Callable[[int], Iterable[Mapping[str, Value]]]
+
+
+def likely(tiles: Iterable[Candidates]) -> dict[Config, float]:
+    """Of tiles all configs whose estimate is within `TIMES` of the least; with that, in microseconds."""
     found: list[tuple[float, Config, Mapping[str, Value]]] = []
     least_us = math.inf
-    tiles = [(model, model.least_us(), point) for model, point in ((tile(point), point) for point in points)]
-    for model, unsplit_us, point in sorted(tiles, key=lambda each: each[1]):
-        for parameters in variants(point):
-            if unsplit_us + model.split_us(int(parameters.get("SPLIT_K", 1))) <= TIMES * least_us:
-                us = cost.of_tile(model, parameters)
-                least_us = min(least_us, us)
-                found.append((us, point, parameters))
-    return [point.replace(**parameters) for us, point, parameters in found if us <= TIMES * least_us]
+    # The fastest first: by the bound of what they can be at best, most others need not be expanded.
+    for one in sorted(tiles, key=lambda one: one.tile.least_us(1)):
+        for splits in one.splits:
+            if one.tile.least_us(splits) <= TIMES * least_us:
+                for parameters in one.variants(splits):
+                    us = cost.of_tile(one.tile, parameters)
+                    least_us = min(least_us, us)
+                    found.append((us, one.point, parameters))
+    return {point.replace(**parameters): us for us, point, parameters in found if us <= TIMES * least_us}

@@ -139,26 +139,30 @@ def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | Non
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """A tile with every SPLIT_K and num_stages worth trying; of the problem as the kernel sees it."""
-    return (config.replace(**parameters) for parameters in variants(config, problem, device))
+    for splits in splits_of(config, problem, device):
+        for stages in depths_of(config, splits, problem, device):
+            yield config.replace(SPLIT_K=splits, num_stages=stages)
 
 
-def variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
-    """What `expand` changes of a tile."""
+def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:
+    """Every SPLIT_K of a tile worth trying, the least first."""
     tiles_m, tiles_n, steps = rules.tile_counts(config, problem)
+    tried = (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS)
+    uneven = (splits for splits in tried if _uneven(splits, steps) is None)
+    return [splits for splits in uneven if _misfilled(splits, tiles_m * tiles_n, steps, device) is None]
+
+
+def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> list[int]:
+    """Every num_stages of a tile in so many splits worth trying."""
+    if device.is_interpreter:
+        return [1]
+    each = -(-problem.k // (config.integer("BLOCK_SIZE_K") * splits))
     stage = rules.tile_bytes(config, problem) + (8 if by_tma(config) else 0)
     # mma.sync holds one step in registers: one stage more than there are buffers.
-    extra = rules.buffers(config.replace(num_stages=2), problem, device) < 2
-    for splits in (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS):
-        if _uneven(splits, steps) or _misfilled(splits, tiles_m * tiles_n, steps, device):
-            continue
-        each = -(-steps // splits)
-        if device.is_interpreter:
-            yield {"SPLIT_K": splits, "num_stages": 1}
-            continue
-        depths = tma_space.depths(stage, 16, each, device)
-        stages = {min(each, depth) + (extra and depth < each) for depth in depths}
-        for depth in sorted({min(depth, rules.most_stages(device)) for depth in stages}):
-            yield {"SPLIT_K": splits, "num_stages": depth}
+    extra = rules.holds_a_step(config, problem, device)
+    depths = tma_space.depths(stage, 16, each, device)
+    stages = {min(each, depth) + (extra and depth < each) for depth in depths}
+    return sorted({min(depth, rules.most_stages(device)) for depth in stages})
 
 
 WORKSPACE = Rule("workspace", "kernels/workspace.py", _workspace, fatal=True)

@@ -15,9 +15,9 @@ from tuner.device import Device
 from tuner.kernels import calibration, cost, pointer, pointer_space, refinements, rules, splitting, tile_rules, tma
 from tuner.kernels.gemm import gemm_spec
 from tuner.kernels.launching import Launch
-from tuner.kernels.likely import likely
+from tuner.kernels.likely import Candidates, likely
 from tuner.kernels.operands import Operands, exchanged
-from tuner.kernels.tile_cost import Loop, Sides, Tile, tile_of
+from tuner.kernels.tile_cost import Loop, Sides, tile_of
 from tuner.problem import Problem
 from tuner.space import Rule, SearchSpace
 
@@ -67,11 +67,11 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     return {
         "BLOCK_SIZE_M": (8, *_ROWS) if problem.m <= 8 else _ROWS,
         "BLOCK_SIZE_N": (64, 128, 256),
+        "num_warps": (4, 8),
         "BLOCK_SIZE_K": (32, 64, 128, 256, 512),
         "LOADS": ways,
         "SPLIT_K": (1,),
         "num_stages": (1,),
-        "num_warps": (4, 8),
         **tile_rules.overlap(device),
         **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
     }
@@ -84,8 +84,10 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
 
+    near: dict[Config, float] = {}
+
     def estimate(config: Config) -> float:
-        return estimate_us(config, problem, device)
+        return _corrected(near.get(config) or model_us(config, problem, device), config, problem, device)
 
     def tied(config: Config) -> tuple[float, ...]:
         return ties(config, problem, device)
@@ -94,12 +96,8 @@ def default_config(problem: Problem, device: Device) -> Config:
     axes = splitting.promising(problem, device)
     if calibration.applies(problem, device):
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
-        among = likely(
-            lengths.points(),
-            lambda point: _tile(point, problem, device),
-            lambda point: _variants(point, problem, device),
-        )
-        found = lengths.best(estimate, ties=tied, among=among)
+        near = _likely(lengths, problem, device)
+        found = lengths.best(estimate, ties=tied, among=near)
         return lengths.smallest() if found is None else lengths.refined(found, estimate)
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
     fastest = [promising.best(estimate, ties=tied)]
@@ -121,13 +119,26 @@ def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees, calibrated."""
-    model = model_us(config, problem, device)
-    return calibration.of_tiles(model, seen(config), exchanged(problem), device, exchanged=True)
+    return _corrected(model_us(config, problem, device), config, problem, device)
 
 
-def _tile(config: Config, problem: Problem, device: Device) -> Tile:
-    inner = seen(config)
-    return tile_of(Sides.of(inner), Loop(splitting.by_tma(inner)), exchanged(problem), device)
+def _corrected(us: float, config: Config, problem: Problem, device: Device) -> float:
+    return calibration.of_tiles(us, seen(config), exchanged(problem), device, exchanged=True)
+
+
+def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
+    """Of a space those configs that the cost model has near its least, with that."""
+
+    shown = exchanged(problem)
+
+    def tiles() -> Iterator[Candidates]:
+        for point in tried.points():
+            inner = seen(point)
+            tile = tile_of(Sides.of(inner), Loop(splitting.by_tma(inner)), shown, device)
+            splits = splitting.splits_of(inner, shown, device)
+            yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
+
+    return likely(tiles())
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
@@ -150,16 +161,18 @@ def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    return (config.replace(**parameters) for parameters in _variants(config, problem, device))
+    for splits in splitting.splits_of(seen(config), exchanged(problem), device):
+        yield from (config.replace(**parameters) for parameters in _variants(config, splits, problem, device))
 
 
-def _variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
-    """What `_expand` changes of a tile: as `splitting` has it, and when the next kernel starts."""
+def _variants(config: Config, splits: int, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
+    """What `_expand` changes of a tile in so many splits: num_stages, and when the next kernel starts."""
     inner, shown = seen(config), exchanged(problem)
-    starts_late = _starts_late(inner, shown, device)
-    for parameters in splitting.variants(inner, shown, device):
+    starts_late = splits == 1 and _starts_late(inner, shown, device)
+    for stages in splitting.depths_of(inner, splits, shown, device):
+        parameters: dict[str, Value] = {"SPLIT_K": splits, "num_stages": stages}
         yield parameters
-        if starts_late and parameters["SPLIT_K"] == 1:
+        if starts_late:
             yield {**parameters, refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP}
 
 

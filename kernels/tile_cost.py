@@ -6,7 +6,6 @@ The model is `cost`'s, which says where it comes from.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tuner import dtype as dtypes
@@ -115,8 +114,7 @@ class Loop(NamedTuple):
     products: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """What follows from a tile alone, of a problem on a device as the kernel sees them.
 
     Attributes:
@@ -194,12 +192,14 @@ class Tile:
             memory_us *= 1 + left * _UNEVEN * max(0.0, self.sm_count / programs - 1)
         return LAUNCH_US + start + _overlapped(cycles / self.chip.mhz, memory_us) + self.split_us(splits)
 
-    def least_us(self) -> float:
-        """What a launch takes at least, whatever its pipeline and the order of its tiles, beside `split_us`."""
-        steps = self.tiles_m * self.tiles_n * self.loop.products * self.steps
-        read_bytes = self.once_bytes + _LATE * (self.read_bytes - self.once_bytes)
-        busy_us, memory_us = steps * self.busy / self.sm_count / self.chip.mhz, read_bytes / self.chip.memory
-        return LAUNCH_US + _overlapped(busy_us, memory_us)
+    def least_us(self, splits: int) -> float:
+        """What a launch of so many splits takes at least, whatever its pipeline and the order of its tiles."""
+        programs = self.tiles_m * self.tiles_n * splits * self.loop.products
+        each, steps = -(-programs // self.sm_count), -(-self.steps // splits)
+        cycles = _TILE_CYCLES[self.loop.by_tma] + each * self.store / 2
+        cycles += steps * max(each * self.busy, self.alone, self.issue)
+        memory_us = (self.once_bytes + _LATE * (self.read_bytes - self.once_bytes)) / self.chip.memory
+        return LAUNCH_US + _overlapped(cycles / self.chip.mhz, memory_us) + self.split_us(splits)
 
     def split_us(self, splits: int) -> float:
         """See the function."""

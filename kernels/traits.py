@@ -44,6 +44,7 @@ class _Tile(NamedTuple):
     """What of a config follows from its tile, whatever its pipeline, its splits and the order of tiles.
 
     Attributes:
+        mhz: of the device.
         sums: of a tile.
         tiles_m, tiles_n: how many there are, as the device sees them.
         steps: along K, of all splits together.
@@ -55,6 +56,7 @@ class _Tile(NamedTuple):
         traits: those that follow from it.
     """
 
+    mhz: float
     sums: int
     tiles_m: int
     tiles_n: int
@@ -87,7 +89,10 @@ def of_tiles(config: Config, problem: Problem, device: Device, us: float, *, exc
     each = -(-programs // device.sm_count)
     ring = stages * tile.stage_bytes + 1024
     resident = max(1, min((device.shared_bytes + 1024) // ring, tile.beside, each))
-    times, smooth_us = _times(config, device, tile, each, -(-each // resident) * steps)
+    times = _times(config, tile, each, steps, -(-each // resident) * steps)
+    smooth_us = _START_US + _longest(times)
+    if splits > 1 and config.kernel != "cluster_k":
+        smooth_us += (_SPLIT_CYCLES + (splits + 1) * tile.sums * 4 / _PARTIAL_BYTES) / tile.mhz
     full = (resident + 1) * ring > device.shared_bytes + 1024 and 2 * programs > device.sm_count
     return {
         **tile.traits,
@@ -95,7 +100,7 @@ def of_tiles(config: Config, problem: Problem, device: Device, us: float, *, exc
         "model": log2(us / smooth_us),
         **{name: log2(max(_LEAST_SHARE, time_us / smooth_us)) for name, time_us in times.items()},
         "steps": log2(steps),
-        "wave_us": log2(steps * tile.stage_bytes / _INTAKE / chip_of(device).mhz),
+        "wave_us": log2(steps * tile.stage_bytes / _INTAKE / tile.mhz),
         "tail": log2(each * device.sm_count / programs) if programs > device.sm_count else 0.0,
         "filled": min(0.0, log2(programs / device.sm_count)),
         "one_wave": float(each == 1),
@@ -159,6 +164,7 @@ def _tile(sides: Sides, kernel: str, problem: Problem, device: Device, exchanged
     registers = 65_536 // (rows * width + _THREAD_REGISTERS * device.warp_size * warps)
     most = {"cluster_k": 1, "warp_specialized": 2 if warps == 4 else 1}.get(kernel, registers)
     return _Tile(
+        mhz=chip.mhz,
         sums=rows * width,
         tiles_m=tiles_m,
         tiles_n=tiles_n,
@@ -204,31 +210,32 @@ def _of_sides(sides: Sides, problem: Problem, tiles_m: int, tiles_n: int, *, exc
     }
 
 
-def _times(config: Config, device: Device, tile: _Tile, each: int, in_turn: int) -> tuple[dict[str, float], float]:
-    """What a launch waits for, microseconds; and `smooth_us`."""
-    per_us = 1 / chip_of(device).mhz
-    splits = config.integer("SPLIT_K", 1)
-    steps = each * -(-tile.steps // splits)
+def _times(config: Config, tile: _Tile, each: int, steps: int, in_turn: int) -> dict[str, float]:
+    """What a launch waits for, microseconds.
+
+    Args:
+        config, tile: of the launch.
+        each: programs of the fullest multiprocessor.
+        steps: along K, of each.
+        in_turn: steps that a multiprocessor takes one after the other.
+    """
     # A ring's stage is free again when the step after its own is under way; a warp of its own sees that at once.
     ahead = max(0.6, config.integer("num_stages", 1) - 1 - (0.0 if config.kernel == "warp_specialized" else 0.5))
-    times = {
+    return {
         "memory": tile.memory_us,
-        "products": steps * tile.product_us,
-        "intake": steps * tile.intake_us,
+        "products": each * steps * tile.product_us,
+        "intake": each * steps * tile.intake_us,
         "l2": tile.l2_us,
-        "latency": in_turn * _LATENCY_CYCLES / ahead * per_us,
-        "barriers": in_turn * _STEP_CYCLES * per_us,
+        "latency": in_turn * _LATENCY_CYCLES / ahead / tile.mhz,
+        "barriers": in_turn * _STEP_CYCLES / tile.mhz,
         "store": each * tile.store_us,
     }
-    waited = times["latency"] + times["barriers"]
-    longest = sum(time_us**_SHARPNESS for time_us in (*(times[name] for name in _HIDING), waited)) ** (1 / _SHARPNESS)
-    smooth_us = _START_US + longest
-    if splits > 1 and config.kernel != "cluster_k":
-        smooth_us += (_SPLIT_CYCLES + (splits + 1) * tile.sums * 4 / _PARTIAL_BYTES) * per_us
-    return times, smooth_us
 
 
-_HIDING = ("memory", "products", "intake", "l2")
+def _longest(times: Mapping[str, float]) -> float:
+    """The longest of what hides each other, microseconds, or more where several are nearly as long."""
+    hiding = times["memory"], times["products"], times["intake"], times["l2"], times["latency"] + times["barriers"]
+    return sum([time_us**_SHARPNESS for time_us in hiding]) ** (1 / _SHARPNESS)
 
 
 def _apart(tile: _Tile, group: int, *, exchanged: bool) -> float:

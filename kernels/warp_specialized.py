@@ -28,11 +28,11 @@ from tuner.kernels import warp_specialized_measures as measures
 from tuner.kernels.arrivals import Arrivals
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
-from tuner.kernels.likely import likely
+from tuner.kernels.likely import Candidates, likely
 from tuner.kernels.operands import SCALE_GROUP, Operands, placement
 from tuner.kernels.persistent_tma import multiprocessors
 from tuner.kernels.refinements import NUM_CTAS, SHARE_B
-from tuner.kernels.tile_cost import Loop, Sides, Tile, tile_of
+from tuner.kernels.tile_cost import Loop, Sides, tile_of
 from tuner.kernels.tma import descriptor, destination_strides
 from tuner.kernels.warp_specialized_cluster import everywhere
 from tuner.kernels.warp_specialized_measures import shared_bytes
@@ -199,13 +199,15 @@ def _static(
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees, calibrated; three warpgroups, which joined later, as two of them are."""
+    return _corrected(model_us(config, problem, device), config, problem, device)
+
+
+def _corrected(us: float, config: Config, problem: Problem, device: Device) -> float:
     if measures.warpgroups(config) > 2 and calibration.applies(problem, device):
         two = config.replace(BLOCK_SIZE_M=128, num_warps=8)
-        faster = model_us(config, problem, device) / model_us(two, problem, device)
-        return faster * estimate_us(two, problem, device)
+        return us / model_us(two, problem, device) * estimate_us(two, problem, device)
     inner, shown = measures.seen(config, problem)
-    model = model_us(config, problem, device)
-    return calibration.of_tiles(model, inner, shown, device, exchanged=bool(config.get("SWAP_AB", False)))
+    return calibration.of_tiles(us, inner, shown, device, exchanged=bool(config.get("SWAP_AB", False)))
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
@@ -234,18 +236,21 @@ def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
     return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
 
 
-def _likely(tried: SearchSpace, problem: Problem, device: Device) -> list[Config]:
+def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
     """Of a space's single blocks, in their usual orders, those that the cost model has near its least."""
 
-    def tile(point: Config) -> Tile:
-        inner, shown = measures.seen(point, problem)
-        return tile_of(Sides.of(inner), _LOOP, shown, device)
-
-    def usual(point: Config) -> Iterator[dict[str, Value]]:
+    def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
         found = variants(point, problem, device)
         return (one for one in found if _is_usual(int(one["GROUP_SIZE_M"]), point, problem))
 
-    return likely(tried.points(), tile, usual)
+    def tiles() -> Iterator[Candidates]:
+        for point in tried.points():
+            inner, shown = measures.seen(point, problem)
+            yield Candidates(
+                point, tile_of(Sides.of(inner), _LOOP, shown, device), (1,), functools.partial(usual, point)
+            )
+
+    return likely(tiles())
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -254,11 +259,13 @@ def default_config(problem: Problem, device: Device) -> Config:
     B is read again by the tiles of other rows of A: these are neighbours in wide groups, exchanged in narrow ones.
     """
 
-    calibrated = calibration.applies(problem, device)
+    tried, calibrated = space(problem, device), calibration.applies(problem, device)
+    near = _likely(tried, problem, device) if calibrated else {}
 
     def estimated(config: Config) -> float:
         short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
-        return estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
+        us = near.get(config) or model_us(config, problem, device)
+        return _corrected(us, config, problem, device) * (_SHORT_ROWS if short else 1)
 
     def ties(config: Config) -> tuple[float, ...]:
         swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
@@ -267,9 +274,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         ring = stages < _DEEP, -config.integer("BLOCK_SIZE_K"), -stages
         return config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
 
-    tried = space(problem, device)
-    among = _likely(tried, problem, device) if calibrated else None
-    found = tried.best(estimated, ties=ties, among=among) or tried.smallest()
+    found = tried.best(estimated, ties=ties, among=near) or tried.smallest()
     return tried.refined(found, estimated) if calibrated and problem.m <= MOST_SWAPPED_ROWS else found
 
 
