@@ -48,6 +48,7 @@ class Forest(NamedTuple):
     bias: float
 
 
+@functools.lru_cache(maxsize=1024)
 def applies(problem: Problem, device: Device) -> bool:
     """Whether the forests speak of a problem on a device."""
     sizes = {dtypes.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)}
