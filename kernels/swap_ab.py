@@ -84,10 +84,8 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
 
-    near: dict[Config, float] = {}
-
     def estimate(config: Config) -> float:
-        return _corrected(near.get(config) or model_us(config, problem, device), config, problem, device)
+        return estimate_us(config, problem, device)
 
     def tied(config: Config) -> tuple[float, ...]:
         return ties(config, problem, device)
@@ -96,7 +94,8 @@ def default_config(problem: Problem, device: Device) -> Config:
     axes = splitting.promising(problem, device)
     if calibration.applies(problem, device):
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
-        near = _likely(lengths, problem, device)
+        likely_us = _likely(lengths, problem, device).items()
+        near = {config: _corrected(us, config, problem, device) for config, us in likely_us}
         found = lengths.best(estimate, ties=tied, among=near)
         return lengths.smallest() if found is None else lengths.refined(found, estimate)
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)

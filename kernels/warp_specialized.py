@@ -260,12 +260,12 @@ def default_config(problem: Problem, device: Device) -> Config:
     """
 
     tried, calibrated = space(problem, device), calibration.applies(problem, device)
-    near = _likely(tried, problem, device) if calibrated else {}
+    likely_us = _likely(tried, problem, device).items() if calibrated else ()
+    near = {config: _corrected(us, config, problem, device) for config, us in likely_us}
 
     def estimated(config: Config) -> float:
         short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
-        us = near.get(config) or model_us(config, problem, device)
-        return _corrected(us, config, problem, device) * (_SHORT_ROWS if short else 1)
+        return estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
 
     def ties(config: Config) -> tuple[float, ...]:
         swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")

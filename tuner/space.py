@@ -91,7 +91,7 @@ class SearchSpace:
         cost: Callable[[Config], Any],
         *,
         ties: Callable[[Config], Any] = lambda _config: 0,
-        among: Iterable[Config] | None = None,
+        among: Mapping[Config, Any] | None = None,
     ) -> Config | None:
         """The config of least cost; None where the space is empty.
 
@@ -100,9 +100,10 @@ class SearchSpace:
         Args:
             cost: anything that can be compared.
             ties: decides between configs of one cost, the least first; then canonical order does.
-            among: what to look at; where rules reject all of that, or there is none, at all configs.
+            among: what to look at, with its cost; where rules reject all of that, or there is none, at all configs.
         """
-        ranked = sorted(((cost(config), config) for config in among or self._programs()), key=_first)
+        priced = among.items() if among else ((config, cost(config)) for config in self._programs())
+        ranked = sorted(((one, config) for config, one in priced), key=_first)
         for _, equals in itertools.groupby(ranked, key=_first):
             for config in sorted((config for _, config in equals), key=lambda config: (ties(config), config)):
                 if self.rejection(config) is None:

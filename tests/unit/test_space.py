@@ -269,10 +269,10 @@ def test_of_equals_in_cost_ties_decide_and_nothing_else_is_asked_for_them():
     assert small().best(lambda config: config.integer("A") // 4) == Config("any", A=1)
 
 
-def test_the_best_of_a_few_is_one_of_them_unless_rules_reject_them_all():
-    few = [Config("any", A=value) for value in (5, 3)]
+def test_the_best_of_a_few_whose_cost_is_known_is_one_of_them_unless_rules_reject_them_all():
+    few = {Config("any", A=5): 0.5, Config("any", A=3): 0.2}
     assert small().best(lambda config: config["A"], among=few) == Config("any", A=3)
     assert small((3,)).best(lambda config: config["A"], among=few) == Config("any", A=5)
     assert small((3, 5)).best(lambda config: config["A"], among=few) == Config("any", A=1)
-    assert small().best(lambda config: config["A"], among=[]) == Config("any", A=1)
+    assert small().best(lambda config: config["A"], among={}) == Config("any", A=1)
     assert small(tuple(range(1, 9))).best(lambda config: config["A"], among=few) is None
