@@ -4,7 +4,7 @@
 
 Every kernel's log time over the cost model's estimate is fitted by boosted regression trees on traits
 (kernels/traits.py). Trials near a problem's best weigh most. Held out are whole problems, a fifth at a time, in several
-random parts. --write puts the forests of all problems into kernels/calibration.json. Needs CatBoost and no GPU.
+random parts. --write puts the forests of all problems into kernels/calibration.npz. Needs CatBoost and no GPU.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SOURCES = (
 )
 """Trials of today's kernels, and the run in each file."""
 UNDER = "Triton 3.7.1, driver 580.159.04"
-TARGET = ROOT.parent / "kernels" / "calibration.json"
+TARGET = ROOT.parent / "kernels" / "calibration.npz"
 BOOSTING = {
-    "iterations": 300,
+    "iterations": 700,
     "depth": 6,
     "learning_rate": 0.1,
     "rsm": 0.5,
@@ -66,7 +66,7 @@ LOOPS = {
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="the forests of all problems to kernels/calibration.json")
+    parser.add_argument("--write", action="store_true", help="the forests of all problems to kernels/calibration.npz")
     parser.add_argument("--out")
     parser.add_argument("--also", nargs=2, action="append", default=[], metavar=("FILE", "RUN"), help="more trials")
     parser.add_argument("--only-fit", action="store_true", help="hold nothing out, say nothing of it")
@@ -74,7 +74,7 @@ def main():
     found = recorded(args.also)
     parts = parts_of(found)
     if args.only_fit:
-        TARGET.write_text(dumped({name: table_entry(part) for name, part in parts.items()}))
+        write(parts)
         return
     summary = {"problems": len(found), "trials": {name: len(part.rows) for name, part in parts.items()}}
     out = held_out(parts, len(found), 0)
@@ -85,9 +85,8 @@ def main():
     summary |= {name: losses(several) for name, several in picks.items()}
     for name, figures in summary.items():
         print(f"{name:32} {figures}")
-    document = {name: table_entry(part) for name, part in parts.items()}
     if args.write:
-        TARGET.write_text(dumped(document))
+        write(parts)
     if args.out:
         record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "summary": summary})
 
@@ -137,16 +136,14 @@ def losses(several):
     }
 
 
-def dumped(document):
-    """JSON, a tree a line."""
+def write(parts):
+    """Everything that `calibration.forest_of` reads, and where it comes from."""
     head = {key: value for key, value in record.header().items() if key in ("date", "command")}
-    about = {"format": "triton-tuner calibration", "device": H200.slug, "trials_under": UNDER, **head}
-    kernels = []
-    for name, entry in document.items():
-        trees = ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in entry["trees"])
-        rest = json.dumps({key: value for key, value in entry.items() if key != "trees"})
-        kernels.append(f'{json.dumps(name)}: {rest[:-1]}, "trees": [\n{trees}\n]}}')
-    return json.dumps(about)[:-1] + ', "kernels": {\n' + ",\n".join(kernels) + "\n}}\n"
+    arrays = {"about": json.dumps({"device": H200.slug, "trials_under": UNDER, **head})}
+    for name, part in parts.items():
+        found = forest(part)._asdict()
+        arrays |= {f"{name}/{field}": array for field, array in found.items()}
+    np.savez_compressed(TARGET, **arrays)
 
 
 def seen(config, problem):
@@ -218,20 +215,26 @@ def held_out(parts, problems, seed):
     return found
 
 
-def table_entry(part):
-    """What the file holds of a kernel: of each tree what its levels ask for, thresholds, leaves."""
+def forest(part):
+    """A kernel's forest of all its trials."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         fitted(part, np.ones(len(part.rows), dtype=bool)).save_model(file.name, format="json")
         model = json.load(file)
     scale, (bias,) = model["scale_and_bias"]
     assert scale == 1
-    trees = [whole(tree) for tree in model["oblivious_trees"]]
-    return {"trials": len(part.rows), "bias": rounded(bias), "traits": part.names, "trees": trees}
+    asked, thresholds, leaves = zip(*map(whole, model["oblivious_trees"]), strict=True)
+    return calibration.Forest(
+        np.array(part.names),
+        np.array(asked, dtype=np.uint8),
+        np.array(thresholds, dtype=np.float32),
+        np.array(leaves, dtype=np.int16),
+        np.float64(bias),
+    )
 
 
 def whole(tree):
     """A tree's levels and leaves, as many as all trees have: nothing is beyond what a level in addition asks."""
-    splits = [(split["float_feature_index"], float(f"{split['border']:.7g}")) for split in tree["splits"]]
+    splits = [(split["float_feature_index"], split["border"]) for split in tree["splits"]]
     asked, thresholds = zip(*splits, *[(0, BEYOND)] * (BOOSTING["depth"] - len(splits)), strict=True)
     leaves = [round(leaf / calibration.LEAF_UNIT) for leaf in tree["leaf_values"]]
     return asked, thresholds, leaves + [0] * (2 ** BOOSTING["depth"] - len(leaves))

@@ -1,7 +1,7 @@
 """Estimates corrected by what was measured: of each kernel a forest of regression trees over a config's traits.
 
-`calibration.json` holds the forests, boosted by benchmarks/calibrate.py on scattered trials of an H200 (16-bit
-operands, B stored [N, K]), with their provenance. Trees are oblivious: all nodes of a level ask the same, so that the
+`calibration.npz` holds the forests, boosted by benchmarks/calibrate.py on scattered trials of an H200 (16-bit
+operands, B stored [N, K]), and where they come from. Trees are oblivious: all nodes of a level ask the same, and so the
 leaves of all trees are found by a few array operations. Elsewhere the cost model's estimates stand as they are.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import json
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,25 +27,25 @@ MOST = 0.7
 
 
 LEAF_UNIT = 1e-4
-"""Of a leaf's part of a correction, as the file has it."""
+"""Of a leaf's part of a correction."""
 
 
 class Forest(NamedTuple):
-    """Of one kernel.
+    """Of one kernel, array by array as the file has them.
 
     Attributes:
-        traits: what numbers stand for.
-        asked: int [trees, levels]: which trait a level asks for.
-        thresholds: float64 [trees, levels]: a trait beyond sets the level's bit, the first level's the lowest.
-        leaves: float64 [trees * 2**levels]: tree after tree, by the number that the bits make.
-        bias: added to the sum of all trees' leaves.
+        traits: str [traits]: what numbers stand for.
+        asked: uint8 [trees, levels]: which trait a level asks for.
+        thresholds: float32 [trees, levels]: a trait beyond sets the level's bit, the first level's the lowest.
+        leaves: int16 [trees, 2**levels], in `LEAF_UNIT`: by the number that the bits make.
+        bias: float64, added to the sum of all trees' leaves.
     """
 
-    traits: tuple[str, ...]
-    asked: np.ndarray[Any, np.dtype[np.intp]]
-    thresholds: np.ndarray[Any, np.dtype[np.float64]]
-    leaves: np.ndarray[Any, np.dtype[np.float64]]
-    bias: float
+    traits: np.ndarray[Any, np.dtype[np.str_]]
+    asked: np.ndarray[Any, np.dtype[np.uint8]]
+    thresholds: np.ndarray[Any, np.dtype[np.float32]]
+    leaves: np.ndarray[Any, np.dtype[np.int16]]
+    bias: np.ndarray[Any, np.dtype[np.float64]]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -64,17 +64,39 @@ def of_tiles(us: float, config: Config, problem: Problem, device: Device, *, exc
         device: where.
         exchanged: whether the device computes the transposed output.
     """
-    if not applies(problem, device):
-        return us
-    forest = forests()[name_of(config, exchanged=exchanged)]
-    return us * math.exp(correction(forest, traits.of_tiles(config, problem, device, us, exchanged=exchanged)))
+    return of_all_tiles([(us, config)], problem, device, exchanged=exchanged)[0]
 
 
-def of_streams(us: float, config: Config, problem: Problem, device: Device) -> float:
-    """The estimate of `gemv`, corrected; see `of_tiles`."""
+def of_all_tiles(
+    estimated: Sequence[tuple[float, Config]], problem: Problem, device: Device, *, exchanged: bool = False
+) -> list[float]:
+    """What `of_tiles` says of several configs, each with its estimate: of hundreds in a fraction of the time."""
     if not applies(problem, device):
-        return us
-    return us * math.exp(correction(forests()[config.kernel], traits.of_streams(config, problem, device, us)))
+        return [us for us, _ in estimated]
+    return _corrected(
+        (us, name_of(config, exchanged=exchanged), traits.of_tiles(config, problem, device, us, exchanged=exchanged))
+        for us, config in estimated
+    )
+
+
+def of_all_streams(estimated: Sequence[tuple[float, Config]], problem: Problem, device: Device) -> list[float]:
+    """The estimates of `gemv`, corrected; see `of_all_tiles`."""
+    if not applies(problem, device):
+        return [us for us, _ in estimated]
+    return _corrected((us, config.kernel, traits.of_streams(config, problem, device, us)) for us, config in estimated)
+
+
+def _corrected(told: Iterable[tuple[float, str, Mapping[str, float]]]) -> list[float]:
+    """Of estimates, names of forests and traits: the estimates as the forests correct them."""
+    found, rows = list[float](), defaultdict[str, list[tuple[int, Mapping[str, float]]]](list)
+    for number, (us, name, values) in enumerate(told):
+        found.append(us)
+        rows[name].append((number, values))
+    for name, listed in rows.items():
+        found_of = corrections(forest_of(name), [values for _, values in listed])
+        for (number, _), one in zip(listed, found_of, strict=True):
+            found[number] *= math.exp(one)
+    return found
 
 
 def name_of(config: Config, *, exchanged: bool) -> str:
@@ -84,33 +106,25 @@ def name_of(config: Config, *, exchanged: bool) -> str:
     return f"{config.kernel} exchanged" if exchanged and config.kernel == "warp_specialized" else config.kernel
 
 
-def correction(forest: Forest, values: Mapping[str, float]) -> float:
-    """What is added to the logarithm of an estimate.
+def corrections(forest: Forest, several: Sequence[Mapping[str, float]]) -> list[float]:
+    """What is added to the logarithms of estimates.
 
     Args:
         forest: the kernel's.
-        values: of all its traits.
+        several: of each estimate the values of all the forest's traits.
     """
-    row = np.array([values[name] for name in forest.traits])
+    rows = np.array([[values[name] for name in forest.traits] for values in several])
     trees, levels = forest.asked.shape
-    numbers = (row[forest.asked] > forest.thresholds) @ (1 << np.arange(levels))
-    total = forest.bias + forest.leaves[numbers + (np.arange(trees) << levels)].sum()
-    return float(min(max(total, -MOST), MOST))
+    numbers = np.zeros((len(rows), trees), dtype=np.intp)
+    for level in range(levels):
+        numbers |= (rows[:, forest.asked[:, level]] > forest.thresholds[:, level]).astype(np.intp) << level
+    totals = forest.bias + LEAF_UNIT * forest.leaves[np.arange(trees), numbers].sum(axis=1)
+    return [float(one) for one in totals.clip(-MOST, MOST)]
 
 
 @functools.cache
-def forests() -> Mapping[str, Forest]:
-    """Of every kernel that has one."""
-    text = (importlib.resources.files("tuner.kernels") / "calibration.json").read_text(encoding="utf-8")
-    return {name: _forest(entry) for name, entry in json.loads(text)["kernels"].items()}
-
-
-def _forest(entry: Mapping[str, Any]) -> Forest:
-    asked, thresholds, leaves = zip(*entry["trees"], strict=True)
-    return Forest(
-        tuple(entry["traits"]),
-        np.array(asked, dtype=np.intp),
-        np.array(thresholds),
-        np.array(leaves).ravel() * LEAF_UNIT,
-        entry["bias"],
-    )
+def forest_of(name: str) -> Forest:
+    """The forest of that name."""
+    path = importlib.resources.files("tuner.kernels") / "calibration.npz"
+    with path.open("rb") as file, np.load(file) as arrays:
+        return Forest(*(arrays[f"{name}/{field}"] for field in Forest._fields))

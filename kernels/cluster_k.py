@@ -6,6 +6,7 @@ For few tiles and a long K on Hopper, in Gluon, under Triton 3.7. The result is 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 from tuner import dtype as dtypes
@@ -124,19 +125,29 @@ def model_us(config: Config, problem: Problem, device: Device) -> float:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`model_us`, calibrated."""
-    model = model_us(config, problem, device)
-    return calibration.of_tiles(model, swap_ab.seen(config), exchanged(problem), device, exchanged=True)
+    return _estimates((config,), problem, device)[config]
+
+
+def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    models = {config: model_us(config, problem, device) for config in configs}
+    estimated = [(us, swap_ab.seen(config)) for config, us in models.items()]
+    return dict(
+        zip(models, calibration.of_all_tiles(estimated, exchanged(problem), device, exchanged=True), strict=True)
+    )
 
 
 def default_config(problem: Problem, device: Device) -> Config:
     """Of least estimated time, with what overlaps as the best of its tile has it; of equals the smallest cluster."""
     tried = space(problem, device)
 
-    def rank(config: Config) -> tuple[float, ...]:
-        return estimate_us(config, problem, device), config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
+    def estimated(config: Config) -> float:
+        return estimate_us(config, problem, device)
 
-    found = tried.best(rank)
-    return tried.smallest() if found is None else tried.refined(found, rank)
+    def ties(config: Config) -> tuple[int, ...]:
+        return config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
+
+    found = tried.best(estimated, ties=ties, among=_estimates(tried.programs(), problem, device))
+    return tried.smallest() if found is None else tried.refined(found, estimated)
 
 
 def precedence(problem: Problem, device: Device) -> int:  # noqa: ARG001

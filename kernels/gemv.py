@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -133,18 +133,26 @@ def default_config(problem: Problem, device: Device) -> Config:
         return abs(held - values), few, abs(length - longest), config.integer("SPLIT_K")
 
     tried = space(problem, device)
-    if _is_calibrated(problem, device):
+    if not _is_calibrated(problem, device):
+        return tried.best(rank) or tried.smallest()
 
-        def estimated(config: Config) -> float:
-            return _estimate_us(config, problem, device)
+    def estimated(config: Config) -> float:
+        return _estimate_us(config, problem, device)
 
-        return tried.refined(tried.best(estimated) or tried.smallest(), estimated)
-    return tried.best(rank) or tried.smallest()
+    found = tried.best(estimated, among=_estimates(tried.programs(), problem, device))
+    return tried.smallest() if found is None else tried.refined(found, estimated)
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    model = stream_cost.streamed(config, problem, device)
-    return calibration.of_streams(model, config, problem, device) if _is_calibrated(problem, device) else model
+    return _estimates((config,), problem, device)[config]
+
+
+def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    models = {config: stream_cost.streamed(config, problem, device) for config in configs}
+    if not _is_calibrated(problem, device):
+        return models
+    estimated = [(us, config) for config, us in models.items()]
+    return dict(zip(models, calibration.of_all_streams(estimated, problem, device), strict=True))
 
 
 def _is_calibrated(problem: Problem, device: Device) -> bool:

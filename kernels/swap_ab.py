@@ -94,9 +94,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     axes = splitting.promising(problem, device)
     if calibration.applies(problem, device):
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
-        likely_us = _likely(lengths, problem, device).items()
-        near = {config: _corrected(us, config, problem, device) for config, us in likely_us}
-        found = lengths.best(estimate, ties=tied, among=near)
+        found = lengths.best(estimate, ties=tied, among=_corrected(_likely(lengths, problem, device), problem, device))
         return lengths.smallest() if found is None else lengths.refined(found, estimate)
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
     fastest = [promising.best(estimate, ties=tied)]
@@ -118,16 +116,17 @@ def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees, calibrated."""
-    return _corrected(model_us(config, problem, device), config, problem, device)
+    return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
 
 
-def _corrected(us: float, config: Config, problem: Problem, device: Device) -> float:
-    return calibration.of_tiles(us, seen(config), exchanged(problem), device, exchanged=True)
+def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
+    """Estimates as the calibration has them."""
+    told = [(us, seen(config)) for config, us in models.items()]
+    return dict(zip(models, calibration.of_all_tiles(told, exchanged(problem), device, exchanged=True), strict=True))
 
 
 def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
     """Of a space those configs that the cost model has near its least, with that."""
-
     shown = exchanged(problem)
 
     def tiles() -> Iterator[Candidates]:

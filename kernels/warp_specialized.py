@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +29,7 @@ from tuner.kernels.arrivals import Arrivals
 from tuner.kernels.gemm import gemm_spec, sources_of
 from tuner.kernels.launching import TILE, Launch, compiler_options
 from tuner.kernels.likely import Candidates, likely
-from tuner.kernels.operands import SCALE_GROUP, Operands, placement
+from tuner.kernels.operands import SCALE_GROUP, Operands, exchanged, placement
 from tuner.kernels.persistent_tma import multiprocessors
 from tuner.kernels.refinements import NUM_CTAS, SHARE_B
 from tuner.kernels.tile_cost import Loop, Sides, tile_of
@@ -198,16 +198,26 @@ def _static(
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees, calibrated; three warpgroups, which joined later, as two of them are."""
-    return _corrected(model_us(config, problem, device), config, problem, device)
+    """`cost.tiled` of what the device sees, calibrated; three warpgroups as two of them are."""
+    return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
 
 
-def _corrected(us: float, config: Config, problem: Problem, device: Device) -> float:
-    if measures.warpgroups(config) > 2 and calibration.applies(problem, device):
-        two = config.replace(BLOCK_SIZE_M=128, num_warps=8)
-        return us / model_us(two, problem, device) * estimate_us(two, problem, device)
-    inner, shown = measures.seen(config, problem)
-    return calibration.of_tiles(us, inner, shown, device, exchanged=bool(config.get("SWAP_AB", False)))
+def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
+    """Estimates as the calibration has them: exchanged operands have a forest of their own, three warpgroups none."""
+    found = dict[Config, float]()
+    for swapped, shown in ((False, problem), (True, exchanged(problem))):
+        configs = [config for config in models if bool(config.get("SWAP_AB", False)) is swapped]
+        known = [_two(config) for config in configs]
+        told = [(models.get(one) or model_us(one, problem, device), measures.seen(one, problem)[0]) for one in known]
+        corrected = calibration.of_all_tiles(told, shown, device, exchanged=swapped)
+        for config, (us, _), one in zip(configs, told, corrected, strict=True):
+            found[config] = models[config] * one / us
+    return found
+
+
+def _two(config: Config) -> Config:
+    """Two warpgroups for three, of which there are few trials."""
+    return config if measures.warpgroups(config) < 3 else config.replace(BLOCK_SIZE_M=128, num_warps=8)
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
@@ -260,8 +270,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     """
 
     tried, calibrated = space(problem, device), calibration.applies(problem, device)
-    likely_us = _likely(tried, problem, device).items() if calibrated else ()
-    near = {config: _corrected(us, config, problem, device) for config, us in likely_us}
+    near = _corrected(_likely(tried, problem, device), problem, device) if calibrated else None
 
     def estimated(config: Config) -> float:
         short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128

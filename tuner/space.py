@@ -73,7 +73,7 @@ class SearchSpace:
 
     def configs(self) -> list[Config]:
         """Every config worth trying, each program once, in canonical order."""
-        return sorted(config for config in self._programs() if self.rejection(config) is None)
+        return sorted(config for config in self.programs() if self.rejection(config) is None)
 
     def refinements(self, config: Config) -> list[Config]:
         """What a search tries of a config that leads: the same with one option each, as far as no rule rejects it."""
@@ -102,7 +102,7 @@ class SearchSpace:
             ties: decides between configs of one cost, the least first; then canonical order does.
             among: what to look at, with its cost; where rules reject all of that, or there is none, at all configs.
         """
-        priced = among.items() if among else ((config, cost(config)) for config in self._programs())
+        priced = among.items() if among else ((config, cost(config)) for config in self.programs())
         ranked = sorted(((one, config) for config, one in priced), key=_first)
         for _, equals in itertools.groupby(ranked, key=_first):
             for config in sorted((config for _, config in equals), key=lambda config: (ties(config), config)):
@@ -154,7 +154,7 @@ class SearchSpace:
         }
         return dataclasses.replace(self, axes=kept)
 
-    def _programs(self) -> Iterable[Config]:
+    def programs(self) -> Iterable[Config]:
         """Representatives of all programs but those that an early rule rejects."""
         return dict.fromkeys(config for point in self.points() for config in self._expanded(point))
 

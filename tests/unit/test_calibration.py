@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import pytest
 
 import tuner
@@ -11,13 +10,23 @@ from tuner import registry
 from tuner.config import Config
 from tuner.device import KNOWN
 from tuner.kernels import calibration, cost, swap_ab, traits
-from tuner.kernels.calibration import Scale, Weights
+from tuner.kernels.calibration import Forest
 from tuner.kernels.operands import exchanged
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
 TILE = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "SPLIT_K": 1}
 SWAPPED = Config("swap_ab", **TILE, LOADS="tma", num_stages=6, num_warps=4, launch_pdl=True, PDL_TRIGGER=8)
+
+WAYS = ("tma", "pointer")
+NAMES = (
+    "cluster_k",
+    "composite_n",
+    "gemv",
+    *(f"swap_ab by {loads}" for loads in WAYS),
+    "warp_specialized",
+    "warp_specialized exchanged",
+)
 
 
 def linear(m: int, n: int, k: int, **named: str) -> Problem:
@@ -44,18 +53,34 @@ def test_another_architecture_keeps_the_cost_model_s_estimate():
     assert not calibration.applies(problem, KNOWN["sm_100"])
 
 
-def test_a_correction_is_a_weighed_sum_of_traits_and_of_products_of_two():
-    found = Weights(
-        0.1, {"a": Scale(1.0, 2.0, 0.0, 9.0), "b": Scale(0.0, 1.0, -1.0, 1.0)}, (("a", "", 0.1), ("a", "b", 0.2))
+def forest(*leaves: int) -> Forest:
+    """A tree of two levels: whether b is beyond 0.5, and a beyond 2."""
+    return Forest(
+        np.array(["a", "b"]),
+        np.array([[1, 0]], dtype=np.uint8),
+        np.array([[0.5, 2.0]], dtype=np.float32),
+        np.array([leaves], dtype=np.int16),
+        np.float64(0.01),
     )
-    assert calibration.correction(found, {"a": 3.0, "b": 0.5}) == pytest.approx(0.1 + 0.1 * 1 + 0.2 * 1 * 0.5)
 
 
-def test_a_trait_counts_no_further_than_it_was_measured_and_a_correction_has_bounds():
-    found = Weights(0.0, {"a": Scale(0.0, 1.0, -2.0, 2.0)}, (("a", "", 0.1),))
-    assert calibration.correction(found, {"a": 50.0}) == pytest.approx(0.2)
-    steep = Weights(0.0, {"a": Scale(0.0, 1.0, -2.0, 2.0)}, (("a", "", 9.0),))
-    assert calibration.correction(steep, {"a": 2.0}) == calibration.MOST
+def test_a_level_asks_whether_a_trait_is_beyond_its_threshold_and_its_bit_finds_the_leaf():
+    values = [{"a": a, "b": b} for a, b in ((2.0, 0.5), (2.0, 0.6), (2.1, 0.5), (2.1, 0.6))]
+    found = calibration.corrections(forest(100, 200, 300, 400), values)
+    assert found == pytest.approx([0.02, 0.03, 0.04, 0.05])
+
+
+def test_a_correction_has_bounds():
+    found = calibration.corrections(forest(9000, -9000, 0, 0), [{"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 1.0}])
+    assert found == [calibration.MOST, -calibration.MOST]
+
+
+def test_several_estimates_are_corrected_as_each_of_them_alone():
+    problem = exchanged(linear(72, 6144, 4096))
+    told = [(20.0 + m, swap_ab.seen(SWAPPED.replace(BLOCK_SIZE_M=m, LOADS=by))) for m in (64, 128) for by in WAYS]
+    together = calibration.of_all_tiles(told, problem, H200, exchanged=True)
+    assert together == [calibration.of_tiles(*one, problem, H200, exchanged=True) for one in told]
+    assert len(set(together)) == len(told)
 
 
 def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
@@ -73,20 +98,22 @@ def test_every_trait_of_the_file_is_one_that_configs_have():
     tiled = traits.of_tiles(swap_ab.seen(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True)
     stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=4)
     streamed = traits.of_streams(stream, linear(1, 6144, 4096), H200, 13.0)
-    for name, weights in calibration.weights().items():
-        known = streamed if name == "gemv" else tiled
-        assert weights.scales.keys() <= known.keys()
-        assert all({one, other} <= {*weights.scales, ""} for one, other, _ in weights.terms)
-        assert all(math.isfinite(weight) for *_, weight in weights.terms)
+    for name in NAMES:
+        found = calibration.forest_of(name)
+        assert set(found.traits) <= (streamed if name == "gemv" else tiled).keys()
+        assert found.leaves.shape == (len(found.asked), 2 ** found.asked.shape[1])
+        assert found.asked.max() < len(found.traits)
+        assert found.thresholds.shape == found.asked.shape
+        assert np.isfinite(found.bias)
 
 
-def test_every_kernel_that_the_formula_weighs_for_few_rows_has_weights():
+def test_every_kernel_that_the_formula_weighs_for_few_rows_has_a_forest():
     for m in (1, 16, 72, 256):
         problem = linear(m, 6144, 4096)
         for spec in registry.serving(problem, H200):
             if spec.precedence(problem, H200) == 4:
                 config = spec.default_config(problem, H200)
-                assert calibration.name_of(config, exchanged=bool(config.get("SWAP_AB"))) in calibration.weights()
+                assert calibration.name_of(config, exchanged=bool(config.get("SWAP_AB"))) in NAMES
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_ring_of_a_stage_less_is_behind_where_a_warp_loads():
     assert cost.tiled(config, problem, H200, specialized=True, **deep) > cost.tiled(config, problem, H200, **deep)
 
 
-@pytest.mark.parametrize("shape", [(80, 4096, 14336), (100, 3584, 18944)])
+@pytest.mark.parametrize("shape", [(104, 4096, 14336), (100, 3584, 18944)])
 def test_the_default_of_rows_that_no_tile_fits_is_by_pointers(shape):
     assert registry.default_config(linear(*shape), H200)["LOADS"] == "pointer"
 
