@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from triton import knobs
 
 from tuner import registry
 from tuner.config import Config
@@ -57,6 +58,13 @@ def test_an_illegal_access_a_hang_and_a_stray_write_become_states_and_the_sweep_
     assert ended.winner.vs_vendor > 0.5
 
 
+def can_tell_registers():
+    try:
+        return bool(knobs.nvidia.cuobjdump.path)
+    except RuntimeError:  # this Triton came without
+        return False
+
+
 def test_trials_of_a_gemm_hold_figures_resources_and_clocks(store):
     problem = Problem(1024, 1024, 1024, dtype="bfloat16", layout="nt")
     report = sweep(store, [problem], [0], Plan(RANDOM, trials=12))
@@ -67,8 +75,9 @@ def test_trials_of_a_gemm_hold_figures_resources_and_clocks(store):
     assert len(complete) > 3
     for outcome in complete:
         assert outcome.p20_us <= outcome.median_us <= outcome.p80_us
-        assert outcome.resources.registers > 16
-        assert outcome.resources.spill_bytes is not None
+        if can_tell_registers():
+            assert outcome.resources.registers > 16
+            assert outcome.resources.spill_bytes is not None
         assert outcome.resources.shared_bytes > 0
         assert 0 < outcome.error < 0.1
         assert outcome.sm_clock_mhz > 200
