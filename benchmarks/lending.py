@@ -2,9 +2,10 @@
 
     python benchmarks/lending.py --out RESULT.json
 
-Of the problems of two races (runs 4 and 5 of data/unseen-trials-h200.csv.gz, and what `tuner verify --regret` played of
-them) one of four is held out at a time, and the others' fastest trials are the table; then the 30 of unseen-third.csv
-are, and the 60 of unseen-tuned.csv are the table. Answers that nobody measured are counted and left out.
+Of the problems of three races (runs 4 to 6 of data/unseen-trials-h200.csv.gz, and what `tuner verify --regret` played
+of them) one of four is held out at a time, and the others' fastest trials are the table; then the 30 of
+unseen-third.csv are and those of unseen-fourth.csv, and the 60 of unseen-tuned.csv are the table. Answers that nobody
+measured are counted and left out.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from tuner.problem import Problem
 from tuner.runtime.row import Provenance
 from tuner.runtime.table import Table
 
-RUNS = ("4", "5")
-PLAYS = ("unseen-again-h200.json", "unseen-third-h200.json")
+RUNS = ("4", "5", "6")
+PLAYS = ("unseen-again-h200.json", "unseen-third-h200.json", "unseen-fourth-h200.json")
+BLIND = ("third", "fourth")
 PARTIES = ("answer", "declined", "formula")
 PARTS = 4
 
@@ -47,12 +49,18 @@ def main():
     for part in range(PARTS):
         out = problems[part::PARTS]
         found += [answer(problem, times, known) for problem in lent(out, [rows[p] for p in problems if p not in out])]
-    third, tuned = (suite.load(str(ROOT / "suites" / f"unseen-{name}.csv")) for name in ("third", "tuned"))
-    blind = [answer(problem, times, known) for problem in lent(third, [rows[p] for p in tuned])]
-    summary = {"one of four held out": losses(found), "unseen-third.csv": losses(blind)}
+    summary = {"one of four held out": losses(found)}
+    tuned = [rows[problem] for problem in load("tuned")]
+    for name in BLIND:
+        blind = [answer(problem, times, known) for problem in lent(load(name), tuned)]
+        summary[f"unseen-{name}.csv"] = losses(blind)
     for name, figures in summary.items():
         print(name, figures)
     record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "summary": summary, "rows": found})
+
+
+def load(name):
+    return suite.load(str(ROOT / "suites" / f"unseen-{name}.csv"))
 
 
 def played():

@@ -94,7 +94,7 @@ class Course:
     Attributes:
         land: the landscape.
         field: as `tuner run` makes it, but for a portfolio made of other problems, and without what came after the
-            landscape was recorded: kernels and refinements.
+            landscape was recorded: kernels, parameters and refinements.
     """
 
     def __init__(self, land, others):
@@ -105,11 +105,14 @@ class Course:
         specs = {name: spec for name, spec in today.specs.items() if name in kernels}
         self._spaces = {name: spec.space(land.problem, H200) for name, spec in specs.items()}
         first = next(iter(specs.values()))  # by precedence: whose formula came first then
+        known = {name for config in land.us for name in config}
+        default = first.default_config(land.problem, H200)
+        default = Config(default.kernel, **{name: value for name, value in default.pairs if name in known})
         self.field = dataclasses.replace(
             today,
             specs=specs,
-            default=self._spaces[first.name].canonicalize(first.default_config(land.problem, H200)),
-            configs=[c for c in today.configs if c.kernel in kernels and c.get("INNER") in inner],
+            default=self._spaces[first.name].canonicalize(default),
+            configs=[c for c in today.configs if c.kernel in kernels and c.get("INNER") in inner and known >= c.keys()],
             portfolio=covered,
             refine=lambda _config: (),
             refinable=False,
