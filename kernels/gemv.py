@@ -139,7 +139,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     def estimated(config: Config) -> float:
         return _estimate_us(config, problem, device)
 
-    found = tried.best(estimated, among=_estimates(tried.programs(), problem, device))
+    found = tried.best(estimated, among=_estimates(tried.configs(), problem, device))
     return tried.smallest() if found is None else tried.refined(found, estimated)
 
 
