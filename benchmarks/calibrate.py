@@ -18,8 +18,8 @@ from collections import defaultdict
 import catboost
 import numpy as np
 import record
+from drawing import ranked
 from recorded import H200, ROOT, trials
-from scattered import ranked
 
 from tuner.kernels import calibration, cluster_k, cost, stream_cost, swap_ab, traits
 from tuner.kernels import warp_specialized_measures as specialized
@@ -53,8 +53,6 @@ FOLDS, PARTS = 5, 3
 CLOSE = 1.3
 """Of the best: trials within are near it."""
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
-
-
 KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv", "composite_n")
 LOOPS = {
     "swap_ab": {},

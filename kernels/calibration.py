@@ -25,8 +25,6 @@ from tuner.problem import Problem
 
 MOST = 0.7
 """Of a correction, in log time: twice as long, or half."""
-
-
 LEAF_UNIT = 1e-4
 """Of a leaf's part of a correction."""
 

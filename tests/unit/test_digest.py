@@ -109,6 +109,9 @@ def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, mo
     others.append(tuner.digest(H200))
     monkeypatch.setattr(rules, "triton_version", lambda: "3.8.0")
     others.append(tuner.digest(H200))
+    for constant in ("NEAR_M", "MARGIN", "MODELLED", "BEYOND", "ACROSS", "BLIND", "OTHER_DEVICE"):
+        monkeypatch.setattr(rules, constant, 0.9 * getattr(rules, constant))
+        others.append(tuner.digest(H200))
     assert len({before, *others}) == 1 + len(others)
 
 

@@ -44,8 +44,8 @@ def _versions(device: Device) -> dict[str, Any]:
     from tuner import __version__
 
     kernels = sorted((*key, spec.version) for key, spec in registry.specs().items())
-    limits = [rules.NEAR_M, rules.NEAREST, rules.MARGIN, rules.MODELLED, rules.BLIND, rules.OTHER_DEVICE]
-    limits += [neighbourhood.REACH, neighbourhood.MOST, neighbourhood.OTHER_FAMILY]
+    limits = [rules.NEAR_M, rules.NEAREST, rules.MARGIN, rules.MODELLED, rules.BEYOND, rules.ACROSS, rules.BLIND]
+    limits += [rules.OTHER_DEVICE, neighbourhood.REACH, neighbourhood.MOST, neighbourhood.OTHER_FAMILY]
     return {
         "device": device.slug,
         "tool_version": __version__,
