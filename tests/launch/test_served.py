@@ -24,10 +24,15 @@ def served(stub):
 
 @pytest.fixture
 def table(make_row, make_table, tmp_path):
-    def table(problem: Problem, config: Config) -> str:
-        version = registry.find("matmul", config.kernel).version
-        row = make_row(*problem.shape, config=config, version=version, dtype="float16", layout=problem.layout)
-        return str(make_table(row).write(tmp_path))
+    def table(problem: Problem, config: Config, *more: tuple[Problem, Config]) -> str:
+        rows = [
+            make_row(*each.shape, config=its, version=version(its), dtype="float16", layout=each.layout)
+            for each, its in ((problem, config), *more)
+        ]
+        return str(make_table(*rows).write(tmp_path))
+
+    def version(config: Config) -> int:
+        return registry.find("matmul", config.kernel).version
 
     return table
 
@@ -64,14 +69,19 @@ def test_the_second_call_looks_nothing_up_and_launches_the_same_kernel_on_its_ow
         assert len(launch.params) == len(first.params)
 
 
-def test_a_plan_of_gluon_descriptors_gives_operands_in_the_order_of_the_launch_it_was_made_of(served):
-    report = served("specialized")
+def test_a_plan_of_gluon_descriptors_gives_operands_in_the_order_of_the_launch_it_was_made_of(served, table):
+    tile = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    plain = Config(
+        "warp_specialized", **tile, EPILOGUE_PARTS=1, SWAP_AB=False, launch_pdl=True, num_stages=6, num_warps=4
+    )
+    turned = Problem(256, 1024, 128, layout="nn"), plain.replace(SWAP_AB=True)
+    report = served("specialized", table(PROBLEM, plain, turned))
     assert {launch.name for launch in report.launches} == {"warp_specialized_kernel"}
     calls = report.printed["calls"]
     assert [told["looked"] for told in calls] == [1, 0, 0, 1, 0, 0]
     for number, (launch, told) in enumerate(zip(report.launches, calls, strict=True)):
         (a, b), out = told["given"], told["out"]
-        exchanged = number >= 3  # of 256 rows and 128 long it computes the transposed output
+        exchanged = number >= 3
         assert addresses(launch)[:3] == ([b, a, out] if exchanged else [a, b, out])
 
 
