@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from covering import Case
 
-from tuner import registry
-from tuner.kernel import Inputs, KernelSpec
-from tuner.records import State
+from tuner.kernel import Inputs, KernelSpec, registry
+from tuner.store.records import State
 from tuner.sweep import verify
 
 _GAP_BYTES = 16

@@ -22,9 +22,11 @@ import record
 import torch
 from variants import compile_all, playing
 
-from tuner import Problem, device, registry
-from tuner import dtype as dtypes
-from tuner.config import Config
+from tuner import Problem
+from tuner.hardware import device
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.problem import dtype as dtypes
 from tuner.sweep import finals
 
 PLAIN, TORCH, COPY = "plain", "torch", "copy"

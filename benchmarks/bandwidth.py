@@ -20,7 +20,8 @@ import record
 import torch
 
 import tuner
-from tuner import registry, suite
+from tuner.kernel import registry
+from tuner.problem import suite
 from tuner.sweep import finals, verify
 
 SUITE = Path(__file__).parent / "suites" / "bandwidth.csv"

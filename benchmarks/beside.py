@@ -16,11 +16,12 @@ import os
 import paired
 import record
 
-from tuner import Config, Problem, device
-from tuner.kernels import padded
-from tuner.kernels.launching import compile_launches
-from tuner.kernels.operands import make_operands
-from tuner.sweep import finals, target
+from tuner import Config, Problem
+from tuner.hardware import device
+from tuner.kernels.base.operands import make_operands
+from tuner.kernels.gemm.padded import spec as padded
+from tuner.launch.launch import compile_launches
+from tuner.sweep import cross_target, finals
 
 SHAPES = (
     *((1023, 2047, 4093), (1024, 2048, 4094), (511, 4095, 4093), (2047, 1023, 4093), (1000, 2000, 3001)),
@@ -65,7 +66,7 @@ def problem_of(shape):
 
 def compile_one(shape, name, arch):
     """Compile one config into Triton's cache, from tensors without memory."""
-    target.activate(arch)
+    cross_target.activate(arch)
     problem = problem_of(shape)
     compile_launches(padded.program(make_operands(problem, "meta", 0), configs_of(problem)[name]))
 

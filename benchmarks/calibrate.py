@@ -1,10 +1,11 @@
-"""Fit the forests of kernels/calibration.py, and say by cross-validation what formulas lose that rank by them.
+"""Fit the forests of kernels/cost/calibration.py, and say by cross-validation what formulas lose that rank by them.
 
     python benchmarks/calibrate.py --out RESULT.json [--write]
 
-Every kernel's log time over the cost model's estimate is fitted by boosted regression trees on traits
-(kernels/traits.py). Trials near a problem's best weigh most. Held out are whole problems, a fifth at a time, in several
-random parts. --write puts the forests of all problems into kernels/calibration.npz. Needs CatBoost and no GPU.
+Every kernel's log time over the cost model's estimate is fitted by boosted regression trees on features of a config
+(kernels/cost/features.py). Trials near a problem's best weigh most. Held out are whole problems, a fifth at a time, in
+several random parts. --write puts the forests of all problems into kernels/cost/calibration.npz. Needs CatBoost and no
+GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ import record
 from drawing import ranked
 from recorded import H200, ROOT, trials
 
-from tuner.kernels import calibration, cluster_k, cost, stream_cost, swap_ab, traits
-from tuner.kernels import warp_specialized_measures as specialized
-from tuner.kernels.operands import exchanged
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.cost import calibration, features
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost import stream as stream_cost
+from tuner.kernels.gemm.hopper import cluster_k
+from tuner.kernels.gemm.hopper import resources as specialized
+from tuner.kernels.gemm.small_m import swap_ab
 
 DATA = ROOT / "data"
 SCATTERED = ("1", "2", "3", *map(str, range(6, 14)))
@@ -64,7 +69,7 @@ LOOPS = {
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="the forests of all problems to kernels/calibration.npz")
+    parser.add_argument("--write", action="store_true", help="the forests of all problems to calibration.npz")
     parser.add_argument("--out")
     parser.add_argument("--also", nargs=2, action="append", default=[], metavar=("FILE", "RUN"), help="more trials")
     parser.add_argument("--only-fit", action="store_true", help="hold nothing out, say nothing of it")
@@ -148,7 +153,7 @@ def seen(config, problem):
     """A config's raw estimate and its traits."""
     if config.kernel == "gemv":
         us = stream_cost.streamed(config, problem, H200)
-        return us, traits.of_streams(config, problem, H200, us)
+        return us, features.of_streams(config, problem, H200, us)
     inner, shown, swapped = config, problem, False
     if config.kernel in ("swap_ab", "cluster_k"):
         inner, shown, swapped = swap_ab.seen(config), exchanged(problem), True
@@ -158,7 +163,7 @@ def seen(config, problem):
         us = cluster_k.model_us(config, problem, H200)
     else:
         us = cost.tiled(inner, shown, H200, **LOOPS[config.kernel])
-    return us, traits.of_tiles(inner, shown, H200, us, exchanged=swapped)
+    return us, features.of_tiles(inner, shown, H200, us, exchanged=swapped)
 
 
 def name_of(config):

@@ -13,10 +13,10 @@ import time
 
 import record
 
-from tuner import registry
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
 from tuner.problem import Problem
-from tuner.sweep.compile import Compiled, CompilePool
+from tuner.sweep.compile_pool import Compiled, CompilePool
 
 DEVICE = KNOWN["sm_90"]
 # Set before the pool's fork server starts: its children inherit the environment of that moment.

@@ -20,12 +20,14 @@ import paired
 import record
 import torch
 
-from tuner import Config, Problem, device
-from tuner import dtype as dtypes
-from tuner.kernels import padded, padding
-from tuner.kernels.launching import compile_launches, run
-from tuner.kernels.operands import make_operands
-from tuner.sweep import finals, target
+from tuner import Config, Problem
+from tuner.hardware import device
+from tuner.kernels.base.operands import make_operands
+from tuner.kernels.gemm.padded import copy as padding
+from tuner.kernels.gemm.padded import spec as padded
+from tuner.launch.launch import compile_launches, run
+from tuner.problem import dtype
+from tuner.sweep import cross_target, finals
 
 PROBLEMS = (
     (Problem(1023, 2047, 4093, dtype="bf16", layout="nt"), "ab"),
@@ -69,7 +71,7 @@ def variants(problem, launch):
     """The launch as it is, by single elements, and with other blocks."""
     found = {NOW: launch, ELEMENTS: changed(launch, FIRST_SHIFTED=False, SECOND_SHIFTED=False)}
     for rows, nbytes, warps in BLOCKS:
-        constants = {"BLOCK_ROWS": rows, "BLOCK_COLUMNS": nbytes // dtypes.ITEMSIZE[problem.a_dtype]}
+        constants = {"BLOCK_ROWS": rows, "BLOCK_COLUMNS": nbytes // dtype.ITEMSIZE[problem.a_dtype]}
         found[f"{rows}x{nbytes} bytes, {warps} warps"] = changed(launch, warps=warps, **constants)
     return found
 
@@ -122,7 +124,7 @@ def compile_all(arch):
 
 def compile_one(problem, chosen, name, arch):
     """Compile one variant, from tensors without memory."""
-    target.activate(arch)
+    cross_target.activate(arch)
     if name in EARLY:
         config = chosen or padded.default_config(problem, device.KNOWN[arch])
         compile_launches(launches_of(make_operands(problem, "meta", 0), config, EARLY[name]))

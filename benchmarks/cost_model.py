@@ -14,7 +14,8 @@ import statistics
 import record
 from recorded import H200, ROOT, landscapes
 
-from tuner import registry, suite
+from tuner.kernel import registry
+from tuner.problem import suite
 
 FIRST = (1, 8, 16, 32, 64)
 _SAME = 1.005

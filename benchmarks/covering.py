@@ -12,14 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tuner.config import Config
-from tuner.device import Device
 from tuner.errors import ProblemError
+from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
-from tuner.keyed import Extra
-from tuner.parts import ACTIVATIONS, LAYOUTS
+from tuner.kernel.config import Config
+from tuner.kernel.space import SearchSpace
 from tuner.problem import Problem
-from tuner.space import SearchSpace
+from tuner.problem.gemm_fields import ACTIVATIONS, LAYOUTS
+from tuner.problem.generic_key import Extra
 
 SIZES = (1, 3, 7, 16, 17, 127, 128, 129, 256, 1000, 1024, 4093)
 """Of M, N and K: one, few, odd, just below, at and beyond a tile's edge, many tiles, a prime."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import record
 from recorded import H200, trials
 
-from tuner import registry
-from tuner.records import State
+from tuner.kernel import registry
+from tuner.store.records import State
 from tuner.store.store import Store
 
 

@@ -9,9 +9,9 @@ from collections import defaultdict
 
 from recorded import H200, ROOT
 
-from tuner import registry, suite
-from tuner.kernels import cluster_k, warp_specialized
-from tuner.problem import Problem
+from tuner.kernel import registry
+from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
+from tuner.problem import Problem, suite
 
 _MOST_PRODUCTS = 4e11
 """M * N * K: beyond, a problem takes the time of ten others."""

@@ -18,7 +18,8 @@ import record
 import torch
 from variants import compile_all, playing
 
-from tuner import Config, Problem, device
+from tuner import Config, Problem
+from tuner.hardware import device
 from tuner.sweep import finals
 
 TORCH = "torch"

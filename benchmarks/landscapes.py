@@ -30,15 +30,15 @@ import record
 import retimed
 from recorded import landscapes
 
-from tuner import device as devices
-from tuner import registry
-from tuner.records import State
+from tuner.hardware import device as devices
+from tuner.kernel import registry
 from tuner.store.listing import TrialFilter
+from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep.compile import CompilePool
-from tuner.sweep.field import survey
+from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job import Job
 from tuner.sweep.search import Listed, Strategy
+from tuner.sweep.search_problem import survey
 
 RETIMED = 20
 """Configs of older landscapes that are measured beside new ones: beyond these none is within reach of the fastest."""

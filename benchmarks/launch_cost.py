@@ -77,8 +77,9 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
     from triton.runtime.driver import driver
 
     import tuner
-    from tuner.kernels import calling, planned, ready
-    from tuner.runtime.launch import make_plan
+    from tuner.kernels.ops import dispatch
+    from tuner.launch import bound, call_cache
+    from tuner.launch.plan import make_plan
 
     seen = recorded(a, b, out)
     launch, kernel = seen.launches[-1]
@@ -93,8 +94,8 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
     addresses = [each.data_ptr() for each in (out, a, b)]
     plan = make_plan(seen, addresses, index)
     assert plan is not None
-    matches, allocate = planned._matches((a, b), None), ready._allocator(out)
-    model = calling._device(a.device.index)
+    matches, allocate = call_cache._matches((a, b), None), bound._allocator(out)
+    model = dispatch._device(a.device.index)
     problem = tuner.Problem(*SHAPE, dtype="float16", layout="nt")
     return {
         "part: memory of the result": allocate,
@@ -109,7 +110,7 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
 def recorded(a: Any, b: Any, out: Any) -> Any:
     """What a first call launches."""
     from tuner.kernels import matmul
-    from tuner.kernels.matmul import CALLS
+    from tuner.kernels.ops.matmul import CALLS
 
     seen: list[Any] = []
     remember = CALLS.remember
@@ -181,9 +182,9 @@ print(json.dumps(told))
 SHIP = """
 import sys
 from pathlib import Path
-from tuner.export import kernels
-from tuner.runtime import table
-from tuner.sweep import target
+from tuner.tables import binaries as kernels
+from tuner.lookup import table
+from tuner.sweep import cross_target as target
 loaded = table.load(Path(sys.argv[1]))
 target.activate(loaded.device.arch)
 kernels.write(loaded, Path(sys.argv[1]).parent)
@@ -229,10 +230,12 @@ def write_table(folder: Path) -> Path:
     import torch
     import triton
 
-    from tuner import Problem, device, registry
-    from tuner.device import Environment
-    from tuner.runtime.row import Provenance, Row
-    from tuner.runtime.table import Table
+    from tuner import Problem
+    from tuner.hardware import device
+    from tuner.hardware.device import Environment
+    from tuner.kernel import registry
+    from tuner.lookup.row import Provenance, Row
+    from tuner.lookup.table import Table
 
     problem, here = Problem(*FIRST, dtype="float16", layout="nt"), device.current()
     config = registry.default_config(problem, here)

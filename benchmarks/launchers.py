@@ -14,9 +14,9 @@ import pebble
 from attempts import Attempt, attempt
 from covering import Case
 
-from tuner import device as devices
-from tuner.device import Device
-from tuner.records import State
+from tuner.hardware import device as devices
+from tuner.hardware.device import Device
+from tuner.store.records import State
 from tuner.sweep.measure import failure_of
 from tuner.sweep.process import death, die_with_parent, forget_output, last_line, redirect_output, scratch_folder
 

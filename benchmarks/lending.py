@@ -21,10 +21,10 @@ from recorded import H200, ROOT, trials
 from table_of_trials import RACES, row
 
 import tuner
-from tuner import registry, suite
-from tuner.problem import Problem
-from tuner.runtime.row import Provenance
-from tuner.runtime.table import Table
+from tuner.kernel import registry
+from tuner.lookup.row import Provenance
+from tuner.lookup.table import Table
+from tuner.problem import Problem, suite
 
 RUNS = ("4", "5", "6")
 PLAYS = ("unseen-again-h200.json", "unseen-third-h200.json", "unseen-fourth-h200.json")

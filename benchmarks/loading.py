@@ -30,12 +30,12 @@ from pathlib import Path
 import record
 
 import tuner
-from tuner import device as devices
-from tuner import registry
-from tuner.config import Config
-from tuner.device import KNOWN, Environment
+from tuner.hardware import device as devices
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import KernelVersion, Outcome, State, Trial, Verdict
+from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 ROWS = 10_000
@@ -56,9 +56,9 @@ print(json.dumps({name: 1e3 * took for name, took in told.items()}))
 """
 GROWTH = """
 import logging, sys, tuner
-from tuner import registry
-from tuner.device import KNOWN
-from tuner.runtime import database, sources
+from tuner.kernel import registry
+from tuner.hardware.device import KNOWN
+from tuner.lookup import database, sources
 logging.disable(logging.WARNING)
 m, n, k = map(int, sys.argv[2:5])
 device, problem = KNOWN["sm_90"], tuner.Problem(m, n, k, dtype="bfloat16", layout="nt")
@@ -140,8 +140,8 @@ def first_lookup(where: Path, asked: Problem, rule: str) -> Callable[[], None]:
 
 
 def table_of(folder: Path) -> Path:
-    from tuner.runtime.row import Provenance, Row
-    from tuner.runtime.table import Table
+    from tuner.lookup.row import Provenance, Row
+    from tuner.lookup.table import Table
 
     made = Provenance(environment(), 1, "benchmark")
     # Of the last row: one that is lent beyond it must be no worse there than the formula.
@@ -152,7 +152,7 @@ def table_of(folder: Path) -> Path:
 
 
 def tables(folder: Path) -> dict[str, float]:
-    from tuner.runtime import table
+    from tuner.lookup import table
 
     path = table_of(folder)
     exact, near = problem(64), problem(SIZES + 4)

@@ -31,12 +31,12 @@ from attempts import Attempt
 from covering import SIZES, VIEWS, Case, Coverage
 from launchers import Launchers
 
-from tuner import registry
-from tuner.config import Config
-from tuner.device import Device
+from tuner.hardware.device import Device
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import State
-from tuner.sweep.compile import CompilePool, Failed
+from tuner.store.records import State
+from tuner.sweep.compile_pool import CompilePool, Failed
 
 AHEAD = 1000
 """Compiles asked for before their cases are launched."""

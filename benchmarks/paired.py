@@ -6,9 +6,10 @@ import contextlib
 
 import torch
 
-from tuner import device, registry
+from tuner.hardware import device
+from tuner.kernel import registry
 from tuner.sweep import clocks, finals
-from tuner.sweep.bench import GraphTimer
+from tuner.sweep.timer import GraphTimer
 
 
 class Bench:

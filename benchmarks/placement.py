@@ -17,9 +17,9 @@ import torch
 import triton
 import triton.language as tl
 
-from tuner.kernels.blocks import await_predecessor, count_blocks, release_last
-from tuner.kernels.tma import descriptor
-from tuner.kernels.tma_tile import sum_products
+from tuner.kernels.base.blocks import await_predecessor, count_blocks, release_last
+from tuner.kernels.gemm.tma.spec import descriptor
+from tuner.kernels.gemm.tma.tile import sum_products
 
 SHAPES = ((48, 5120, 2048, 7), (16, 6144, 4096, 5))
 """M, N, K and stages; tiles are of 64 columns."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from recorded import H200, ROOT, covering, landscapes
 
-from tuner import suite
+from tuner.problem import suite
 
 TARGET = ROOT.parent / "tuner" / "sweep" / "portfolio.json"
 WITHIN, MOST = 1.02, 24

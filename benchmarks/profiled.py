@@ -12,7 +12,8 @@ import sys
 import torch
 
 import tuner
-from tuner import registry, suite
+from tuner.kernel import registry
+from tuner.problem import suite
 
 
 def main(database: str, path: str, *shapes: str) -> None:

@@ -13,8 +13,8 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from tuner.config import Config
-from tuner.device import Device
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
 from tuner.problem import Problem
 
 ROOT = Path(__file__).parent

@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 from recorded import H200, covering
 
-from tuner.config import Config
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome, State
+from tuner.store.records import Outcome, State
 from tuner.sweep import finals
-from tuner.sweep.bench import GraphTimer
-from tuner.sweep.field import survey
 from tuner.sweep.job import Job
-from tuner.sweep.lane import BATCH
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.neighbours import fitted, nearest
+from tuner.sweep.search_problem import survey
+from tuner.sweep.supervisor import BATCH
+from tuner.sweep.timer import GraphTimer
 
 PROCESS = 0.003
 """By how much a config's time moves between processes, as a standard deviation: two of them together by 0.4%, which is

@@ -6,11 +6,11 @@ import os
 import time
 from dataclasses import dataclass
 
-from tuner import device as devices
-from tuner import registry
-from tuner.sweep.bench import GraphTimer, HostTimer
+from tuner.hardware import device as devices
+from tuner.kernel import registry
 from tuner.sweep.clocks import Clocks
 from tuner.sweep.measure import Measurement
+from tuner.sweep.timer import GraphTimer, HostTimer
 
 NEAR = 1.2
 """Within this of the fastest a config plays the rounds."""

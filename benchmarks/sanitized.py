@@ -13,9 +13,9 @@ import torch
 from attempts import laid_out
 from covering import Coverage
 
-from tuner import device as devices
-from tuner import dtype as dtypes
-from tuner import registry
+from tuner.hardware import device as devices
+from tuner.kernel import registry
+from tuner.problem import dtype
 from tuner.sweep import verify
 from tuner.sweep.measure import failure_of
 
@@ -48,7 +48,7 @@ def sample(problems):
     """Of each operand size in bytes the first problem with the longest K: another path to the tensor cores each."""
     longest = {}
     for problem, view in problems:
-        size = dtypes.ITEMSIZE[problem.a_dtype]
+        size = dtype.ITEMSIZE[problem.a_dtype]
         if size not in longest or problem.k > longest[size][0].k:
             longest[size] = problem, view
     return set(longest.values())

@@ -144,7 +144,7 @@ def body(rows, idle, args, seconds):
 
 
 def known_kernels():
-    from tuner import registry
+    from tuner.kernel import registry
 
     return [f"{op}/{name}" for op, name in sorted(registry.specs())]
 

@@ -24,15 +24,15 @@ import drawing
 import retimed
 from recorded import H200, trials
 
-from tuner import device as devices
-from tuner import registry
-from tuner.sweep.bench import GraphTimer
+from tuner.hardware import device as devices
+from tuner.kernel import registry
 from tuner.sweep.clocks import Clocks
-from tuner.sweep.compile import CompilePool, cpu_count
-from tuner.sweep.field import Field
+from tuner.sweep.compile_pool import CompilePool, cpu_count
 from tuner.sweep.job import Job
 from tuner.sweep.measure import Measurement
 from tuner.sweep.search import Listed, Strategy
+from tuner.sweep.search_problem import Field
+from tuner.sweep.timer import GraphTimer
 
 FIELDS = ("run", "m", "n", "k", "kernel", "config", "us")
 _AGAIN = (1.3, 1.15)

@@ -23,7 +23,7 @@ import rivals
 from recorded import DATA, ROOT, landscapes
 from replay import Course, Won, play
 
-from tuner import suite
+from tuner.problem import suite
 from tuner.sweep.race import RACE
 from tuner.sweep.search import EXHAUSTIVE
 

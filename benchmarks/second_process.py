@@ -18,9 +18,10 @@ import torch
 import triton
 
 import tuner
-from tuner import device, registry
+from tuner.hardware import device
+from tuner.kernel import registry
 from tuner.kernels import matmul
-from tuner.runtime.database import read_winners
+from tuner.lookup.database import read_winners
 from tuner.sweep import verify
 
 
@@ -62,7 +63,7 @@ def main():
         "wrong_results": sum(row["wrong"] is not None for row in rows),
         "compiled_anew": compiles[False],
         "loaded_from_triton_cache": compiles[True],
-        "measuring_code_imported": sorted(name for name in sys.modules if name.startswith("tuner.sweep.bench")),
+        "measuring_code_imported": sorted(name for name in sys.modules if name.startswith("tuner.sweep.timer")),
         "database_unchanged": digest(args.db) == before,
         "files_beside_it": sorted(path.name for path in Path(args.db).parent.glob(Path(args.db).name + "*")),
     }

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from recorded import H200, ROOT, trials
 
-from tuner import registry
-from tuner.device import Environment
-from tuner.runtime.row import Provenance, Row
-from tuner.runtime.table import Table
+from tuner.hardware.device import Environment
+from tuner.kernel import registry
+from tuner.lookup.row import Provenance, Row
+from tuner.lookup.table import Table
 
 RACES = {"3": Environment("3.7.1", "2.11.0+cu130", "cuda 13.0", "580.159.04", "3.12.3")}
 

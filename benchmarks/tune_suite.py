@@ -15,10 +15,9 @@ from collections import Counter
 
 import record
 
-from tuner import suite
-from tuner.config import Config
-from tuner.problem import Problem
-from tuner.records import State
+from tuner.kernel.config import Config
+from tuner.problem import Problem, suite
+from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import sweep

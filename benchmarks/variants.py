@@ -7,8 +7,8 @@ import itertools
 import multiprocessing
 import os
 
-from tuner import registry
-from tuner.sweep import target, verify
+from tuner.kernel import registry
+from tuner.sweep import cross_target, verify
 
 
 def compile_all(pairs, arch):
@@ -20,7 +20,7 @@ def compile_all(pairs, arch):
 
 
 def _compiled(problem, config, arch):
-    target.activate(arch)
+    cross_target.activate(arch)
     try:
         registry.find(problem.op, config.kernel).compile(problem, config)
     except Exception as e:  # noqa: BLE001  a compiler raises anything; it is the row's error

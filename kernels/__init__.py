@@ -5,39 +5,29 @@ An op's module is imported when the op is first asked for: who multiplies matric
 
 from __future__ import annotations
 
-import importlib
-import sys
-import types
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tuner.kernels.bmm import bmm
-    from tuner.kernels.grouped_mm import grouped_mm
-    from tuner.kernels.matmul import matmul
-    from tuner.kernels.padding import pad_weight
-    from tuner.kernels.softmax import softmax
-    from tuner.kernels.vector_add import vector_add
+from typing import TYPE_CHECKING
 
 __all__ = ["bmm", "grouped_mm", "matmul", "pad_weight", "softmax", "vector_add"]
 
+if TYPE_CHECKING:
+    from tuner.kernels.ops.bmm import bmm
+    from tuner.kernels.ops.grouped_mm import grouped_mm
+    from tuner.kernels.ops.matmul import matmul
+    from tuner.kernels.ops.pad_weight import pad_weight
+    from tuner.kernels.ops.softmax import softmax
+    from tuner.kernels.ops.vector_add import vector_add
+else:
+    import importlib
 
-class _Ops(types.ModuleType):
-    """This package. An op's module bears the op's name: what is seen under it is the function."""
+    # The import system binds a package's name here when it is first imported. Done first, and unbound again, it leaves
+    # `tuner.kernels.softmax` to the op of that name.
+    importlib.import_module(f"{__name__}.softmax")
+    del globals()["softmax"]
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name not in __all__:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{self.__name__}.{'padding' if name == 'pad_weight' else name}")
-        return self.__dict__.setdefault(name, getattr(module, name))
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault(name, getattr(importlib.import_module(f"{__name__}.ops.{name}"), name))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Whoever imports a submodule has the import system put it here, over the function.
-        if name in __all__ and isinstance(value, types.ModuleType):
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
-
-
-sys.modules[__name__].__class__ = _Ops
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

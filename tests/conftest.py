@@ -22,15 +22,15 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner import registry
-from tuner.config import Config
-from tuner.device import KNOWN, Device, Environment
-from tuner.kernel import KernelSpec
+from tuner.hardware import device as devices
+from tuner.hardware.device import KNOWN, Device, Environment
+from tuner.kernel import KernelSpec, registry
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.lookup import sources
+from tuner.lookup.row import Provenance, Row
+from tuner.lookup.table import Table
 from tuner.problem import Problem
-from tuner.runtime import sources
-from tuner.runtime.row import Provenance, Row
-from tuner.runtime.table import Table
-from tuner.space import Rule, SearchSpace
 
 NEEDS_TORCH = re.compile(r"^(import|from) (torch|triton|tuner\.kernels)\b", re.MULTILINE)
 WITHOUT_TORCH = importlib.util.find_spec("torch") is None
@@ -119,7 +119,7 @@ def toy(install, monkeypatch: pytest.MonkeyPatch) -> KernelSpec:
     """The only kernel installed."""
     spec = toy_spec()
     install(spec)
-    monkeypatch.setattr("tuner.runtime.rules.triton_version", lambda: TRITON)
+    monkeypatch.setattr(devices, "triton_version", lambda: TRITON)
     return spec
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tuner.version import __version__ as __version__
+
 __all__ = [
     "Arguments",
     "Config",
@@ -18,43 +20,44 @@ __all__ = [
     "tuned",
     "use",
 ]
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
-    from tuner.config import Config
-    from tuner.decorator.arguments import Arguments
-    from tuner.decorator.tuned import tuned
     from tuner.errors import TunerError
+    from tuner.kernel.config import Config
+    from tuner.lookup.decision import Match
+    from tuner.lookup.explain import explain
+    from tuner.lookup.fingerprint import digest
+    from tuner.lookup.lookup import lookup, record_misses, use
+    from tuner.lookup.miss_counts import flush as flush_misses
     from tuner.problem import Problem
-    from tuner.runtime.decision import Match
-    from tuner.runtime.digest import digest
-    from tuner.runtime.explain import explain
-    from tuner.runtime.lookup import lookup, record_misses, use
-    from tuner.runtime.tally import flush as flush_misses
+    from tuner.tuned.arguments import Arguments
+    from tuner.tuned.decorator import tuned
 else:
     import importlib
 
+    # The import system binds a package's name here when it is first imported. Done first, and unbound again, it leaves
+    # `tuner.lookup` and `tuner.tuned` to the functions of those names.
+    for _room in ("lookup", "tuned"):
+        importlib.import_module(f"{__name__}.{_room}")
+        del globals()[_room]
+
     _HOMES = {
-        "Arguments": "tuner.decorator.arguments.Arguments",
-        "Config": "tuner.config.Config",
-        "Match": "tuner.runtime.decision.Match",
+        "Arguments": "tuner.tuned.arguments.Arguments",
+        "Config": "tuner.kernel.config.Config",
+        "Match": "tuner.lookup.decision.Match",
         "Problem": "tuner.problem.Problem",
         "TunerError": "tuner.errors.TunerError",
-        "digest": "tuner.runtime.digest.digest",
-        "explain": "tuner.runtime.explain.explain",
-        "flush_misses": "tuner.runtime.tally.flush",
-        "lookup": "tuner.runtime.lookup.lookup",
-        "record_misses": "tuner.runtime.lookup.record_misses",
-        "tuned": "tuner.decorator.tuned.tuned",
-        "use": "tuner.runtime.lookup.use",
+        "digest": "tuner.lookup.fingerprint.digest",
+        "explain": "tuner.lookup.explain.explain",
+        "flush_misses": "tuner.lookup.miss_counts.flush",
+        "lookup": "tuner.lookup.lookup.lookup",
+        "record_misses": "tuner.lookup.lookup.record_misses",
+        "tuned": "tuner.tuned.decorator.tuned",
+        "use": "tuner.lookup.lookup.use",
     }
-    _MODULES = ("config", "device", "dtype", "errors", "kernel", "problem", "registry", "runtime", "space", "suite")
+    _MODULES = ("config", "device", "errors", "kernel", "problem", "registry", "space", "suite")
 
     def __getattr__(name: str) -> object:
-        """A name of the face, or a module of the ground, imported when it is first asked for.
-
-        A process that serves needs few of them. A type checker sees the imports above.
-        """
+        """A name of the face, or a module of it, imported when it is first asked for: a serving process needs few."""
         if name in _HOMES:
             home, _, its = _HOMES[name].rpartition(".")
             value = getattr(importlib.import_module(home), its)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.device import INTERPRETER
+from tuner.hardware.device import INTERPRETER
 
 pytest.importorskip("triton")
 
@@ -87,7 +87,7 @@ def test_a_suite_is_played_shown_written_and_drawn(bench, tmp_path):
 
 
 def test_json_is_one_document_and_a_database_decides_the_config(bench, tmp_path, make_row, make_database):
-    from tuner import registry
+    from tuner.kernel import registry
     from tuner.problem import Problem
 
     spec = registry.find("matmul", "pointer")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.config import Config
-from tuner.device import KNOWN, Environment
-from tuner.runtime.row import Row
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel.config import Config
+from tuner.lookup.row import Row
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 

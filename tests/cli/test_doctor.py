@@ -11,11 +11,11 @@ from contextlib import closing
 
 import pytest
 
-from tuner.cli import machine
-from tuner.cli.finding import Status
-from tuner.cli.holdings import check_database, check_tables
-from tuner.device import KNOWN
-from tuner.runtime.table import Table
+from tuner.cli import doctor_machine as machine
+from tuner.cli.diagnosis import Status
+from tuner.cli.doctor_data import check_database, check_tables
+from tuner.hardware.device import KNOWN
+from tuner.lookup.table import Table
 from tuner.store import schema
 
 

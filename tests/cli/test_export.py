@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tuner.device import INTERPRETER, KNOWN, Environment
+from tuner.hardware.device import INTERPRETER, KNOWN, Environment
+from tuner.lookup import table
 from tuner.problem import Problem
-from tuner.runtime import table
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 
@@ -218,7 +218,7 @@ def test_a_folder_that_may_not_be_written_is_one_line(tmp_path, db, arguments):
     db.chmod(0o644)
     code = f"""
 import os, sys
-import tuner.cli.export, tuner.export.database, tuner.export.package, tuner.store.store, sqlalchemy.dialects.sqlite
+import tuner.cli.export, tuner.tables.database, tuner.tables.package, tuner.store.store, sqlalchemy.dialects.sqlite
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)

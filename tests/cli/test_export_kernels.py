@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from tuner import registry
-from tuner.config import Config
-from tuner.device import INTERPRETER, KNOWN
-from tuner.kernels import pointer  # these tests compile
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernels.gemm.pointer import spec as pointer  # these tests compile
+from tuner.lookup.row import Row
 from tuner.problem import Problem
-from tuner.runtime.row import Row
 
 H200 = KNOWN["sm_90"]
 WON = Config(

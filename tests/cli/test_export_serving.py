@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.config import Config, Value
-from tuner.device import INTERPRETER, KNOWN, Device, Environment
+from tuner.hardware.device import INTERPRETER, KNOWN, Device, Environment
+from tuner.kernel.config import Config, Value
 from tuner.problem import Problem
-from tuner.records import KernelVersion, Outcome, State, Trial, Verdict
+from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
 from tuner.store.store import Store
 
 H200, MI300X = KNOWN["sm_90"], KNOWN["gfx942"]

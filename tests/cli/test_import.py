@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tuner import candidates, suite
-from tuner.config import Config
-from tuner.device import KNOWN
 from tuner.errors import TableError
-from tuner.problem import Problem
+from tuner.hardware.device import KNOWN
+from tuner.kernel.config import Config
+from tuner.problem import Problem, suite
+from tuner.tables.importing import candidates
 
 FIXTURES = Path(__file__).parent / "fixtures"
 OF_VLLM = FIXTURES / "N=2112,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
@@ -61,7 +61,8 @@ def test_files_of_vllm_and_sglang_become_a_suite_and_candidates(tmp_path, run):
 
 
 def test_what_is_exported_for_vllm_comes_back_as_the_same_configs():
-    from tuner.export import imported, vllm
+    from tuner.tables import vllm
+    from tuner.tables.importing import reader as imported
 
     theirs = {int(m): config for m, config in json.loads(OF_VLLM.read_text()).items()}
     found = imported.read(OF_VLLM).candidates
@@ -71,8 +72,8 @@ def test_what_is_exported_for_vllm_comes_back_as_the_same_configs():
 
 def test_candidates_are_configs_that_the_kernel_can_run():
     pytest.importorskip("triton", reason="Triton is not installed")
-    from tuner import registry
-    from tuner.export import imported
+    from tuner.kernel import registry
+    from tuner.tables.importing import reader as imported
 
     space = registry.find("matmul", "block_scaled").space
     device = KNOWN["sm_90"]
@@ -225,8 +226,8 @@ def test_a_candidate_that_cannot_be_read_is_one_error(tmp_path):
 def test_a_run_of_the_suite_tries_its_candidates_first_and_those_that_cannot_run_never(tmp_path, run):
     pytest.importorskip("torch", reason="torch is not installed: no kernel serves")
     from tuner.cli.run import suggested
-    from tuner.sweep.field import survey
     from tuner.sweep.race import Race
+    from tuner.sweep.search_problem import survey
 
     assert run("import", OF_VLLM, "--out", tmp_path)[0] == 0
     named = suggested([str(tmp_path / "imported.csv"), "demo"])

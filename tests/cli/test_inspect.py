@@ -13,14 +13,14 @@ from click.testing import CliRunner
 pytest.importorskip("triton")
 
 import tuner
-from tuner import registry
 from tuner.cli import cli
-from tuner.config import Config
-from tuner.device import KNOWN
 from tuner.errors import KernelError, TunerError
+from tuner.hardware.device import KNOWN
 from tuner.inspection.binary import compile_binary
 from tuner.inspection.request import choose
-from tuner.kernels import cluster_k_space, cluster_sizes
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernels.gemm.hopper import cluster_k_space, cluster_sizes
 from tuner.problem import Problem
 
 FAULTY = Path(__file__).parents[1] / "sweep" / "faulty"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.device import INTERPRETER, KNOWN, describe
+from tuner.hardware.device import INTERPRETER, KNOWN, describe
 
 H200 = KNOWN["sm_90"]
 
@@ -104,7 +104,7 @@ def test_a_table_that_cannot_be_read_is_said_once_though_a_device_is_named(run, 
     monkeypatch.setenv("TUNER_TABLES", str(table))
     code, out, _ = run("lookup", "64x512x256", "--device", "sm_90")
     assert (code, "rule default" in out) == (1, True)
-    assert len([record for record in caplog.records if record.name == "tuner.runtime.sources"]) == 1
+    assert len([record for record in caplog.records if record.name == "tuner.lookup.sources"]) == 1
 
 
 def test_an_empty_name_of_a_database_is_refused_not_taken_for_the_users_own(run):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.runtime import table
+from tuner.lookup import table
 
 pytest.importorskip("triton")
 

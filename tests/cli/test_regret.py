@@ -8,12 +8,12 @@ import json
 import pytest
 
 import tuner
-from tuner.config import Config
-from tuner.contest.held_out import Case, Played, cases, summary
-from tuner.device import INTERPRETER, KNOWN
+from tuner.bench.held_out import Case, Played, cases, summary
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel.config import Config
+from tuner.lookup import regret, sources, table
+from tuner.lookup.regret import FEWEST, Regret
 from tuner.problem import Problem
-from tuner.runtime import regret, sources, table
-from tuner.runtime.regret import FEWEST, Regret
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -141,7 +141,7 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(formula_won, run, tmp_path, 
 
 def test_what_differs_is_measured_in_paired_rounds(no_tables, run, tmp_path, make_row, make_table):
     pytest.importorskip("triton")
-    from tuner import registry
+    from tuner.kernel import registry
 
     problem = Problem(16, 32, 16)
     spec = registry.find("matmul", "pointer")

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli.progress import problem_line
-from tuner.config import Config
-from tuner.device import KNOWN, Environment
+from tuner.cli.run_output import problem_line
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel.config import Config
+from tuner.lookup import misses
+from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
-from tuner.records import Winner
-from tuner.runtime import misses
-from tuner.runtime.misses import Miss, Record
+from tuner.store.records import Winner
 from tuner.sweep.report import ProblemReport
 
 pytest.importorskip("triton")

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tuner.cli import doctor
-from tuner.cli.finding import Finding, Status
-from tuner.cli.tables import print_table
+from tuner.cli.diagnosis import Finding, Status
+from tuner.cli.output import print_table
 
 COLUMNS = ("problem", "config", "us", "vs default")
 ROWS = [("matmul 16x6144x4096 bfloat16 nt", "swap_ab 64x64x128 loads tma stages 6", "13.742", "1.034x")]

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("triton")
 
 import tuner
-from tuner import cli, registry
+from tuner import cli
+from tuner.kernel import registry
 
 MODULE = """
 import sys

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tuner.config import Config
-from tuner.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Environment, describe
-from tuner.export import lint
-from tuner.runtime import sources
-from tuner.runtime.row import Row
-from tuner.runtime.table import Table
+from tuner.hardware.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Environment, describe
+from tuner.kernel.config import Config
+from tuner.lookup import sources
+from tuner.lookup.row import Row
+from tuner.lookup.table import Table
 from tuner.sweep import finals
+from tuner.tables.verify import lint
 
 H200 = KNOWN["sm_90"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
 
 SAMPLED = {"sm_80": 0, "sm_90": 1, "sm_100": 0, "gfx942": 0}
 """Architecture to the configs of each space that are compiled beside the default."""

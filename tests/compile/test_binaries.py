@@ -37,7 +37,7 @@ def test_stages_are_the_same_program_where_the_rules_say_so(run_program):
 
 def test_no_compiler_serves_an_unknown_architecture():
     from tuner.errors import DeviceError
-    from tuner.sweep import target
+    from tuner.sweep import cross_target
 
     with pytest.raises(DeviceError, match=r"cannot compile for 'gfx1100': expected an architecture such as sm_90"):
-        target.activate("gfx1100")
+        cross_target.activate("gfx1100")

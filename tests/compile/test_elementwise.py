@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
 
 SAMPLED = {"sm_80": (1, 2), "sm_90": (2, 1), "sm_100": (1, 2), "gfx942": (1, 1), "gfx950": (1, 2)}
 """By architecture, the configs of each space that are compiled beside the default, and every how many-th problem.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
 
 PROGRAMS = 4
 """Of the copy on a multiprocessor."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tuner import Problem, registry
-from tuner.device import KNOWN
-from tuner.runtime.rules import triton_version
+from tuner import Problem
+from tuner.hardware.device import KNOWN, triton_version
+from tuner.kernel import registry
 
 SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "gfx942": 2, "gfx950": 1}
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer"}

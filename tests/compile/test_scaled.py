@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
 
 SERVING = {
     "sm_80": {"gemv", "pointer", "split_k", "swap_ab"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.runtime import shortcut
+from tuner.launch import compile_cache
 
 KNOWN = {"again", "once more", "mended"}
 READ_ONLY = {"read-only", "read-only again"}
@@ -51,15 +51,15 @@ def test_a_file_of_tritons_that_changed_is_told_by_its_size_or_time(tmp_path):
     (tmp_path / "__pycache__").mkdir()
     source = tmp_path / "compiler.py"
     source.write_text("one")
-    before = list(shortcut._files(tmp_path))
+    before = list(compile_cache._files(tmp_path))
     (tmp_path / "__pycache__" / "compiler.pyc").write_text("made by an import")
-    assert list(shortcut._files(tmp_path)) == before
+    assert list(compile_cache._files(tmp_path)) == before
     source.write_text("three")
-    assert list(shortcut._files(tmp_path)) != before
+    assert list(compile_cache._files(tmp_path)) != before
 
 
 def test_a_function_of_the_interpreter_or_none_at_all_is_left_alone():
-    shortcut.take(len)
+    compile_cache.take(len)
 
 
 def test_one_function_is_found_for_each_device_by_what_it_is(report):

@@ -8,10 +8,12 @@ import random
 import pytest
 import torch
 
-from tuner import Problem, device, registry
+from tuner import Problem
+from tuner.hardware import device
+from tuner.kernel import registry
 from tuner.kernels import bmm, grouped_mm
-from tuner.kernels.grouped_vendor import vendor_result
-from tuner.kernels.numerics import tolerance
+from tuner.kernels.base.numerics import tolerance
+from tuner.kernels.grouped.vendor import vendor_result
 from tuner.sweep import verify
 
 pytestmark = [

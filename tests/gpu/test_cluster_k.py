@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tuner import Config, Problem, device, registry
+from tuner import Config, Problem
+from tuner.hardware import device
+from tuner.kernel import registry
 from tuner.sweep import verify
 
 pytestmark = [

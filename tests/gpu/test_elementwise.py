@@ -7,9 +7,11 @@ import random
 import pytest
 import torch
 
-from tuner import Problem, device, registry
+from tuner import Problem
+from tuner.hardware import device
+from tuner.kernel import registry
 from tuner.kernels import softmax, vector_add
-from tuner.kernels.softmax_operands import tolerance
+from tuner.kernels.softmax.operands import tolerance
 from tuner.sweep import verify
 
 pytestmark = [

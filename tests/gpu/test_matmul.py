@@ -14,14 +14,17 @@ import torch
 from triton import knobs
 
 import tuner
-from tuner import Problem, device, registry
-from tuner.config import Config
+from tuner import Problem
 from tuner.errors import InputError, KernelError
-from tuner.kernels import launching, matmul
-from tuner.kernels.matmul import CALLS
-from tuner.kernels.pointer import SPEC
-from tuner.runtime.row import Provenance, Row
-from tuner.runtime.table import Table
+from tuner.hardware import device
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernels import matmul
+from tuner.kernels.gemm.pointer.spec import SPEC
+from tuner.kernels.ops.matmul import CALLS
+from tuner.launch import launch as launching
+from tuner.lookup.row import Provenance, Row
+from tuner.lookup.table import Table
 from tuner.sweep import verify
 
 pytestmark = [
@@ -262,9 +265,9 @@ print(len(compiled))
 SHIP = """
 import sys
 from pathlib import Path
-from tuner.export import kernels
-from tuner.runtime import table
-from tuner.sweep import target
+from tuner.tables import binaries as kernels
+from tuner.lookup import table
+from tuner.sweep import cross_target as target
 loaded = table.load(Path(sys.argv[1]))
 target.activate(loaded.device.arch)
 kernels.write(loaded, Path(sys.argv[1]).parent)

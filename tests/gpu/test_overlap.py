@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tuner import Config, Problem, registry
-from tuner.kernels.operands import Operands
+from tuner import Config, Problem
+from tuner.kernel import registry
+from tuner.kernels.base.operands import Operands
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,11 +11,12 @@ import dataclasses
 import pytest
 import torch
 
-from tuner import Config, Problem, registry
-from tuner.kernels import padding
-from tuner.kernels.launching import run
-from tuner.kernels.operands import Operands, make_operands
-from tuner.runtime.launch import recorded
+from tuner import Config, Problem
+from tuner.kernel import registry
+from tuner.kernels.base.operands import Operands, make_operands
+from tuner.kernels.gemm.padded import copy as padding
+from tuner.launch.launch import run
+from tuner.launch.plan import recorded
 
 pytestmark = [
     pytest.mark.gpu,

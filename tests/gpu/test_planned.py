@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tuner.kernels import bmm, grouped_mm, launching, matmul, softmax, vector_add
+from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+from tuner.launch import launch as launching
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,8 +7,10 @@ import random
 import pytest
 import torch
 
-from tuner import Problem, device, registry
+from tuner import Problem
 from tuner.errors import KernelError
+from tuner.hardware import device
+from tuner.kernel import registry
 from tuner.kernels import matmul
 from tuner.sweep import verify
 

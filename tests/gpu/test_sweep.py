@@ -8,10 +8,10 @@ import pytest
 import torch
 from triton import knobs
 
-from tuner import registry
-from tuner.config import Config
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import State
+from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep import worker
 from tuner.sweep.report import Plan

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import tuner
-from tuner import reference, registry
+from tuner import reference
+from tuner.kernel import registry
 from tuner.store.store import Store
 from tuner.sweep.report import Plan
 from tuner.sweep.run import sweep

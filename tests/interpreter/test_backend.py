@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import tuner
-from tuner import registry
-from tuner.config import Config
-from tuner.device import INTERPRETER
 from tuner.errors import InputError
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.kernels import matmul
+from tuner.lookup.row import Row
 from tuner.problem import Problem
-from tuner.runtime.row import Row
 
 CONFIG = Config("pointer", BLOCK_SIZE_M=32, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32, GROUP_SIZE_M=1, num_stages=1, num_warps=4)
 A, B = torch.randn(2, 16, 32), torch.randn(32, 48)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tuner import Problem, registry
-from tuner.device import INTERPRETER
-from tuner.dtype import name_of
+from tuner import Problem
 from tuner.errors import KernelError
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
 from tuner.kernels import bmm
-from tuner.kernels.batched_operands import placement
-from tuner.kernels.epilogue import activated
-from tuner.kernels.numerics import tolerance
+from tuner.kernels.base.epilogue import activated
+from tuner.kernels.base.numerics import tolerance
+from tuner.kernels.batched.operands import placement
+from tuner.problem.dtype import name_of
 from tuner.sweep import verify
 
 PROBLEMS = [

@@ -8,12 +8,13 @@ import itertools
 import pytest
 import torch
 
-from tuner import Problem, registry
-from tuner.device import INTERPRETER
+from tuner import Problem
 from tuner.errors import KernelError
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
 from tuner.kernels import softmax, vector_add
-from tuner.kernels.softmax_operands import tolerance
-from tuner.runtime.launch import Recording
+from tuner.kernels.softmax.operands import tolerance
+from tuner.launch.plan import Recording
 from tuner.sweep import verify
 
 DTYPES = ("fp16", "bf16", "fp32")

@@ -7,16 +7,17 @@ import itertools
 import pytest
 import torch
 
-from tuner import Problem, registry
-from tuner.config import Config
-from tuner.device import INTERPRETER
-from tuner.dtype import name_of
+from tuner import Problem
 from tuner.errors import InputError, KernelError
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.kernels import grouped_mm
-from tuner.kernels.epilogue import activated
-from tuner.kernels.grouped_kernel import write_row
-from tuner.kernels.grouped_operands import GroupedOperands, ragged_ends
-from tuner.kernels.numerics import tolerance
+from tuner.kernels.base.epilogue import activated
+from tuner.kernels.base.numerics import tolerance
+from tuner.kernels.grouped.jit import write_row
+from tuner.kernels.grouped.operands import GroupedOperands, ragged_ends
+from tuner.problem.dtype import name_of
 from tuner.sweep import verify
 
 

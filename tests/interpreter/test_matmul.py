@@ -11,11 +11,11 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tuner import Problem
-from tuner.dtype import name_of
 from tuner.kernels import matmul
-from tuner.kernels.epilogue import activated, saturated
-from tuner.kernels.numerics import tolerance
-from tuner.kernels.precision import torch_precision
+from tuner.kernels.base.epilogue import activated, saturated
+from tuner.kernels.base.numerics import tolerance
+from tuner.launch.torch_precision import torch_precision
+from tuner.problem.dtype import name_of
 from tuner.sweep import verify
 
 RAGGED = [(1, 1, 1), (1, 129, 17), (7, 16, 127), (16, 7, 1), (17, 17, 17), (127, 1, 129), (129, 127, 7)]

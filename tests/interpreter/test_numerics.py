@@ -14,11 +14,12 @@ import torch
 from attempts import attempt, laid_out
 from covering import VIEWS, Case, Coverage, cover
 
-from tuner import Problem, registry
-from tuner.config import Config
-from tuner.device import INTERPRETER, KNOWN
-from tuner.kernels.pointer import SPEC
-from tuner.records import State
+from tuner import Problem
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernels.gemm.pointer.spec import SPEC
+from tuner.store.records import State
 
 KERNELS = sorted(registry.specs())
 SIZES = ((1, 3, 16, 17, 33), (1, 7, 16, 17, 96, 129), (1, 7, 16, 17, 64, 129, 272))

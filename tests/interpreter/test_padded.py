@@ -7,13 +7,15 @@ import dataclasses
 import pytest
 import torch
 
-from tuner import Problem, registry
-from tuner.config import Config
-from tuner.device import INTERPRETER
+from tuner import Problem
 from tuner.errors import InputError
-from tuner.kernels import matmul, pad_weight, padded
-from tuner.kernels.operands import make_operands, row_alignment
-from tuner.kernels.padded import SPEC
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernels import matmul, pad_weight
+from tuner.kernels.base.operands import make_operands, row_alignment
+from tuner.kernels.gemm.padded import spec as padded
+from tuner.kernels.gemm.padded.spec import SPEC
 from tuner.sweep import verify
 
 TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32}

@@ -8,9 +8,9 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
 from tuner import Problem
-from tuner.kernels import padding
-from tuner.kernels.launching import run
-from tuner.kernels.operands import Operands
+from tuner.kernels.base.operands import Operands
+from tuner.kernels.gemm.padded import copy as padding
+from tuner.launch.launch import run
 
 ALIGNED = torch.zeros(64, 128, dtype=torch.int8)
 BYTES = {torch.int8: 1, torch.float16: 2, torch.float32: 4}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tuner import Problem
-from tuner.config import Config
-from tuner.kernels.pointer import SPEC
+from tuner.kernel.config import Config
+from tuner.kernels.gemm.pointer.spec import SPEC
 from tuner.sweep import verify
 
 PROBLEMS = [
@@ -37,8 +37,8 @@ def test_wide_offsets_give_the_same_result():
     config = Config("pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=16, BLOCK_SIZE_K=32, num_warps=4)
     # Rows 2^27 elements apart would take 2^33 elements; one row of them takes none, and its tile is still wide.
     far = inputs.a[:1].as_strided((1, 60), (2**27 + 8, 1))
-    from tuner.kernels.operands import Operands
-    from tuner.kernels.pointer import pointer_launch
+    from tuner.kernels.base.operands import Operands
+    from tuner.kernels.gemm.pointer.spec import pointer_launch
 
     single = Operands(far, inputs.b, inputs.out[:1], None, Problem(1, 50, 60), inputs.buffer)
     assert not pointer_launch(inputs, config).constants["WIDE"]

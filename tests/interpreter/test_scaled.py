@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tuner import Problem
-from tuner.device import INTERPRETER
-from tuner.dtype import name_of
 from tuner.errors import InputError
+from tuner.hardware.device import INTERPRETER
 from tuner.kernels import matmul
-from tuner.kernels.block_scaled import SPEC as BLOCK_SCALED
-from tuner.kernels.numerics import tolerance
+from tuner.kernels.base.numerics import tolerance
+from tuner.kernels.gemm.block_scaled.spec import SPEC as BLOCK_SCALED
+from tuner.problem.dtype import name_of
 from tuner.sweep import verify
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -133,7 +133,7 @@ def test_int8_without_products_is_zero():
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """The problems that matmul looks up."""
     problems: list[Problem] = []
-    for name in ("tuner.kernels.matmul", "tuner.kernels.calling"):
+    for name in ("tuner.kernels.matmul", "tuner.kernels.ops.dispatch"):
         if (module := sys.modules.get(name)) is not None and hasattr(module, "lookup"):
             found = module.lookup
             monkeypatch.setattr(module, "lookup", lambda p, d, found=found: [problems.append(p), found(p, d)][1])

@@ -13,12 +13,12 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tuner
-from tuner import registry
-from tuner.config import Config
-from tuner.device import INTERPRETER
 from tuner.errors import TunerError
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup import misses
 from tuner.problem import Problem
-from tuner.runtime import misses
 
 CONFIGS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 64) for warps in (4, 8)]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tuner.config import Config
+from tuner.kernel.config import Config
 from tuner.problem import Problem
 
 CONFIG = Config(

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from tuner import registry
-from tuner.config import Config
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup import misses
 from tuner.problem import Problem
-from tuner.runtime import misses
 
 PROBLEM = Problem(256, 256, 256, layout="nn")
 TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}

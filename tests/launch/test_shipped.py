@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner import registry
-from tuner.config import Config
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
 
 TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}
@@ -138,9 +138,9 @@ def test_an_index_that_cannot_be_read_is_one_warning(make_stub, copy, index):
 
 @pytest.fixture(scope="module")
 def make_rows():
-    from tuner.device import KNOWN, Environment
-    from tuner.runtime.row import Provenance, Row
-    from tuner.runtime.table import Table
+    from tuner.hardware.device import KNOWN, Environment
+    from tuner.lookup.row import Provenance, Row
+    from tuner.lookup.table import Table
 
     made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.config import Config
-from tuner.device import KNOWN, Environment
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel.config import Config
+from tuner.lookup.table import Provenance, Row, Table
 from tuner.problem import Problem
-from tuner.runtime.table import Provenance, Row, Table
 
 
 @pytest.fixture(scope="module")

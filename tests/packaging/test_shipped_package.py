@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner import registry
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
 from tuner.problem import Problem
 from tuner.store import schema
 
@@ -39,7 +39,7 @@ packages = ["mylib", "mylib.tuned"]
 LOOK_UP = """
 import json, sys
 import tuner
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
 match = tuner.lookup(tuner.Problem(64, 4096, 4096, dtype="bfloat16", layout="nt"), KNOWN["sm_90"])
 answer = {"file": tuner.__file__, "rule": match.rule, "source": match.source, "config": dict(match.config)}
 answer["imported"] = sorted({"mylib", "sqlalchemy", "alembic", "click", "rich"} & set(sys.modules))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.config import Config
-from tuner.device import KNOWN, Device, Environment
+from tuner.hardware.device import KNOWN, Device, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import KernelVersion, Outcome, Resources, State, Trial
+from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial
 from tuner.store.store import Run, Store
 
 

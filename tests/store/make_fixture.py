@@ -12,11 +12,11 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from tuner.config import Config
-from tuner.device import KNOWN, Environment
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import KernelVersion, Outcome, Resources, State, Trial, Verdict
 from tuner.store import schema
+from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial, Verdict
 from tuner.store.store import RunStatus, Store
 
 KERNEL = KernelVersion("matmul", "pointer", 1, "0123456789abcdef")

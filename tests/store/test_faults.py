@@ -26,11 +26,11 @@ sys.stdin.read()
 """
 RECORD_FOR_EVER = """
 import itertools, resource, sys
-from tuner.config import Config
-from tuner.device import KNOWN, Environment
+from tuner.kernel.config import Config
+from tuner.hardware.device import KNOWN, Environment
 from tuner.errors import StoreError
 from tuner.problem import Problem
-from tuner.records import KernelVersion, Outcome, State, Trial
+from tuner.store.records import KernelVersion, Outcome, State, Trial
 from tuner.store.store import Store
 
 path, limit = sys.argv[1], int(sys.argv[2])

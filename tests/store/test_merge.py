@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from tuner.device import KNOWN, Device, Environment
 from tuner.errors import SchemaError, StoreError, UsageError
+from tuner.hardware.device import KNOWN, Device, Environment
 from tuner.problem import Problem
-from tuner.records import KernelVersion, State, Verdict
-from tuner.store import health, models, schema, union
+from tuner.store import health, merge_rows, models, schema
 from tuner.store.merge import Merged, merge
+from tuner.store.records import KernelVersion, State, Verdict
 from tuner.store.runs import RunStatus
 from tuner.store.store import Store
-from tuner.store.writer import sole_writer
+from tuner.store.writer_lock import sole_writer
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 NEWER = Environment("3.8.0", "2.14.0", "cuda 13.1", "590.1", "3.12.1")
@@ -108,7 +108,7 @@ def current(path: Path) -> dict[tuple[str, str], tuple[int, float]]:
 
 
 def test_every_table_of_the_schema_is_brought_over():
-    assert set(union.TABLES) == set(models.metadata.tables)
+    assert set(merge_rows.TABLES) == set(models.metadata.tables)
 
 
 def test_a_missing_destination_becomes_what_the_source_holds(tmp_path, make):

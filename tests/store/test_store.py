@@ -8,13 +8,12 @@ from contextlib import closing
 
 import pytest
 
-from tuner import records
-from tuner.config import Config
-from tuner.device import INTERPRETER, KNOWN
 from tuner.errors import StoreError
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome, Resources, State, Trial, Verdict
-from tuner.store import runs
+from tuner.store import records, runs
+from tuner.store.records import Outcome, Resources, State, Trial, Verdict
 from tuner.store.store import RunStatus, Store
 
 

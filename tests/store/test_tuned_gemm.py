@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tuner.config import Config
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome, State, Trial, Verdict
+from tuner.store.records import Outcome, State, Trial, Verdict
 
 
 def rows(database: Path, query: str = "SELECT * FROM tuned_gemm ORDER BY m, n, k") -> list[dict[str, Any]]:

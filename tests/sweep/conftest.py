@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import registry
+from tuner.kernel import registry
 from tuner.problem import Problem
 
 FAULTY = Path(__file__).parent / "faulty"

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner import reference, registry
-from tuner.config import Config
-from tuner.device import KNOWN
+from tuner import reference
 from tuner.errors import SweepError
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import State
-from tuner.sweep.compile import Compiled, CompilePool, Failed, Urgency
+from tuner.store.records import State
+from tuner.sweep.compile_pool import Compiled, CompilePool, Failed, Urgency
 
 DEVICE = KNOWN["sm_90"]
 

@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("triton")
 
-from tuner.contest import chart, contest, inductor, tutorial
-from tuner.contest.contest import Contest
-from tuner.contest.document import Report, document, write
-from tuner.contest.roof import is_memory_bound
-from tuner.contest.score import OURS, VENDOR, Heat, Place, Row, figures, geomeans
-from tuner.device import INTERPRETER, KNOWN, Environment
+from tuner.bench import chart, contest, inductor, tutorial
+from tuner.bench.contest import Contest
+from tuner.bench.document import Report, document, write
+from tuner.bench.roof import is_memory_bound
+from tuner.bench.score import OURS, VENDOR, Heat, Place, Row, figures, geomeans
 from tuner.errors import TunerError
+from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -70,7 +70,7 @@ def test_a_problem_that_no_kernel_serves_is_a_row_with_the_reason():
 
 MULTIPLY = """
 import torch
-from tuner.contest.tutorial import tiled
+from tuner.bench.tutorial import tiled
 for (m, n, k), dtype in (((33, 47, 29), torch.float16), ((65, 16, 70), torch.float32)):
     a, b = torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype).t()
     c = torch.full((m, n), float("nan"), dtype=dtype)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.device import INTERPRETER, KNOWN
+from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.sweep import crew
 
 pytest.importorskip("triton")

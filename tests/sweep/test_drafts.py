@@ -2,10 +2,10 @@
 
 import pytest
 
-from tuner.device import KNOWN
 from tuner.errors import KernelError
+from tuner.hardware.device import KNOWN
 from tuner.problem import Problem
-from tuner.sweep.drafts import Drafts
+from tuner.sweep.job_prefetch import Drafts
 from tuner.sweep.report import Plan
 
 pytest.importorskip("triton")

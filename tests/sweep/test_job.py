@@ -2,14 +2,14 @@
 
 import pytest
 
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
 from tuner.problem import Problem
-from tuner.records import Outcome, Resources, State
-from tuner.sweep.compile import Compiled, Failed
-from tuner.sweep.field import survey
+from tuner.store.records import Outcome, Resources, State
+from tuner.sweep.compile_pool import Compiled, Failed
 from tuner.sweep.job import Job
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.search import EXHAUSTIVE
+from tuner.sweep.search_problem import survey
 from tuner.sweep.stopwatch import Stopwatch
 
 pytest.importorskip("triton")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tuner import registry
-from tuner.config import Config
-from tuner.device import KNOWN, Environment
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Winner
+from tuner.store.records import Winner
 from tuner.sweep.neighbours import distance, fitted, nearest
 
 DEVICE = KNOWN["sm_90"]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner.config import Config
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome, State
+from tuner.store.records import Outcome, State
 from tuner.sweep import portfolio
-from tuner.sweep.field import Field
 from tuner.sweep.race import FIRST, PATIENCE, RACE, RESERVE, TRIALS, WAVE, Race
 from tuner.sweep.search import RANDOM
+from tuner.sweep.search_problem import Field
 
 pytest.importorskip("triton")
 DEVICE = KNOWN["sm_90"]
@@ -158,7 +158,7 @@ def test_random_draws_the_same_configs_for_the_same_seed():
 
 
 def test_the_portfolio_holds_configs_of_installed_kernels_that_a_search_would_try():
-    from tuner import registry
+    from tuner.kernel import registry
 
     spaces = {}
     for config in portfolio.configs("sm_90"):

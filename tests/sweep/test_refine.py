@@ -2,8 +2,8 @@
 
 import pytest
 
-from tuner.config import Config
-from tuner.records import Outcome, State
+from tuner.kernel.config import Config
+from tuner.store.records import Outcome, State
 from tuner.sweep.refine import LEADERS, MOST, Refined
 from tuner.sweep.search import Listed
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.device import KNOWN
 from tuner.errors import StoreError, SweepError
+from tuner.hardware.device import KNOWN
 from tuner.problem import Problem
-from tuner.records import State
+from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep import crew, lane, loop, worker
-from tuner.sweep.compile import CompilePool
+from tuner.sweep import crew, loop, supervisor, worker
+from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
 from tuner.sweep.search import EXHAUSTIVE
@@ -234,7 +234,7 @@ def test_a_worker_that_cannot_start_is_one_clear_error(faulty, store, monkeypatc
 
 
 def test_a_machine_where_every_worker_dies_ends_the_sweep_and_keeps_the_trials(faulty, store, monkeypatch):
-    monkeypatch.setattr(lane, "DEATHS_IN_A_ROW", 2)
+    monkeypatch.setattr(supervisor, "DEATHS_IN_A_ROW", 2)
     problems = [faulty(configs=count, behaviours="segfault", default="segfault") for count in (5, 6, 7)]
     with pytest.raises(SweepError, match=r"2 workers died in a row: worker died with signal SIGSEGV.*tuner doctor"):
         sweep(store, problems, [None], Plan(EXHAUSTIVE))

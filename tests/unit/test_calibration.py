@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import tuner
-from tuner import registry
-from tuner.config import Config
-from tuner.device import KNOWN
-from tuner.kernels import calibration, cost, swap_ab, traits
-from tuner.kernels.calibration import Forest
-from tuner.kernels.operands import exchanged
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.cost import calibration, features
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.calibration import Forest
+from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -86,18 +88,18 @@ def test_several_estimates_are_corrected_as_each_of_them_alone():
 def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
     problem = exchanged(linear(72, 6144, 4096))
     configs = [swap_ab.seen(SWAPPED.replace(BLOCK_SIZE_M=m, num_stages=stages)) for m in (64, 128) for stages in (2, 6)]
-    found = [traits.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in configs]
-    again = [traits.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in reversed(configs)]
+    found = [features.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in configs]
+    again = [features.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in reversed(configs)]
     assert found == again[::-1]
     assert [one["width"] for one in found] == [0, 0, 1, 1]
-    turned = traits.of_tiles(configs[0], problem, H200, 20.0, exchanged=False)
+    turned = features.of_tiles(configs[0], problem, H200, 20.0, exchanged=False)
     assert turned["again"] != found[0]["again"]
 
 
 def test_every_trait_of_the_file_is_one_that_configs_have():
-    tiled = traits.of_tiles(swap_ab.seen(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True)
+    tiled = features.of_tiles(swap_ab.seen(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True)
     stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=4)
-    streamed = traits.of_streams(stream, linear(1, 6144, 4096), H200, 13.0)
+    streamed = features.of_streams(stream, linear(1, 6144, 4096), H200, 13.0)
     for name in NAMES:
         found = calibration.forest_of(name)
         assert set(found.traits) <= (streamed if name == "gemv" else tiled).keys()

@@ -8,11 +8,13 @@ import itertools
 import pytest
 
 import tuner
-from tuner import Config, Problem, registry
-from tuner.device import INTERPRETER, KNOWN
-from tuner.kernels import cluster_k_space as spaces
-from tuner.kernels import cluster_parts, cluster_sizes
-from tuner.runtime import rules
+from tuner import Config, Problem
+from tuner.hardware import device as devices
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+from tuner.kernels.gemm.hopper import cluster_k_space as spaces
+from tuner.kernels.gemm.hopper import cluster_parts, cluster_sizes
+from tuner.lookup import rules
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "cluster_k")
@@ -21,7 +23,7 @@ SPEC = registry.find("matmul", "cluster_k")
 @pytest.fixture(autouse=True)
 def running(monkeypatch):
     """Whatever Triton these tests run under, the one that the kernel is for."""
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
 
 
 def linear(m, n, k, **kind):
@@ -51,7 +53,7 @@ def test_what_it_cannot_do_is_said_in_a_sentence(problem, arch, reason):
 
 @pytest.mark.parametrize(("version", "serves"), [("3.6.0", False), ("3.7.1", True), ("3.9.0", False), ("", False)])
 def test_it_serves_under_the_triton_that_ran_it_alone(version, serves, monkeypatch):
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: version)
+    monkeypatch.setattr(devices, "triton_version", lambda: version)
     assert (SPEC.supports(linear(32, 1280, 8192), H200) is None) == serves
 
 
@@ -206,8 +208,7 @@ def test_a_tuned_cluster_is_left_to_the_formula_under_another_triton_with_one_wa
     problem = linear(*shape)
     assert tuner.lookup(problem, H200).config == config
     assert caplog.records == []
-    for module in (cluster_sizes, rules):
-        monkeypatch.setattr(module, "triton_version", lambda: running)
+    monkeypatch.setattr(devices, "triton_version", lambda: running)
     served(*shape, config)
     found = [tuner.lookup(problem, H200) for _ in range(2)]
     assert found[0] == found[1]

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from tuner.config import Config
 from tuner.errors import ConfigError
+from tuner.kernel.config import Config
 
 CONFIG = Config("pointer", num_warps=8, BLOCK_SIZE_M=128, launch_pdl=True)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tuner import registry
-from tuner.config import Config
-from tuner.device import KNOWN
-from tuner.kernels import cost, stream_cost, swap_ab
-from tuner.kernels.chips import chip_of
-from tuner.kernels.operands import exchanged
-from tuner.kernels.tile_cost import Loop, Sides, split_us, tile_of
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost import stream as stream_cost
+from tuner.kernels.cost.chips import chip_of
+from tuner.kernels.cost.tile import Loop, Sides, split_us, tile_of
+from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tuner.config import Config
-from tuner.device import INTERPRETER, KNOWN
 from tuner.errors import TableError
-from tuner.records import KernelVersion, Outcome, State, Trial, Verdict
-from tuner.runtime import database
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel.config import Config
+from tuner.lookup import database
 from tuner.store import schema
+from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
 from tuner.store.store import Store
 
 H200 = KNOWN["sm_90"]
@@ -30,7 +30,7 @@ sys.stdin.read()
 READ_AS_NOBODY = """
 import os, sqlite3, sys
 from pathlib import Path
-from tuner.runtime.database import read_winners  # before: nobody may not read this interpreter's own files
+from tuner.lookup.database import read_winners  # before: nobody may not read this interpreter's own files
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tuner.config import Config
-from tuner.device import KNOWN
+from tuner.hardware import device as devices
+from tuner.hardware.device import KNOWN
+from tuner.kernel.config import Config
+from tuner.lookup import lookup as lookups
+from tuner.lookup import rules
+from tuner.lookup.regret import Regret
 from tuner.problem import Problem
-from tuner.runtime import lookup as lookups
-from tuner.runtime import rules
-from tuner.runtime.regret import Regret
 
 H200 = KNOWN["sm_90"]
 
@@ -26,13 +27,14 @@ RANK = """
 import json, random, sys, threading
 sys.path.insert(0, sys.argv[1])
 import conftest
-from tuner import registry
-from tuner.runtime import rules
+from tuner.kernel import registry
+from tuner.hardware import device as devices
+from tuner.lookup import rules
 toy = conftest.toy_spec()
 registry.serving = lambda problem, device: [toy]
 registry.find = lambda op, name: toy
 registry.specs = lambda: {("matmul", "toy"): toy}
-rules.triton_version = lambda: "3.7.1"
+devices.triton_version = lambda: "3.7.1"
 import tuner
 sizes = [(m, n, 256) for m in (1, 16, 48, 64, 90, 100, 2000) for n in (512, 1000)]
 random.Random(int(sys.argv[2])).shuffle(sizes)
@@ -107,7 +109,7 @@ def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, mo
     others.append(tuner.digest(H200))
     monkeypatch.setitem(rules.failed, (H200.slug, Problem(64, 512, 256), row.config), "out of resources")
     others.append(tuner.digest(H200))
-    monkeypatch.setattr(rules, "triton_version", lambda: "3.8.0")
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.8.0")
     others.append(tuner.digest(H200))
     for constant in ("NEAR_M", "MARGIN", "MODELLED", "BEYOND", "ACROSS", "BLIND", "OTHER_DEVICE"):
         monkeypatch.setattr(rules, constant, 0.9 * getattr(rules, constant))

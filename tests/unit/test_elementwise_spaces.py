@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from tuner import Problem, registry
-from tuner.config import Config
-from tuner.device import INTERPRETER, KNOWN
-from tuner.kernels import elementwise_rules
+from tuner import Problem
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernels.elementwise import rules as elementwise_rules
 
 H200 = KNOWN["sm_90"]
 DEVICES = [*KNOWN.values(), INTERPRETER]

@@ -1,9 +1,10 @@
-"""The floors of DESIGN: arrows point down only, and what a serving process imports stays small."""
+"""The rooms of CONTRIBUTING: arrows point down only, and what a serving process imports stays small."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,94 +14,179 @@ import pytest
 
 import tuner
 
-ROOT = Path(tuner.__file__).parent
-HOMES = {
-    "kernels": Path(importlib.util.find_spec("tuner.kernels").submodule_search_locations[0]),
-    "_migrations": Path(importlib.util.find_spec("tuner._migrations").submodule_search_locations[0]),
-}
-BELOW = {
-    "ground": set(),
-    "runtime": {"ground"},
-    "decorator": {"runtime", "ground"},
-    "store": {"ground"},
-    "kernels": {"runtime", "ground"},
-    "sweep": {"decorator", "store", "runtime", "ground"},
-    "export": {"store", "runtime", "ground"},
-    "contest": {"sweep", "runtime", "ground"},
-    "inspection": {"sweep", "runtime", "ground"},
-    "cli": {"decorator", "inspection", "contest", "sweep", "export", "store", "runtime", "ground"},
-    "_migrations": {"store"},  # env.py alone, for autogenerate: see the test of the versions below
-}
-"""Floor to the floors it may import, besides itself. tuner/__init__.py is the face: it shows ground and runtime."""
-DOORS = {"__init__.py", "__main__.py"}  # of the package tuner itself: `python -m tuner` opens the command line
+TUNER = Path(tuner.__file__).parent
+KERNELS = Path(importlib.util.find_spec("tuner.kernels").submodule_search_locations[0])
+MIGRATIONS = Path(importlib.util.find_spec("tuner._migrations").submodule_search_locations[0])
+FLOORS = (
+    ("cli",),
+    ("bench",),
+    ("tuned",),
+    ("sweep", "tables", "inspection"),
+    ("kernels", "store"),
+    ("launch",),
+    ("lookup",),
+    ("kernel",),
+    ("hardware", "problem"),
+    ("ground",),
+)
+"""Rooms of `tuner`, the highest floor first; a room imports from floors below its own, and from its neighbours."""
+KERNEL_FLOORS = (
+    ("ops",),
+    ("grouped",),
+    ("batched", "softmax"),
+    ("elementwise", "gemm"),
+    ("cost",),
+    ("space",),
+    ("base",),
+)
+"""The same within `tuner.kernels`."""
+FACE = {"__init__.py", "__main__.py", "config.py", "device.py", "registry.py", "space.py", "suite.py"}
+"""Public names of rooms, and `python -m tuner`: they may show any room, and no room imports them."""
 HEAVY = {"sqlalchemy", "alembic", "click", "rich"}
 GPU = {"torch", "triton"}
+LOGGER = "logging.getLogger"
+SERVING = ("ground", "problem", "hardware", "kernel", "lookup", "launch", "tuned", "kernels")
+WITHOUT_GPU = ("ground", "problem", "hardware", "kernel", "lookup", "tuned")
+"""Rooms that import torch and Triton inside functions only."""
 
 
-def modules(floor: str) -> Iterator[Path]:
-    if floor == "ground":
-        yield from (path for path in ROOT.glob("*.py") if path.name not in DOORS)
+def modules(room: str) -> Iterator[Path]:
+    if room == "ground":
+        yield from (path for path in TUNER.glob("*.py") if path.name not in FACE)
+    elif room == "kernels":
+        yield from KERNELS.rglob("*.py")
     else:
-        yield from HOMES.get(floor, ROOT / floor).rglob("*.py")
+        yield from (TUNER / room).rglob("*.py")
 
 
 def imports(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
-    """Full names a module imports; what only the type checker sees is no import."""
+    """Full names a module imports, inside functions and by string too; what only a type checker sees is no import."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     unseen = {
         child
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for child in ast.walk(node)
+        for part in node.body
+        for child in ast.walk(part)
+    }
+    docstrings = {
+        node.body[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    loggers = {
+        node.args[0] for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == LOGGER
     }
     if top_level_only:
         functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
         unseen |= {child for function in functions for child in ast.walk(function)}
     for node in ast.walk(tree):
-        if node in unseen:
+        if node in unseen or node in docstrings or node in loggers:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide which floor is meant"
+            assert node.level == 0, f"{path}: relative imports hide which room is meant"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = re.fullmatch(r"(tuner(?:\.\w+)+)", node.value)
+            if named and is_module(named[1]):
+                yield named[1]
 
 
-def floor_of(name: str) -> str | None:
+def is_module(name: str) -> bool:
+    parts = name.split(".")[1:]
+    root = KERNELS.joinpath(*parts[1:]) if parts[0] == "kernels" else TUNER.joinpath(*parts)
+    return len(parts) > 1 and (root.with_suffix(".py").exists() or (root / "__init__.py").exists())
+
+
+def room_of(name: str) -> str | None:
     parts = name.split(".")
-    if parts[0] != "tuner":
+    if parts[0] != "tuner" or len(parts) == 1:
         return None
-    return parts[1] if len(parts) > 1 and parts[1] in BELOW else "ground"
+    if f"{parts[1]}.py" in FACE:
+        return "face"
+    return parts[1] if parts[1] == "kernels" or (TUNER / parts[1] / "__init__.py").exists() else "ground"
 
 
-@pytest.mark.parametrize("floor", BELOW)
-def test_arrows_point_down_only(floor):
-    paths = list(modules(floor))
-    assert paths
-    upward = [
-        f"{path.name} imports {name}"
-        for path in paths
-        for name in imports(path)
-        if floor_of(name) not in {None, floor, *BELOW[floor]}
-    ]
-    assert upward == []
+def kernel_room_of(name: str) -> str | None:
+    parts = name.split(".")
+    if parts[:2] != ["tuner", "kernels"] or len(parts) < 3:
+        return None
+    return parts[2] if (KERNELS / parts[2] / "__init__.py").exists() else "face"
 
 
-@pytest.mark.parametrize("floor", ["ground", "runtime", "decorator", "kernels"])
-def test_the_floors_of_a_serving_process_import_no_database_and_no_command_line(floor):
+def floor(room: str, floors: tuple[tuple[str, ...], ...]) -> int:
+    (found,) = [height for height, rooms in enumerate(reversed(floors)) if room in rooms]
+    return found
+
+
+def upward(room: str, paths: Iterator[Path], floors: tuple[tuple[str, ...], ...], home) -> list[str]:
+    """Imports of a room from above it, or from the face."""
+    found = []
+    for path in paths:
+        for name in imports(path):
+            other = home(name)
+            if other not in {None, room} and (other == "face" or floor(other, floors) > floor(room, floors)):
+                found.append(f"{path.name} imports {name}")
+    return found
+
+
+def test_every_room_has_a_floor():
+    rooms = {path.parent.name for path in TUNER.glob("*/__init__.py")} | {"ground", "kernels"}
+    assert sorted(rooms) == sorted(room for rooms in FLOORS for room in rooms)
+    rooms = {path.parent.name for path in KERNELS.glob("*/__init__.py")}
+    assert sorted(rooms) == sorted(room for rooms in KERNEL_FLOORS for room in rooms)
+
+
+@pytest.mark.parametrize("room", [room for rooms in FLOORS for room in rooms])
+def test_arrows_point_down_only(room):
+    assert list(modules(room))
+    assert upward(room, modules(room), FLOORS, room_of) == []
+
+
+@pytest.mark.parametrize("room", [room for rooms in KERNEL_FLOORS for room in rooms])
+def test_arrows_of_the_kernels_rooms_point_down_only(room):
+    assert upward(room, (KERNELS / room).rglob("*.py"), KERNEL_FLOORS, kernel_room_of) == []
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    def name_of(path: Path) -> str:
+        root, prefix = (KERNELS, "tuner.kernels") if KERNELS in path.parents else (TUNER, "tuner")
+        parts = path.relative_to(root).with_suffix("").parts
+        return ".".join((prefix, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+    everything = {name_of(path): path for root in (TUNER, KERNELS) for path in root.rglob("*.py")}
+    below = {
+        name: {
+            found
+            for imported in imports(path)
+            for found in [imported if imported in everything else imported.rpartition(".")[0]]
+            if found in everything and not name.startswith(f"{found}.")
+        }
+        for name, path in everything.items()
+        if path.name not in FACE or path.parent not in (TUNER, KERNELS)
+    }
+    while leaves := [name for name, others in below.items() if not others & below.keys()]:
+        for name in leaves:
+            del below[name]
+    assert {name: others & below.keys() for name, others in below.items()} == {}
+
+
+@pytest.mark.parametrize("room", SERVING)
+def test_the_rooms_of_a_serving_process_import_no_database_and_no_command_line(room):
     assert [
-        f"{path.name} imports {name}"
-        for path in modules(floor)
-        for name in imports(path)
-        if name.split(".")[0] in HEAVY
+        f"{path.name} imports {name}" for path in modules(room) for name in imports(path) if name.split(".")[0] in HEAVY
     ] == []
 
 
-@pytest.mark.parametrize("floor", ["ground", "runtime", "decorator"])
-def test_torch_and_triton_are_imported_inside_functions_only(floor):
+@pytest.mark.parametrize("room", WITHOUT_GPU)
+def test_torch_and_triton_are_imported_inside_functions_only(room):
     assert [
         f"{path.name} imports {name}"
-        for path in modules(floor)
+        for path in modules(room)
         for name in imports(path, top_level_only=True)
         if name.split(".")[0] in GPU
     ] == []
@@ -111,9 +197,9 @@ def test_the_store_knows_neither_torch_nor_triton():
 
 
 def test_a_migration_imports_nothing_of_ours():
-    versions = HOMES["_migrations"] / "versions"
+    versions = MIGRATIONS / "versions"
     assert list(versions.glob("0001*.py"))
-    assert [name for path in versions.glob("*.py") for name in imports(path) if floor_of(name)] == []
+    assert [name for path in versions.glob("*.py") for name in imports(path) if name.split(".")[0] == "tuner"] == []
 
 
 SERVE = """
@@ -124,7 +210,8 @@ before = dict(os.environ)
 import tuner
 loaded = set(sys.modules)
 assert not loaded & {"torch", "triton", "sqlalchemy", "alembic", "click", "rich", "numpy"}, loaded
-assert not [name for name in loaded if name.startswith("tuner.")], "modules are imported when they are asked for"
+rooms = {"tuner.version", "tuner.lookup", "tuner.tuned"}
+assert {name for name in loaded if name.startswith("tuner.")} == rooms, "modules are imported when they are asked for"
 assert set(tuner.__all__) <= set(dir(tuner))
 assert all(callable(getattr(tuner, name)) for name in tuner.__all__)
 assert tuner.problem.parse_shape("1x2x3") == (1, 2, 3)
@@ -145,7 +232,8 @@ problem = tuner.Problem(64, 512, 256)
 assert tuner.lookup(problem, device).rule in ("exact", "default")
 assert problem and tuner.explain(problem, device)
 from tuner.kernels import matmul
-assert not [name for name in sys.modules if "softmax" in name], "an op imports no other op"
+others = [name for name in sys.modules if "softmax" in name and name != "tuner.kernels.softmax"]
+assert not others, "an op imports no other op"
 heavy = set(sys.modules) & {"sqlalchemy", "alembic", "click", "rich"}
 assert not heavy, heavy
 """

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tuner.device import KNOWN
+from tuner.hardware.device import KNOWN
+from tuner.lookup import index, table, table_digest
+from tuner.lookup.lookup import desk
+from tuner.lookup.row import Row
 from tuner.problem import Problem
-from tuner.runtime import index, seal, table
-from tuner.runtime.row import Row
 
 H200 = KNOWN["sm_90"]
 
@@ -38,9 +39,9 @@ def signed(tmp_path):
         head, date, rest = text.partition('\n  "date": "2026-01-31T12:00:00Z",')
         _, _, rest = rest.removeprefix("\n").partition("\n")
         path = tmp_path / "signed.json"
-        path.write_text(seal.signed_text(f"{head}\n{rest}", "2026-02-01T00:00:00Z"))
+        path.write_text(table_digest.signed_text(f"{head}\n{rest}", "2026-02-01T00:00:00Z"))
         assert date
-        assert seal.is_as_written(path.read_bytes())
+        assert table_digest.is_as_written(path.read_bytes())
         return path
 
     return write
@@ -121,7 +122,7 @@ def test_a_bad_row_under_a_digest_that_fits_costs_itself_and_one_warning(
     for _ in range(2):
         assert tuner.lookup(Problem(64, 512, 256), H200).rule == "exact"
         assert tuner.lookup(Problem(16, 512, 256), H200).rule == "default"
-    messages = [record.getMessage() for record in caplog.records if record.name == "tuner.runtime.index"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "tuner.lookup.index"]
     assert len(messages) == 1
     assert "signed.json: row 1 left out: toy: BLOCK_SIZE_M must be" in messages[0]
     assert dict(index.load(bad).groups).keys() == {Problem(1, 512, 256)}
@@ -151,7 +152,7 @@ def test_tables_of_several_ops_are_one_shelf(tmp_path, toy, no_tables, make_row,
     other = dataclasses.replace(make_table(make_row(64, op="other"), make_row(128, op="other")), op="other")
     other.write(tmp_path)
     tuner.use(tmp_path)
-    (shelf, *_) = tuner.runtime.lookup.desk().explanation(Problem(64, 512, 256), H200)[1]
+    (shelf, *_) = desk().explanation(Problem(64, 512, 256), H200)[1]
     assert {problem.op for problem in shelf.rows} == {"matmul", "other"}
     assert (len(shelf.rows), len(shelf.groups)) == (3, 2)
     assert [row.problem.m for row in shelf.groups[Problem(1, 512, 256, op="other")]] == [64, 128]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import registry
+from tuner.kernel import registry
 
 RECORD = Path(__file__).with_name("kernel_sources.json")
 

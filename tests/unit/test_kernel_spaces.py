@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner import Problem, registry, suite
-from tuner.config import Config
-from tuner.device import INTERPRETER, KNOWN
-from tuner.kernels import gemv, splitting, workspace
-from tuner.kernels.operands import make_operands
-from tuner.space import Rule, SearchSpace
+from tuner import Problem
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base import workspace
+from tuner.kernels.base.operands import make_operands
+from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm.small_m import gemv
+from tuner.problem import suite
 
 SUITE = suite.load(str(Path(__file__).parents[2] / "benchmarks" / "suites" / "public.csv"))
 H200 = KNOWN["sm_90"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.device import KNOWN
-from tuner.kernels import likely, swap_ab, warp_specialized
-from tuner.kernels.operands import exchanged
-from tuner.kernels.tile_cost import Loop, Sides, tile_of
+from tuner.hardware.device import KNOWN
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.cost import shortlist
+from tuner.kernels.cost.tile import Loop, Sides, tile_of
+from tuner.kernels.gemm.hopper import warp_specialized
+from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -26,7 +28,7 @@ def test_a_formula_looks_at_all_that_the_cost_model_has_near_its_least(shape, ke
         for config in tried.programs()
         if kernel is swap_ab or warp_specialized.is_usual(config, problem)
     }
-    near = {config: us for config, us in costs.items() if us <= likely.TIMES * min(costs.values())}
+    near = {config: us for config, us in costs.items() if us <= shortlist.TIMES * min(costs.values())}
     assert kernel._likely(tried, problem, H200) == pytest.approx(near)
     assert len(near) > 1
 

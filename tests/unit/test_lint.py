@@ -8,14 +8,14 @@ import pytest
 
 pytest.importorskip("triton", reason="the installed kernels' rules need torch and Triton")
 
-from tuner import registry
-from tuner.device import KNOWN, Environment
-from tuner.export import lint
-from tuner.export.finding import Level
-from tuner.export.lint import Subject
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel import registry
+from tuner.lookup.row import Provenance, Row
+from tuner.lookup.table import Table
 from tuner.problem import Problem
-from tuner.runtime.row import Provenance, Row
-from tuner.runtime.table import Table
+from tuner.tables.verify import lint
+from tuner.tables.verify.finding import Level
+from tuner.tables.verify.lint import Subject
 
 MADE = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 PROBLEMS = (

@@ -10,18 +10,17 @@ import timeit
 import pytest
 
 import tuner
-from tuner import device as devices
-from tuner import keyed, sized
-from tuner.config import Config
-from tuner.device import INTERPRETER, KNOWN, Environment
 from tuner.errors import DeviceError, KernelError
-from tuner.problem import Problem
-from tuner.runtime import desk as desks
-from tuner.runtime import lookup as lookups
-from tuner.runtime import rules, table
-from tuner.runtime.advice import command
-from tuner.runtime.decision import Match
-from tuner.runtime.row import Provenance
+from tuner.hardware import device as devices
+from tuner.hardware.device import INTERPRETER, KNOWN, Environment
+from tuner.kernel.config import Config
+from tuner.lookup import lookup as lookups
+from tuner.lookup import resolver, rules, table
+from tuner.lookup.advice import command
+from tuner.lookup.decision import Match
+from tuner.lookup.row import Provenance
+from tuner.problem import Problem, generic_key
+from tuner.problem import typed as sized
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -158,7 +157,7 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
     for _ in range(3):
         tuner.lookup(PROBLEM, H200)
     (record,) = caplog.records
-    assert (record.levelname, record.name) == ("WARNING", "tuner.runtime.lookup")
+    assert (record.levelname, record.name) == ("WARNING", "tuner.lookup.lookup")
     assert record.getMessage() == (
         f"no tuned config for {PROBLEM} on {H200.slug}: using the default formula's, "
         "toy(BLOCK_SIZE_M=16, num_warps=4). Performance may be below what tuning finds; to tune it: "
@@ -183,7 +182,7 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
 def test_the_command_of_a_problem_with_more_parts_names_exactly_it(problem):
     start, _, typed = command(problem).rpartition(" ")
     assert start == f"tuner run --kernel {problem.op} --problem"
-    assert sized.read(problem.op, keyed.cells(typed)) == problem
+    assert sized.read(problem.op, generic_key.cells(typed)) == problem
 
 
 def test_the_command_of_an_op_names_no_size_that_is_always_1():
@@ -277,7 +276,7 @@ def test_a_child_forked_in_the_middle_of_a_first_lookup_can_look_up(tuned, make_
     with_lock, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with desks.lock:
+        with resolver.lock:
             with_lock.set()
             forked.wait(30)
 
@@ -313,7 +312,7 @@ def test_a_formula_that_looks_something_up_itself_does_not_block(install, toy):
 
 
 def test_answers_do_not_grow_without_bound(monkeypatch):
-    monkeypatch.setattr(desks, "MEMO_LIMIT", 100)
+    monkeypatch.setattr(resolver, "MEMO_LIMIT", 100)
     for m in range(1, 250):
         tuner.lookup(at(m), H200)
     assert 0 < sum(map(len, lookups.desk().answers.values())) <= 100
@@ -323,7 +322,7 @@ def test_a_hit_takes_no_lock_and_about_a_microsecond_at_most(tuned, make_row, mo
     tuned(make_row(64))
     monkeypatch.setattr(devices, "current", lambda: H200)
     tuner.lookup(PROBLEM)
-    with desks.lock:
+    with resolver.lock:
         found = []
         thread = threading.Thread(target=lambda: found.append(tuner.lookup(PROBLEM)))
         thread.start()

@@ -34,18 +34,14 @@ def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_el
             op(*given)
 
 
-def test_the_function_and_the_module_of_one_name_are_both_reachable():
-    import tuner.kernels
-    import tuner.kernels.matmul as imported  # `import a.b as c` gives the attribute, which is the function
-
-    assert callable(tuner.kernels.matmul)
-    assert imported is tuner.kernels.matmul
-
-
-def test_a_module_imported_first_does_not_hide_the_op_of_its_name():
+def test_a_room_imported_first_does_not_hide_what_bears_its_name():
     code = textwrap.dedent("""
-        import importlib, tuner.kernels
-        module = importlib.import_module("tuner.kernels.softmax")
+        import importlib, tuner
+        importlib.import_module("tuner.lookup.rules"), importlib.import_module("tuner.tuned.signature")
+        assert tuner.lookup.__module__ == "tuner.lookup.lookup" and tuner.tuned.__module__ == "tuner.tuned.decorator"
+        import tuner.kernels
+        importlib.import_module("tuner.kernels.softmax.whole")
+        module = importlib.import_module("tuner.kernels.ops.softmax")
         assert tuner.kernels.softmax is module.softmax
         from tuner.kernels import *
         assert softmax is module.softmax and callable(bmm) and callable(pad_weight)

@@ -15,12 +15,12 @@ import pytest
 
 import tuner
 from tuner.cli import main
-from tuner.device import KNOWN
 from tuner.errors import TableError
+from tuner.hardware.device import KNOWN
+from tuner.lookup import lookup as lookups
+from tuner.lookup import miss_counts, misses
+from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
-from tuner.runtime import lookup as lookups
-from tuner.runtime import misses, tally
-from tuner.runtime.misses import Miss, Record
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -30,11 +30,11 @@ BATCHED = Problem(64, 64, 64, dtype="bf16", op="bmm", extras={"batch": 8})
 @pytest.fixture
 def record(tmp_path, toy, no_tables, monkeypatch):
     """A file that misses are recorded in; what another test left is not counted."""
-    monkeypatch.setattr(tally, "_recorder", None)
-    monkeypatch.setattr(tally, "_looked", False)
+    monkeypatch.setattr(miss_counts, "_recorder", None)
+    monkeypatch.setattr(miss_counts, "_looked", False)
     monkeypatch.delenv("TUNER_MISSES", raising=False)
     yield tmp_path / "misses.json"
-    monkeypatch.setattr(tally, "_recorder", None)
+    monkeypatch.setattr(miss_counts, "_recorder", None)
 
 
 def miss(problem: Problem = PROBLEM, *, device: str = H200.slug, triton: str = "3.7.1") -> Miss:
@@ -150,7 +150,7 @@ def test_a_forked_child_counts_its_own_calls_alone_and_writes_them_at_its_end(re
 
 RANK = """
 import sys
-from tuner import registry
+from tuner.kernel import registry
 sys.path.insert(0, sys.argv[1])
 import conftest
 registry.serving = lambda problem, device: [conftest.toy_spec()]

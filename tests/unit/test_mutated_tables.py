@@ -21,16 +21,16 @@ import pytest
 
 pytest.importorskip("triton", reason="the installed kernels' rules need torch and Triton")
 
-from tuner import registry
-from tuner.config import Config
-from tuner.device import KNOWN, Environment
 from tuner.errors import TableError
-from tuner.export.finding import Level
-from tuner.export.inspection import Inspection, inspect
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup import database, rules, sources, table
+from tuner.lookup.row import Provenance, Row
+from tuner.lookup.table import Table
 from tuner.problem import Problem
-from tuner.runtime import database, rules, sources, table
-from tuner.runtime.row import Provenance, Row
-from tuner.runtime.table import Table
+from tuner.tables.verify.finding import Level
+from tuner.tables.verify.inspection import Inspection, inspect
 
 H200 = KNOWN["sm_90"]
 TABLES = int(os.environ.get("TUNER_MUTATIONS", "1000"))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tuner import Problem
-from tuner.kernels.epilogue import saturated
-from tuner.kernels.numerics import max_imprecise, tolerance
+from tuner.kernels.base.epilogue import saturated
+from tuner.kernels.base.numerics import max_imprecise, tolerance
 from tuner.sweep import verify
 
 OUTPUTS = ["float32", "float16", "bfloat16"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.device import ARCH_SHARED_BYTES, KNOWN
+from tuner.hardware.device import ARCH_SHARED_BYTES, KNOWN
 from tuner.inspection.occupancy import MULTIPROCESSORS, occupancy
 
 

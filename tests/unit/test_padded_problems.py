@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tuner import suite
-from tuner.device import KNOWN
-from tuner.kernels import cluster_sizes
-from tuner.kernels.operands import is_aligned, make_operands, row_alignment
-from tuner.kernels.padded import SPEC
-from tuner.problem import Problem
-from tuner.registry import default_config, serving
-from tuner.runtime.rules import refusal
+from tuner.hardware import device as devices
+from tuner.hardware.device import KNOWN
+from tuner.kernel.registry import default_config, serving
+from tuner.kernels.base.operands import is_aligned, make_operands, row_alignment
+from tuner.kernels.gemm.padded.spec import SPEC
+from tuner.lookup.rules import refusal
+from tuner.problem import Problem, suite
 
 H200 = KNOWN["sm_90"]
 ODD = {"dtype": "bf16", "layout": "nt"}
@@ -99,7 +98,7 @@ def test_of_one_operand_to_pad_the_larger_is_tried(m, n, chosen):
 
 @pytest.mark.parametrize("k", [4065, 4073, 4095])
 def test_padded_rows_of_8_bits_are_no_odd_ones_that_clusters_would_share(k, monkeypatch):
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
     problem = Problem(4095, 4093, k, dtype="e4m3", layout="nt", out_dtype="bf16", aligned=False)
     config = SPEC.default_config(problem, H200)
     assert "num_ctas" not in config

@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 import torch
 
-from tuner.config import Config
-from tuner.device import KNOWN
-from tuner.kernels import padded, padding_ahead
-from tuner.kernels.arrivals import MOST_CHUNKS
-from tuner.kernels.operands import make_operands
-from tuner.kernels.padding_ahead import CHUNK_SIZE_K
+from tuner.hardware.device import KNOWN
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import make_operands
+from tuner.kernels.gemm.hopper.arrivals import MOST_CHUNKS
+from tuner.kernels.gemm.padded import copy_ahead
+from tuner.kernels.gemm.padded import spec as padded
+from tuner.kernels.gemm.padded.copy_ahead import CHUNK_SIZE_K
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -91,7 +92,7 @@ def test_a_config_that_finds_no_room_is_refused_with_the_reason(changes, reason)
 
 def test_no_kernel_but_the_one_that_waits_for_chunks_takes_them():
     tma = Config("tma", BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, BLOCK_SIZE_K=64, num_stages=4, num_warps=8)
-    assert "tma waits for whole copies" in padding_ahead.misfit(256, tma, ODD, H200, by_pointers=True)
+    assert "tma waits for whole copies" in copy_ahead.misfit(256, tma, ODD, H200, by_pointers=True)
 
 
 def test_chunks_are_counted_up_to_a_limit():

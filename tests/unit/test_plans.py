@@ -9,22 +9,23 @@ import threading
 import pytest
 
 import tuner
-from tuner.runtime import arguments, launch, lookup
+from tuner.launch import arguments, plan
+from tuner.lookup import lookup
 
 
 @pytest.fixture
 def plans():
-    return launch.Plans()
+    return plan.Plans()
 
 
 def test_the_newest_plans_of_a_key_are_kept_and_asked_first(plans):
-    for number in range(launch.MOST_OF_A_KEY + 2):
+    for number in range(plan.MOST_OF_A_KEY + 2):
         plans.keep("key", number, lookup.desk())
-    assert plans.by_key["key"] == tuple(range(launch.MOST_OF_A_KEY + 1, 1, -1))
+    assert plans.by_key["key"] == tuple(range(plan.MOST_OF_A_KEY + 1, 1, -1))
 
 
 def test_one_key_too_many_begins_anew(plans, monkeypatch):
-    monkeypatch.setattr(launch, "MOST_KEYS", 2)
+    monkeypatch.setattr(plan, "MOST_KEYS", 2)
     for key in ("a", "b", "c"):
         plans.keep(key, key, lookup.desk())
     assert plans.by_key == {"c": ("c",)}
@@ -50,7 +51,7 @@ def test_a_plan_that_served_at_addresses_is_forgotten_with_the_others(plans):
 
 
 def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
-    monkeypatch.setattr(launch, "MOST_ADDRESSES", 2)
+    monkeypatch.setattr(plan, "MOST_ADDRESSES", 2)
     plans.keep("key", "plan", lookup.desk())
     for address in range(3):
         plans.seen("plan", "key", address)

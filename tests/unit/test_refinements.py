@@ -2,11 +2,11 @@
 
 import pytest
 
-from tuner import Problem, registry
-from tuner.config import Config
-from tuner.device import INTERPRETER, KNOWN
-from tuner.runtime.rules import triton_version
-from tuner.space import Rule, SearchSpace
+from tuner import Problem
+from tuner.hardware.device import INTERPRETER, KNOWN, triton_version
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule, SearchSpace
 
 pytest.importorskip("triton")
 H200, B200, A100, MI300 = (KNOWN[arch] for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))

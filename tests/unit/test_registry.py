@@ -8,12 +8,12 @@ import threading
 import pytest
 
 import tuner
-from tuner import registry
-from tuner.config import Config
-from tuner.device import KNOWN
 from tuner.errors import KernelError
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup import sources
 from tuner.problem import Problem
-from tuner.runtime import sources
 
 H200 = KNOWN["sm_90"]
 

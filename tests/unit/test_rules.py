@@ -7,14 +7,15 @@ import dataclasses
 import pytest
 
 import tuner
-from tuner.config import Config
-from tuner.device import KNOWN, describe
-from tuner.nearness import distance, place
+from tuner.hardware.device import KNOWN, describe
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule
+from tuner.lookup import rules
+from tuner.lookup.lookup import desk
+from tuner.lookup.neighbours import MOST, REACH
+from tuner.lookup.table import Table
 from tuner.problem import Problem
-from tuner.runtime import rules
-from tuner.runtime.neighbourhood import MOST, REACH
-from tuner.runtime.table import Table
-from tuner.space import Rule
+from tuner.problem.distance import distance, place
 
 H200 = KNOWN["sm_90"]
 H100 = describe(name="NVIDIA H100", arch="sm_90", sm_count=114, memory_bytes=2**36, l2_bytes=50 * 2**20)
@@ -225,6 +226,6 @@ def test_configs_are_compared_once_each(tuned, modelled, make_row):
     modelled(b16=10.0, b32=5.0)
     tuned(*(make_row(64, 512 + 8 * step, 256, block=32) for step in range(1, 20)))
     tuner.lookup(PROBLEM, H200)
-    offers = tuner.runtime.lookup.desk().explanation(PROBLEM, H200)[2].offers
+    offers = desk().explanation(PROBLEM, H200)[2].offers
     assert [offer.row.config for offer in offers] == [Config("toy", BLOCK_SIZE_M=32, num_warps=4)]
     assert all(offer.distance <= REACH for offer in offers)

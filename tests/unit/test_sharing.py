@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from tuner.kernels.sharing import first_shared, share_memory
+from tuner.kernels.base.sharing import first_shared, share_memory
 
 
 def slices(wide: torch.Tensor) -> list[torch.Tensor]:

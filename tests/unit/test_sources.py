@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tuner.device import INTERPRETER, KNOWN
 from tuner.errors import TableError
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.lookup import sources
+from tuner.lookup.lookup import desk
 from tuner.problem import Problem
-from tuner.runtime import sources
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -97,7 +98,7 @@ def test_a_folder_without_tables_is_an_error_where_it_is_named_and_one_warning_f
     monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
     tuner.use(None)
     assert tuner.lookup(PROBLEM, H200).rule == "default"
-    (warning,) = [record.getMessage() for record in caplog.records if record.name == "tuner.runtime.sources"]
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "tuner.lookup.sources"]
     assert warning.startswith(f"$TUNER_TABLES {tmp_path} is not used: {tmp_path} holds no table: expected files named ")
 
 
@@ -136,7 +137,7 @@ def test_an_entry_point_that_names_no_package_is_one_warning(make_row, make_tabl
         caplog.clear()
         tuner.use(None)
         assert tuner.lookup(PROBLEM, H200).rule == "default"
-        assert len([r for r in caplog.records if r.name == "tuner.runtime.sources"]) <= 1
+        assert len([r for r in caplog.records if r.name == "tuner.lookup.sources"]) <= 1
 
 
 def test_a_package_in_a_zip_file_is_read(tmp_path, make_row, make_table, ship, monkeypatch):
@@ -173,9 +174,9 @@ def test_a_broken_file_on_the_path_is_one_warning_and_an_empty_source(tmp_path, 
     path.write_text(content)
     monkeypatch.setenv("TUNER_TABLES", str(path))
     tuner.use(None)
-    caplog.set_level(logging.WARNING, "tuner.runtime.sources")
+    caplog.set_level(logging.WARNING, "tuner.lookup.sources")
     assert {tuner.lookup(Problem(m, 512, 256), H200).rule for m in (16, 32, 64)} == {"default"}
-    assert len([r for r in caplog.records if r.name == "tuner.runtime.sources"]) == 1
+    assert len([r for r in caplog.records if r.name == "tuner.lookup.sources"]) == 1
     assert "not used" in tuner.explain(PROBLEM, H200)
 
 
@@ -183,12 +184,12 @@ def test_a_missing_file_on_the_path_is_one_warning(tmp_path, monkeypatch, caplog
     monkeypatch.setenv("TUNER_TABLES", str(tmp_path / "gone.json"))
     tuner.use(None)
     tuner.lookup(PROBLEM, H200)
-    assert [r for r in caplog.records if "gone.json" in r.getMessage() and r.name == "tuner.runtime.sources"]
+    assert [r for r in caplog.records if "gone.json" in r.getMessage() and r.name == "tuner.lookup.sources"]
 
 
 def test_a_missing_database_is_nothing_and_is_not_made(tmp_path, caplog):
     tuner.lookup(PROBLEM, H200)
-    assert [r.name for r in caplog.records] == ["tuner.runtime.lookup"]  # the miss alone
+    assert [r.name for r in caplog.records] == ["tuner.lookup.lookup"]  # the miss alone
     assert list(tmp_path.iterdir()) == []
 
 
@@ -197,7 +198,7 @@ def test_an_empty_database_file_is_nothing(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "new.db"))
     tuner.use(None)
     tuner.lookup(PROBLEM, H200)
-    assert [r.name for r in caplog.records] == ["tuner.runtime.lookup"]
+    assert [r.name for r in caplog.records] == ["tuner.lookup.lookup"]
 
 
 def test_a_database_server_is_one_warning_that_says_to_export_and_hides_the_password(monkeypatch, caplog):
@@ -205,7 +206,7 @@ def test_a_database_server_is_one_warning_that_says_to_export_and_hides_the_pass
     tuner.use(None)
     tuner.lookup(PROBLEM, H200)
     tuner.lookup(PROBLEM.with_shape(128, 512, 256), H200)
-    messages = [r.getMessage() for r in caplog.records if r.name == "tuner.runtime.sources"]
+    messages = [r.getMessage() for r in caplog.records if r.name == "tuner.lookup.sources"]
     assert len(messages) == 1
     assert "tuner export" in messages[0]
     assert "secret" not in caplog.text + tuner.explain(PROBLEM, H200)
@@ -263,7 +264,7 @@ def test_every_source_tells_its_devices(tmp_path, make_row, make_table, make_dat
     tuner.use(make_database(tmp_path / "tuner.db", make_row()))
     tuner.use(table.write(tmp_path))
     tuner.use(tmp_path / "site" / "mylib" / "tuned")
-    slugs = [[device.arch for device in source.devices()] for source in tuner.runtime.lookup.desk().sources()]
+    slugs = [[device.arch for device in source.devices()] for source in desk().sources()]
     assert slugs == [["sm_80"], ["sm_80"], ["sm_90"], [], ["sm_80"]]
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner import Config, Problem, suite
-from tuner.device import INTERPRETER, KNOWN, Device, describe
-from tuner.kernels import rules
-from tuner.kernels.operands import make_operands, placement
-from tuner.kernels.pointer_default import default_config
-from tuner.kernels.pointer_space import RULES, space, supports
-from tuner.space import Rule, SearchSpace
+from tuner import Config, Problem
+from tuner.hardware.device import INTERPRETER, KNOWN, Device, describe
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.operands import make_operands, placement
+from tuner.kernels.gemm.pointer.default import default_config
+from tuner.kernels.gemm.pointer.space import RULES, space, supports
+from tuner.kernels.space import tile_resources
+from tuner.problem import suite
 
 H200 = KNOWN["sm_90"]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -81,7 +82,7 @@ def test_the_default_of_a_large_square_is_the_one_measured_good_on_hopper(layout
 def test_the_default_of_unaligned_operands_keeps_their_addresses_in_registers():
     problem = linear(1023, 2047, 4093)
     config = default_config(problem, H200)
-    assert rules.loads_per_thread(config, problem, H200) <= 64
+    assert tile_resources.loads_per_thread(config, problem, H200) <= 64
     assert config["num_stages"] == 2
 
 
@@ -152,7 +153,7 @@ def test_the_rules_know_how_wide_a_launch_loads(dtype, layout):
     problems.append(Problem(64, 64, 64, dtype=dtype, layout=layout, aligned=False))
     for problem in problems:
         operands = make_operands(problem, "meta", 0)
-        assert rules.vectors(problem) == (placement(operands.a).vector, placement(operands.b).vector), problem
+        assert tile_resources.vectors(problem) == (placement(operands.a).vector, placement(operands.b).vector), problem
 
 
 BASE = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 8}

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tuner import suite
 from tuner.errors import SuiteError, UsageError
-from tuner.problem import Problem
+from tuner.problem import Problem, suite
 
 HEADER = "m,n,k,dtype,layout"
 

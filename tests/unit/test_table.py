@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from tuner.config import Config
-from tuner.device import Environment
 from tuner.errors import TableError
-from tuner.runtime import table
-from tuner.runtime.row import Provenance
+from tuner.hardware.device import Environment
+from tuner.kernel.config import Config
+from tuner.lookup import table
+from tuner.lookup.row import Provenance
 
 NEWER = Provenance(Environment("3.8.0", "2.14.0", "cuda 13.1", "590.1", "3.12.1"), 1, "0.2.0")
 

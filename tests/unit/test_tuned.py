@@ -13,13 +13,14 @@ import triton
 import triton.language as tl
 
 import tuner
-from tuner import keyed, reference, registry
-from tuner.config import Config
-from tuner.decorator import judging
-from tuner.decorator.choices import Choices
-from tuner.device import KNOWN
+from tuner import reference
 from tuner.errors import ConfigError, KernelError, TunerError, UsageError
-from tuner.problem import Problem
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem, distance, generic_key, typed
+from tuner.tuned import accuracy
+from tuner.tuned.triton_configs import Choices
 
 H200 = KNOWN["sm_90"]
 CONFIGS = [triton.Config({"BLOCK": block}) for block in (64, 128)]
@@ -62,9 +63,9 @@ def test_what_is_printed_to_type_is_read_back():
     problem = Problem.keyed(
         "add", {"N": 8, "CAUSAL": True, "KIND": "silu", "eps": 1e-5, "X.aligned": False}, dtype="bf16"
     )
-    cells = keyed.cells(keyed.typed(problem))
+    cells = generic_key.cells(typed.typed_key(problem))
     dtype = cells.pop("dtype")
-    assert Problem.keyed("add", {name: keyed.value(cell) for name, cell in cells.items()}, dtype=dtype) == problem
+    assert Problem.keyed("add", {name: generic_key.value(cell) for name, cell in cells.items()}, dtype=dtype) == problem
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_sizes_and_layouts_of_gemms_are_as_before():
     with pytest.raises(KeyError):
         tuner.Problem(16, 16, 16)["N"]
     with pytest.raises(TunerError, match="has keys of its own: expected M, N and K of 1"):
-        tuner.Problem(16, 16, 16, op="add", layout=keyed.LAYOUT)
+        tuner.Problem(16, 16, 16, op="add", layout=generic_key.LAYOUT)
     assert not tuner.Problem(16, 16, 16).is_keyed
 
 
@@ -93,11 +94,11 @@ def test_neighbours_differ_in_numbers_not_in_words_dtypes_or_truth_values():
     def at(**extras):
         return Problem.keyed("add", {"N": 1023, "CAUSAL": True, **extras})
 
-    assert keyed.distance(at(), at(N=2047)) == pytest.approx(1.0)
-    assert keyed.distance(at(), at(**{"X.aligned": False})) == 1.0
-    assert keyed.distance(at(), at(CAUSAL=False)) is None
-    assert keyed.distance(at(), at(KIND="silu")) is None
-    assert keyed.distance(at(), Problem.keyed("add", {"N": 1023, "CAUSAL": True}, dtype="bf16")) is None
+    assert distance.key_distance(at(), at(N=2047)) == pytest.approx(1.0)
+    assert distance.key_distance(at(), at(**{"X.aligned": False})) == 1.0
+    assert distance.key_distance(at(), at(CAUSAL=False)) is None
+    assert distance.key_distance(at(), at(KIND="silu")) is None
+    assert distance.key_distance(at(), Problem.keyed("add", {"N": 1023, "CAUSAL": True}, dtype="bf16")) is None
 
 
 def test_a_calls_problem_has_dtypes_alignments_and_strides_and_no_size_that_the_key_does_not_name():
@@ -283,10 +284,10 @@ def always(**extras):
 def test_inputs_that_cannot_be_are_one_clear_line(make, cells, message):
     kernel = decorated(make_inputs=make)
     if make is None:
-        assert message in kernel.spec.unmeasurable(kernel.spec.read(keyed.cells(cells)))
+        assert message in kernel.spec.unmeasurable(kernel.spec.read(generic_key.cells(cells)))
         return
     with pytest.raises(KernelError, match=re.escape(message)) as raised:
-        kernel.spec.read(keyed.cells(cells))
+        kernel.spec.read(generic_key.cells(cells))
     assert "\n" not in str(raised.value)
 
 
@@ -301,7 +302,7 @@ def test_inputs_that_cannot_be_are_one_clear_line(make, cells, message):
 )
 def test_a_problem_that_was_mistyped_is_one_clear_line(text, message):
     with pytest.raises(TunerError, match=f"^{re.escape(message)}$"):
-        decorated().spec.read(keyed.cells(text))
+        decorated().spec.read(generic_key.cells(text))
 
 
 def test_a_space_offers_the_list_and_refuses_what_is_not_in_it():
@@ -334,17 +335,17 @@ def test_an_output_is_right_within_some_roundings_of_its_size_and_whole_numbers_
     expected = torch.linspace(-100, 100, 201).to(dtype)
     output = expected.clone()
     output[7] += torch.tensor(off * 100).to(dtype)
-    assert (judging.share(output, expected) <= 1) is right
+    assert (accuracy.share(output, expected) <= 1) is right
 
 
 def test_an_element_that_nobody_wrote_is_wrong_and_one_that_is_nan_in_both_is_not():
     for dtype in (torch.float16, torch.float8_e5m2, torch.int8, torch.uint8, torch.bool):
         output = torch.zeros(4).to(dtype)
-        judging.poison(output)
-        assert judging.share(output, torch.zeros(4).to(dtype)) > 1
+        accuracy.poison(output)
+        assert accuracy.share(output, torch.zeros(4).to(dtype)) > 1
     nan = torch.full((4,), torch.nan)
-    assert judging.share(nan, nan) == 0
-    assert judging.share(torch.zeros(4), torch.zeros(4) + 1, tolerance=3) <= 1
+    assert accuracy.share(nan, nan) == 0
+    assert accuracy.share(torch.zeros(4), torch.zeros(4) + 1, tolerance=3) <= 1
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from tuner import Config, Problem, registry
-from tuner.device import INTERPRETER, KNOWN
-from tuner.kernels import cluster_sizes
-from tuner.kernels import warp_specialized_measures as measures
+from tuner import Config, Problem
+from tuner.hardware import device as devices
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+from tuner.kernels.gemm.hopper import resources as measures
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "warp_specialized")
@@ -104,7 +105,7 @@ PLAIN = Config(
 
 @pytest.mark.parametrize(("running", "offered"), [("3.6.0", False), ("3.7.1", True), ("3.9.0", False), ("", False)])
 def test_clusters_are_tried_only_under_the_triton_that_ran_them(running, offered, monkeypatch):
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: running)
+    monkeypatch.setattr(devices, "triton_version", lambda: running)
     space = SPEC.space(Problem(4096, 4096, 4096, dtype="bf16", layout="nt"), H200)
     assert space.rejection(PLAIN, fatal_only=True) is None
     pair = PLAIN.replace(num_ctas=2)
@@ -121,7 +122,7 @@ def test_clusters_are_tried_only_under_the_triton_that_ran_them(running, offered
     [(384, 2, None), (384, 4, "3 columns of tiles for 4 blocks"), (4096, 4, "doubles the time"), (4096, 2, None)],
 )
 def test_every_block_of_a_cluster_has_a_tile_and_a_multiprocessor(n, ctas, reason, monkeypatch):
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
     space = SPEC.space(Problem(4096, n, 4096, dtype="bf16", layout="nt"), H200)
     said = space.rejection(PLAIN.replace(num_ctas=ctas))
     assert said is None if reason is None else reason in said
@@ -129,7 +130,7 @@ def test_every_block_of_a_cluster_has_a_tile_and_a_multiprocessor(n, ctas, reaso
 
 
 def test_blocks_that_share_b_lie_along_m_and_in_a_cluster(monkeypatch):
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
     config = PLAIN.replace(num_ctas=2, SHARE_B=True)
     one, two = (SPEC.space(Problem(m, 4096, 4096, dtype="bf16", layout="nt"), H200) for m in (128, 136))
     assert "1 rows of tiles for 2 blocks" in one.rejection(config)
@@ -140,7 +141,7 @@ def test_blocks_that_share_b_lie_along_m_and_in_a_cluster(monkeypatch):
 
 @pytest.mark.parametrize(("m", "sizes"), [(64, {1, 4, 8}), (128, {1, 4, 8}), (136, {1})])
 def test_larger_clusters_are_tried_for_few_rows_that_fill_the_device_once(m, sizes, monkeypatch):
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
     problem = Problem(m, 7168, 8192, dtype="bf16", layout="nt")
     configs = SPEC.space(problem, H200).configs()
     assert {config.get("num_ctas", 1) for config in configs} == sizes
@@ -150,7 +151,7 @@ def test_larger_clusters_are_tried_for_few_rows_that_fill_the_device_once(m, siz
 
 @pytest.mark.parametrize(("running", "pairs"), [("3.6.0", False), ("3.7.1", True)])
 def test_rows_that_tma_reads_slowly_are_tried_in_pairs_that_share_the_larger_side(running, pairs, monkeypatch):
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: running)
+    monkeypatch.setattr(devices, "triton_version", lambda: running)
     problem = Problem(3000, 3000, 3000, dtype="bf16", layout="nt")
     clustered = [config for config in SPEC.space(problem, H200).configs() if "num_ctas" in config]
     assert bool(clustered) == pairs
@@ -180,7 +181,7 @@ def test_three_warpgroups_are_tried_where_their_tiles_fill_waves_as_well_as_two(
 
 
 def test_the_formula_takes_deep_rings_of_whole_lines_where_rows_are_slow(monkeypatch):
-    monkeypatch.setattr(cluster_sizes, "triton_version", lambda: "3.7.1")
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
     config = SPEC.default_config(Problem(5000, 5000, 5000, dtype="bf16", layout="nt"), H200)
     assert (config["BLOCK_SIZE_M"], config["BLOCK_SIZE_K"], config["num_stages"], config["num_ctas"]) == (192, 64, 4, 2)
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner import suite as suites
+from tuner.cli.device_option import gpus_of, warn_of_large
 from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
-from tuner.cli.target import gpus_of, warn_of_large
 from tuner.errors import TunerError, UsageError
 from tuner.problem import Problem, parse_shape
+from tuner.problem import suite as suites
 
 if TYPE_CHECKING:
-    from tuner.contest.document import Report
-    from tuner.contest.score import Heat, Row
+    from tuner.bench.document import Report
+    from tuner.bench.score import Heat, Row
 
 RIVALS = ("vendor", "inductor", "autotune")
 CURVES = {"fp16": ("float16", "nn"), "fp8": ("float8_e4m3fn", "nt")}
@@ -93,16 +93,16 @@ def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **options: Any)
     if options["out"] is not None:
         _prepare(options["out"])
     if options["db"] is not None:
-        from tuner.runtime.lookup import use
+        from tuner.lookup.lookup import use
 
         use(options["db"])
     return _bench(heats, gpu, options)
 
 
 def _bench(heats: Sequence[Heat], gpu: int | None, options: dict[str, Any]) -> int:
-    from tuner.cli.scoreboard import print_report
-    from tuner.contest.contest import Contest
-    from tuner.contest.document import Report, document
+    from tuner.bench.contest import Contest
+    from tuner.bench.document import Report, document
+    from tuner.cli.bench_output import print_report
 
     rows: list[Row] = []
     ended: BaseException | None = None
@@ -131,7 +131,7 @@ def _collect(contest: Any, heats: Sequence[Heat], rows: list[Row]) -> None:
     """Play, a line on stderr for each row that is done; on a terminal also what is under way."""
     from rich.console import Console
 
-    from tuner.cli.scoreboard import line
+    from tuner.cli.bench_output import line
 
     console = Console(stderr=True, highlight=False, markup=False)
     console.print(
@@ -147,7 +147,7 @@ def _collect(contest: Any, heats: Sequence[Heat], rows: list[Row]) -> None:
 
 def _heats(suite_names: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[Heat]:
     """Every problem once, with all the places that list it."""
-    from tuner.contest.score import Heat, Place
+    from tuner.bench.score import Heat, Place
 
     places: dict[Problem, dict[Place, None]] = {}
     for name in suite_names:
@@ -178,16 +178,16 @@ def _gpu(name: str, heats: Sequence[Heat]) -> int | None:
 
 def _prepare(folder: Path) -> None:
     """Whatever would keep the files from being written is told before anything is measured."""
-    from tuner.contest import chart
-    from tuner.contest.document import make_folder
+    from tuner.bench import chart
+    from tuner.bench.document import make_folder
 
     chart.require()
     make_folder(folder)
 
 
 def _write(report: Report, body: dict[str, Any], folder: Path) -> None:
-    from tuner.contest import chart
-    from tuner.contest.document import write_json
+    from tuner.bench import chart
+    from tuner.bench.document import write_json
 
     write_json(folder / "bench.json", body)
     written = [folder / "bench.json", *chart.draw(report, folder)]

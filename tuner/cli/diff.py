@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import options, tables
+from tuner.cli import options
+from tuner.cli import output as tables
 from tuner.errors import StoreError, TableError, UsageError
 
 if TYPE_CHECKING:
-    from tuner.export.difference import Change, Difference
-    from tuner.runtime.row import Row
-    from tuner.runtime.table import Table
+    from tuner.lookup.row import Row
+    from tuner.lookup.table import Table
+    from tuner.tables.diff.difference import Change, Difference
 
 _COLUMNS = ("problem", "differs", "A", "B", "worth")
 
@@ -28,7 +29,7 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
 
     Exits 0 when they are equal, 1 when they differ, 2 when one cannot be read.
     """
-    from tuner.export.difference import compare
+    from tuner.tables.diff.difference import compare
 
     differences = compare(_load(before), _load(after))
     equal = all(difference.is_none for difference in differences)
@@ -44,7 +45,7 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
 
 
 def _load(where: str) -> list[Table]:
-    from tuner.export import edition
+    from tuner.tables.diff import edition
 
     try:
         found = edition.load(where)

@@ -8,9 +8,9 @@ import os
 import click
 
 from tuner.cli import options
-from tuner.cli.finding import Finding, Status
-from tuner.cli.holdings import check_database, check_tables
-from tuner.cli.machine import check_machine
+from tuner.cli.diagnosis import Finding, Status
+from tuner.cli.doctor_data import check_database, check_tables
+from tuner.cli.doctor_machine import check_machine
 
 _COLOURS = {Status.OK: "green", Status.NOTE: "yellow", Status.WRONG: "red"}
 

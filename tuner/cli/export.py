@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner import registry
-from tuner.cli import kernel as kernels
+from tuner.cli import kernel_options as kernels
 from tuner.cli import options
-from tuner.device import INTERPRETER
 from tuner.errors import TableError, UsageError
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
 
 if TYPE_CHECKING:
-    from tuner.export.kernels import Written
-    from tuner.export.table import Selection
-    from tuner.records import Winner
+    from tuner.store.records import Winner
+    from tuner.tables.binaries import Written
+    from tuner.tables.export import Selection
 
 
 @click.command()
@@ -67,8 +67,8 @@ def export(
     if kind == "sqlite":
         _report_database(_write_database(db, directory, winners), winners, as_json=as_json)
         return
-    from tuner.export import package as packages
-    from tuner.export import table
+    from tuner.tables import export as table
+    from tuner.tables import package as packages
 
     selection = table.select(winners)
     if kind in ("vllm", "sglang"):
@@ -107,7 +107,7 @@ def _winners(db: str | None, device: str | None) -> list[Winner]:
 
 
 def _write_database(db: str | None, directory: Path, winners: list[Winner]) -> Path:
-    from tuner.export import database
+    from tuner.tables import database
 
     return database.write(db, directory, {winner.device.slug for winner in winners})
 
@@ -121,8 +121,9 @@ def _report_database(path: Path, winners: list[Winner], *, as_json: bool) -> Non
 
 
 def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: str | None, *, as_json: bool) -> None:
-    from tuner.export import table, vllm
     from tuner.store.store import Store
+    from tuner.tables import export as table
+    from tuner.tables import vllm
 
     with Store.open(db, read_only=True) as store:
         found = vllm.select(selection.tables, vllm.measured_in(store))
@@ -150,7 +151,8 @@ def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: 
 
 
 def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> None:
-    from tuner.export import autotune, table
+    from tuner.tables import autotune
+    from tuner.tables import export as table
 
     found = autotune.lists(selection.tables)
     table.make_folder(directory)
@@ -169,8 +171,8 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
 def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
     from triton import knobs
 
-    from tuner.export import kernels as binaries
-    from tuner.sweep import target
+    from tuner.sweep import cross_target
+    from tuner.tables import binaries
 
     if knobs.runtime.interpret:
         raise UsageError("--with-kernels compiles, which cannot be done under TRITON_INTERPRET=1: unset it")
@@ -182,7 +184,7 @@ def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
         if not registry.of(table.op):
             click.echo(f"{table.op} ships without kernels: say which it is, --kernel MODULE:NAME", err=True)
             continue
-        target.activate(table.device.arch)
+        cross_target.activate(table.device.arch)
         written.append(binaries.write(table, folder))
     return written
 

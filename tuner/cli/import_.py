@@ -11,7 +11,7 @@ from tuner.cli import options
 from tuner.errors import TableError
 
 if TYPE_CHECKING:
-    from tuner.export.imported import Imported
+    from tuner.tables.importing.reader import Imported
 
 SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
@@ -26,9 +26,9 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Writes DIR/imported.csv, a suite of the problems for `tuner run --suite`, and DIR/imported.candidates.json, configs
     worth trying. Others' figures are not taken: nothing of this is a trial or a winner before it was measured here.
     """
-    from tuner import candidates
-    from tuner.export import imported
-    from tuner.export.table import make_folder, write_text
+    from tuner.tables.export import make_folder, write_text
+    from tuner.tables.importing import candidates
+    from tuner.tables.importing import reader as imported
 
     found = [imported.read(path) for path in files]
     for one in found:

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from tuner.cli.options import json_option, print_json
-from tuner.device import Device
 from tuner.errors import TunerError, UsageError
+from tuner.hardware.device import Device
 from tuner.inspection.binary import STAGES, Binary, compile_binary
 from tuner.inspection.request import Chosen, choose, find_kernel, find_target, read_config, read_problem, target_of
 from tuner.problem import Problem

@@ -6,23 +6,22 @@ from typing import Any
 
 import click
 
-from tuner.cli import kernel as kernels
-from tuner.cli import options
-from tuner.device import INTERPRETER, KNOWN, Device, current
+from tuner.cli import kernel_options, options
 from tuner.errors import DeviceError, UsageError
+from tuner.hardware.device import INTERPRETER, KNOWN, Device, current
+from tuner.lookup.advice import command
+from tuner.lookup.decision import Decision
+from tuner.lookup.device_winners import Shelf
+from tuner.lookup.explain import evidence, explain
+from tuner.lookup.fingerprint import digest
+from tuner.lookup.lookup import desk, use
 from tuner.problem import Problem, parse_shape
-from tuner.runtime.advice import command
-from tuner.runtime.decision import Decision
-from tuner.runtime.digest import digest
-from tuner.runtime.explain import evidence, explain
-from tuner.runtime.lookup import desk, use
-from tuner.runtime.shelf import Shelf
 
 
 @click.command()
 @click.argument("shape", metavar="[MxNxK]", required=False)
-@kernels.kernel_option
-@kernels.problem_option
+@kernel_options.kernel_option
+@kernel_options.problem_option
 @options.dtype_option
 @options.layout_option
 @options.scaling_option
@@ -58,7 +57,9 @@ def lookup(
     if shape is not None and not names and not written:
         problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling)
     elif shape is None and len(names) == len(written) == 1:
-        (problem,) = kernels.problems_of(kernels.find(names[0]), written, [], dtype=kernels.typed_dtype(ctx))
+        (problem,) = kernel_options.problems_of(
+            kernel_options.find(names[0]), written, [], dtype=kernel_options.typed_dtype(ctx)
+        )
     else:
         raise UsageError("expected a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem M=4096,N=1024")
     if db is not None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from tuner.errors import UsageError
-from tuner.parts import SCALINGS
+from tuner.problem.gemm_fields import SCALINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner import candidates
-from tuner import suite as suites
-from tuner.cli import kernel as kernels
-from tuner.cli.kernel import kernel_option, problem_option
+from tuner.cli import kernel_options
+from tuner.cli.device_option import gpus_of, warn_of_large
+from tuner.cli.kernel_options import kernel_option, problem_option
 from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
-from tuner.cli.target import gpus_of, warn_of_large
-from tuner.config import Config
-from tuner.device import Device
 from tuner.errors import UsageError
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.lookup import misses
 from tuner.problem import Problem, parse_shape
-from tuner.runtime import misses
+from tuner.problem import suite as suites
+from tuner.tables.importing import candidates
 
 if TYPE_CHECKING:
     from tuner.sweep.report import Plan, Report
@@ -143,10 +143,10 @@ def _named(
         return [*listed, *(Problem(*parse_shape(shape), **kind) for shape in shapes)]
     if shapes:
         raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
-    specs = [kernels.find(name) for name in options["names"]]
+    specs = [kernel_options.find(name) for name in options["names"]]
     if len(specs) > 1 and (options["written"] or suite_names):
         raise UsageError("--problem and --suite name keys of one kernel: several --kernel are for --from-misses")
-    return kernels.problems_of(specs[0], options["written"], suite_names, dtype=kernels.typed_dtype(ctx))
+    return kernel_options.problems_of(specs[0], options["written"], suite_names, dtype=kernel_options.typed_dtype(ctx))
 
 
 def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
@@ -174,7 +174,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, o
 
     with Crew(gpus) as crew:
         # While its processes start: SQLAlchemy and rich take as long to import.
-        from tuner.cli.progress import Progress, closing_table, report_json
+        from tuner.cli.run_output import Progress, closing_table, report_json
         from tuner.store.store import Store
         from tuner.sweep.run import sweep
 
@@ -195,7 +195,7 @@ def _exit_code(report: Report) -> int:
 
 
 def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, options: dict[str, Any]) -> int:
-    from tuner.cli.progress import forecast_json, forecast_table
+    from tuner.cli.run_output import forecast_json, forecast_table
     from tuner.location import database_location
     from tuner.sweep.run import forecast
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tuner import keyed
 from tuner.cli import options
-from tuner.cli.tables import FIGURES, config_document, figures, print_table, winner_document
+from tuner.cli.output import FIGURES, config_document, figures, print_table, winner_document
 from tuner.errors import UsageError
-from tuner.keyed import Extra
-from tuner.problem import parse_shape
-from tuner.records import State
+from tuner.problem import parse_shape, typed
+from tuner.problem.generic_key import Extra
+from tuner.store.records import State
 
 if TYPE_CHECKING:
     from tuner.store.listing import TrialRow
@@ -58,7 +57,7 @@ def winners(
             winner
             for winner in store.winners(device_slug=device)
             if wanted in (None, winner.problem.shape)
-            and keyed.has(winner.problem, key)
+            and typed.has(winner.problem, key)
             and kernel in (None, winner.config.kernel)
         ][:limit]
         empty = _NONE_MATCH if not found and store.winners() else "no winners: `tuner run` makes them"
@@ -236,7 +235,7 @@ def _problems_of(text: str | None) -> tuple[tuple[int, int, int] | None, tuple[t
     if text is None:
         return None, ()
     if "=" in text:
-        return None, keyed.asked(text)
+        return None, typed.asked(text)
     if "x" not in text.lower():
         raise UsageError(f"{text!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
     return parse_shape(text), ()

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tuner.cli import kernel as kernels
-from tuner.cli import options, tables
+from tuner.cli import kernel_options, options
+from tuner.cli import output as tables
 from tuner.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tuner.export.finding import Finding
-    from tuner.export.inspection import Inspection
+    from tuner.tables.verify.finding import Finding
+    from tuner.tables.verify.inspection import Inspection
 
 _COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
 
 
 @click.command()
 @click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True)
-@kernels.kernel_option
+@kernel_options.kernel_option
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @click.option("--regret", is_flag=True, help="Measure what a lookup loses on problems that are held out.")
 @click.option("--suite", metavar="NAME|FILE.csv", help="With --regret: hold these problems out, all together.")
@@ -53,14 +53,14 @@ def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
     With --regret it looks problems up without their own rows instead, and measures what that loses.
     """
     for name in given["names"]:
-        kernels.find(name)
+        kernel_options.find(name)
     if given["regret"]:
-        from tuner.cli import regret
+        from tuner.cli import verify_regret
 
         if len(places) > 1:
             raise UsageError("--regret takes one table, folder of tables or database at a time")
         options_of = {name: given[name] for name in ("suite", "sample", "device", "update", "as_json")}
-        ctx.exit(0 if regret.measure(places[0], **options_of) else 1)
+        ctx.exit(0 if verify_regret.measure(places[0], **options_of) else 1)
     for name in ("suite", "sample", "device", "update"):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} goes with --regret: add it, or leave --{name} out")
@@ -68,8 +68,8 @@ def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
 
 
 def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
-    from tuner.export.finding import Level
-    from tuner.export.inspection import inspect
+    from tuner.tables.verify.finding import Level
+    from tuner.tables.verify.inspection import inspect
 
     inspections = [inspect(place) for place in places]
     levels = {finding.level for found in inspections for finding in found.findings}
@@ -107,7 +107,7 @@ def _summary(found: Inspection) -> str:
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
-    from tuner.export.finding import LEVELS
+    from tuner.tables.verify.finding import LEVELS
 
     counts = Counter(finding.level for finding in findings)
     return {str(level): counts[level] for level in LEVELS}

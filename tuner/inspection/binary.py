@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner import registry
-from tuner.config import Config
-from tuner.device import Device
 from tuner.errors import KernelError
+from tuner.hardware.device import Device
 from tuner.inspection.occupancy import Occupancy, occupancy
-from tuner.kernel import KernelSpec
+from tuner.kernel import KernelSpec, registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.sweep.compile import TIME_LIMIT_S
+from tuner.sweep.compile_pool import TIME_LIMIT_S
 from tuner.sweep.process import death, last_line, scratch_folder
 
 STAGES = {

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner import registry
-from tuner.config import Config
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.sweep import target
+from tuner.sweep import cross_target
+from tuner.sweep.binary_resources import read_resources
 from tuner.sweep.process import die_with_parent
-from tuner.sweep.resources import read_resources
 
 _TEXTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
 
@@ -29,7 +29,7 @@ def main(ready: str) -> None:
     die_with_parent()
     request = json.loads(sys.stdin.read())
     try:
-        target.activate(request["arch"])
+        cross_target.activate(request["arch"])
         registry.load(request["references"])
         spec = registry.find(request["op"], request["kernel"])
         Path(ready).touch()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tuner import device as devices
-from tuner import keyed, reference, registry, sized
-from tuner.config import Config, Value
-from tuner.device import KNOWN, Device
+from tuner import reference
 from tuner.errors import ConfigError, DeviceError, KernelError, UsageError
-from tuner.kernel import KernelSpec
-from tuner.problem import Problem
-from tuner.runtime.lookup import desk
+from tuner.hardware import device as devices
+from tuner.hardware.device import KNOWN, Device
+from tuner.kernel import KernelSpec, registry
+from tuner.kernel.config import Config, Value
+from tuner.lookup.lookup import desk
+from tuner.problem import Problem, generic_key, typed
 
 _WORDS: dict[str, Value] = {"true": True, "false": False}
 
@@ -61,8 +61,8 @@ def read_problem(text: str, spec: KernelSpec) -> Problem:
     Raises:
         UsageError: a name that no column has, one that is there twice, a value that cannot be, a size that is missing.
     """
-    cells = keyed.cells(text)
-    return sized.read(spec.op, cells) if spec.read is None else spec.read(cells)
+    cells = generic_key.cells(text)
+    return typed.read(spec.op, cells) if spec.read is None else spec.read(cells)
 
 
 def find_target(text: str | None) -> Device:

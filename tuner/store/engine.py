@@ -18,8 +18,8 @@ from sqlalchemy.pool import QueuePool
 
 from tuner.errors import StoreError
 from tuner.location import database_location, sqlite_path
+from tuner.store.column_values import StrayValue
 from tuner.store.filesystem import journal_mode
-from tuner.store.stored import StrayValue
 
 BUSY_TIMEOUT_S = 30.0
 """How long a statement waits for another process's lock."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, inspect
 
 from tuner.store import models, schema
+from tuner.store.column_values import complaint
 from tuner.store.engine import Database, faults, locate, open_engine
-from tuner.store.stored import complaint
 
 
 @dataclass(frozen=True, slots=True)

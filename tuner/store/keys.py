@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
 
-from tuner.config import Config
-from tuner.device import Device, Environment
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import KernelVersion
 from tuner.store import models
+from tuner.store.records import KernelVersion
 
 Noun = Device | Environment | KernelVersion | Problem
 _CHUNK = 500  # bound parameters of one statement: older builds of SQLite stop at 999

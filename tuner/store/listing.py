@@ -9,16 +9,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
 
-from tuner import keyed
-from tuner.config import Config
-from tuner.device import Device, Environment
-from tuner.keyed import Extra
-from tuner.order import problem_order
-from tuner.problem import Problem
-from tuner.records import Outcome, State
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
+from tuner.problem import Problem, generic_key
+from tuner.problem.generic_key import Extra
+from tuner.problem.order import problem_order
+from tuner.store.column_values import read_list
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
+from tuner.store.records import Outcome, State
 from tuner.store.rows import config_of, outcome_of, problem_of, value_of
-from tuner.store.stored import read_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +239,6 @@ def _is_of(shape: tuple[int, int, int] | None, key: Sequence[tuple[str, Extra]])
             text = f"{json.dumps(name)}:{json.dumps(value)}"
             either = [problem.c.extras.contains(text + end, autoescape=True) for end in ",}"]
             if name in ("M", "N", "K"):
-                either.append(and_(problem.c.layout != keyed.LAYOUT, problem.c[name.lower()] == value))
+                either.append(and_(problem.c.layout != generic_key.LAYOUT, problem.c[name.lower()] == value))
             demanded.append(or_(*either))
     return demanded

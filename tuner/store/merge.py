@@ -13,10 +13,10 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from tuner.errors import UsageError
-from tuner.store import schema, succession
+from tuner.store import reconcile, schema
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, settle_journal, writing
-from tuner.store.union import Conflict, Source, Union
-from tuner.store.writer import sole_writer
+from tuner.store.merge_rows import Conflict, Source, Union
+from tuner.store.writer_lock import sole_writer
 
 __all__ = ["Added", "Conflict", "Merged", "merge"]
 
@@ -67,15 +67,15 @@ def merge(destination: str, sources: Sequence[str], *, busy_timeout_s: float = B
         found = [opened.enter_context(_reading(source, database, busy_timeout_s)) for source in sources]
         with _destination(database, busy_timeout_s) as connection:
             union = Union(connection)
-            claims = succession.claims(connection, database.label)
+            claims = reconcile.claims(connection, database.label)
             before = {claim.winner_id for claim in claims if claim.current}
             added: list[Added] = []
             for source in found:
                 counts, claimed = union.take(source)
                 added.append(Added(source.database.label, counts))
                 claims += claimed
-            disputes = succession.decide_afresh(connection, claims, union.new_winners)
-            after = succession.claims(connection, database.label)
+            disputes = reconcile.decide_afresh(connection, claims, union.new_winners)
+            after = reconcile.claims(connection, database.label)
             now = {claim.winner_id for claim in after if claim.current}
     conflicts = (*union.conflicts, *(Conflict("winner", dispute) for dispute in disputes))
     return Merged(database.label, tuple(added), len(now), len(before - now), conflicts)

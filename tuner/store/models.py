@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-from tuner.store.stored import watch
+from tuner.store.column_values import watch
 
 metadata = MetaData(
     naming_convention={

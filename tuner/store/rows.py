@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, select
 
-from tuner.config import Config
-from tuner.device import Device, Environment
 from tuner.errors import UsageError
-from tuner.order import problem_order
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome, Resources, State, Winner
+from tuner.problem.order import problem_order
+from tuner.store.column_values import StrayValue, read_list, read_one_of
 from tuner.store.models import config, device, environment, kernel, problem, run, trial, winner
-from tuner.store.stored import StrayValue, read_list, read_one_of
+from tuner.store.records import Outcome, Resources, State, Winner
 
 V = TypeVar("V", Device, Environment)
 _STATES = tuple(state.value for state in State)

@@ -12,11 +12,11 @@ from enum import Enum
 
 from sqlalchemy import Connection, insert, select, update
 
-from tuner import __version__
-from tuner.device import Device, Environment
-from tuner.records import PROTOCOL
+from tuner.hardware.device import Device, Environment
 from tuner.store import models
 from tuner.store.keys import Keys, insert_row
+from tuner.store.records import PROTOCOL
+from tuner.version import __version__
 
 
 class RunStatus(str, Enum):

@@ -158,7 +158,7 @@ def drift(connection: Connection) -> list[str]:
 
 def refusal(found: str | None, database: Database) -> SchemaError:
     """Why a database whose revision is not the head is not used, and what to type. None is an empty one."""
-    from tuner import __version__
+    from tuner.version import __version__
 
     typed = shlex.quote(database.label)
     if found is None:

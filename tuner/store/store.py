@@ -8,18 +8,19 @@ from types import TracebackType
 
 from sqlalchemy import Connection, Engine
 
-from tuner.config import Config
-from tuner.device import Device, Environment
-from tuner.keyed import Extra
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import KernelVersion, Outcome, Trial, Verdict, Winner
-from tuner.store import listing, models, rows, runs, schema, verdicts
+from tuner.problem.generic_key import Extra
+from tuner.store import listing, models, rows, runs, schema
+from tuner.store import winners as verdicts
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, settle_journal, writing
 from tuner.store.keys import Keys
 from tuner.store.listing import DeviceRow, ProblemRow, RunRow, TrialFilter, TrialRow
+from tuner.store.records import KernelVersion, Outcome, Trial, Verdict, Winner
 from tuner.store.runs import Run, RunStatus
 from tuner.store.trials import newest_at, record, settled
-from tuner.store.writer import sole_writer
+from tuner.store.writer_lock import sole_writer
 
 __all__ = ["Run", "RunStatus", "Store", "TrialFilter"]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, Text, func, insert, select, tuple_
 
-from tuner.config import Config
-from tuner.device import Device, Environment
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import PROTOCOL, KernelVersion, Outcome, State, Trial
 from tuner.store import rows
 from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
+from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial
 from tuner.store.runs import Run, now
 
 _PERHAPS_NOT_ITS_FAULT = (State.CRASHED, State.TIMEOUT)

@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tuner import registry
-from tuner.config import Config
 from tuner.errors import DeviceError, SweepError
-from tuner.records import State
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.store.records import State
 from tuner.sweep.messages import Beat, Hello, Refused
 from tuner.sweep.process import deaf_to_interrupts, death, last_line, scratch_folder
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tuner.device import KNOWN, Device, Environment
 from tuner.errors import SweepError
+from tuner.hardware.device import KNOWN, Device, Environment
 from tuner.sweep.clocks import first_arch
 from tuner.sweep.worker import Worker
 
 if TYPE_CHECKING:
-    from tuner.sweep.compile import CompilePool
-    from tuner.sweep.lane import Lane
+    from tuner.sweep.compile_pool import CompilePool
+    from tuner.sweep.supervisor import Lane
 
 
 class Crew:
@@ -78,12 +78,12 @@ class Crew:
 
 def _manned(workers: Sequence[Worker]) -> list[Lane]:
     # Imported while the workers start: numpy and all that a search is made of.
-    from tuner.sweep.lane import Lane
+    from tuner.sweep.supervisor import Lane
 
     return [Lane(worker) for worker in workers]
 
 
 def _pool_for(device: Device) -> CompilePool | None:
-    from tuner.sweep.compile import CompilePool
+    from tuner.sweep.compile_pool import CompilePool
 
     return None if device.is_interpreter else CompilePool(device)

@@ -6,15 +6,15 @@ import functools
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
-from tuner.config import Config
 from tuner.kernel import KernelSpec
-from tuner.records import KernelVersion, Outcome, State, Verdict
+from tuner.kernel.config import Config
+from tuner.store.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals
-from tuner.sweep.compile import CompilePool, CompileResult, Failed, Urgency
-from tuner.sweep.field import Field
+from tuner.sweep.compile_pool import CompilePool, CompileResult, Failed, Urgency
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.refine import Refined
 from tuner.sweep.search import Strategy
+from tuner.sweep.search_problem import Field
 from tuner.sweep.stopwatch import Stopwatch
 
 SPENT = "the time budget is spent"

@@ -9,18 +9,18 @@ from collections import deque
 from multiprocessing import connection
 from typing import cast
 
-from tuner.config import Config
 from tuner.errors import KernelError
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome, Trial, Winner
+from tuner.store.records import Outcome, Trial, Winner
 from tuner.store.store import Run, Store
-from tuner.sweep.compile import Urgency
+from tuner.sweep.compile_pool import Urgency
 from tuner.sweep.crew import Crew
-from tuner.sweep.drafts import Drafts
 from tuner.sweep.job import Job
-from tuner.sweep.lane import Lane, Phase
+from tuner.sweep.job_prefetch import Drafts
 from tuner.sweep.report import Observer, Plan, ProblemReport, Report
-from tuner.sweep.standing import decided, standing_winner
+from tuner.sweep.settled import decided, standing_winner
+from tuner.sweep.supervisor import Lane, Phase
 
 COMMIT_S = 0.5
 """A trial is committed this long after it ended at the latest."""

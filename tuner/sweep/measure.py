@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tuner import registry
-from tuner.config import Config
-from tuner.kernel import Inputs, KernelSpec
+from tuner.kernel import Inputs, KernelSpec, registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome, State
+from tuner.store.records import Outcome, State
 from tuner.sweep import finals, verify
-from tuner.sweep.bench import Timer
 from tuner.sweep.clocks import Clocks, Reading
+from tuner.sweep.timer import Timer
 
 VENDOR = "vendor"
 _FINAL_SEED = 1_000_003

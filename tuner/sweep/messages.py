@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.config import Config
-from tuner.device import Device, Environment
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome
+from tuner.store.records import Outcome
 
 
 @dataclass(frozen=True, slots=True)

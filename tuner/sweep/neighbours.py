@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tuner import keyed
-from tuner.config import Config
-from tuner.nearness import distance
+from tuner.kernel.config import Config
+from tuner.kernel.space import SearchSpace
 from tuner.problem import Problem
-from tuner.records import Winner
-from tuner.space import SearchSpace
+from tuner.problem.distance import distance, key_distance
+from tuner.store.records import Winner
 
 
 def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[Config]:
@@ -18,12 +17,12 @@ def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[
     Args:
         problem: not among them.
         winners: of one device, of any problems: only those that differ in M, N and K alone count, and of an op with a
-            key of its own those whose config says something about this one (`tuner.keyed.distance`).
+            key of its own those whose config says something about this one (`tuner.problem.distance.key_distance`).
         sm_count: multiprocessors of that device.
     """
     others = [winner for winner in winners if winner.problem != problem]
     if problem.is_keyed:
-        found = [(keyed.distance(problem, winner.problem), winner.config) for winner in others]
+        found = [(key_distance(problem, winner.problem), winner.config) for winner in others]
         ranked = sorted((away, config) for away, config in found if away is not None)
     else:
         group = problem.with_shape(1, 1, 1)

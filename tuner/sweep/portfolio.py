@@ -9,7 +9,7 @@ import functools
 import importlib.resources
 import json
 
-from tuner.config import Config
+from tuner.kernel.config import Config
 
 
 @functools.cache

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tuner.config import Config
-from tuner.records import Outcome, State
-from tuner.sweep.field import Field
+from tuner.kernel.config import Config
+from tuner.store.records import Outcome, State
 from tuner.sweep.search import Strategy
+from tuner.sweep.search_problem import Field
 
 
 class Share(NamedTuple):

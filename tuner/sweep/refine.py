@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tuner.config import Config
-from tuner.records import Outcome, State
+from tuner.kernel.config import Config
+from tuner.store.records import Outcome, State
 from tuner.sweep.search import Search
 
 LEADERS = 2

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.config import Config
-from tuner.device import Device, Environment
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.records import Outcome, State, Winner
+from tuner.store.records import Outcome, State, Winner
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.race import RACE
 from tuner.sweep.search import Strategy
@@ -26,7 +26,7 @@ class Plan:
             leave no time for finals; problems of which something was measured are decided on what there is.
         fresh: measure again what earlier runs measured.
         seed: of random choices.
-        suggested: configs that others chose for a problem (`tuner.candidates`), tried beside the strategy's own.
+        suggested: configs that others chose for a problem (`tuner import`), tried beside the strategy's own.
     """
 
     strategy: Strategy = RACE

@@ -9,18 +9,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from tuner.device import Device, Environment
 from tuner.errors import KernelError, StoreError
+from tuner.hardware.device import Device, Environment
 from tuner.location import sqlite_path
 from tuner.problem import Problem
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.crew import Crew
-from tuner.sweep.drafts import Drafts
-from tuner.sweep.field import survey
 from tuner.sweep.job import Job
+from tuner.sweep.job_prefetch import Drafts
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
-from tuner.sweep.standing import decided
+from tuner.sweep.search_problem import survey
+from tuner.sweep.settled import decided
 
 Problems = Iterable[Problem] | Callable[[Device], Iterable[Problem]]
 """What to tune; or a function that says it once the device is known."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tuner.config import Config
-from tuner.records import Outcome
-from tuner.sweep.field import Field
+from tuner.kernel.config import Config
+from tuner.store.records import Outcome
+from tuner.sweep.search_problem import Field
 
 
 class Search(Protocol):

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tuner import registry
-from tuner.config import Config
 from tuner.errors import TunerError
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.sweep.child import Child
+from tuner.sweep.device_session import Station, attend
 from tuner.sweep.messages import (
     Beat,
     FinalsPlayed,
@@ -24,7 +25,6 @@ from tuner.sweep.messages import (
     SetProblem,
 )
 from tuner.sweep.process import forget_output
-from tuner.sweep.station import Station, attend
 
 PROBLEM_LIMIT_S = 180.0
 """Making inputs and a float64 reference."""

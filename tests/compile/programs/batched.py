@@ -7,9 +7,10 @@ import random
 import re
 import sys
 
-from tuner import Problem, registry
-from tuner.device import KNOWN
-from tuner.sweep import target
+from tuner import Problem
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.sweep import cross_target
 
 PROBLEMS = [
     Problem(512, 512, 128, dtype="fp16", op="bmm", extras={"batch": 64}),
@@ -22,7 +23,7 @@ PROBLEMS = [
 
 def main(arch: str, sampled: int) -> None:
     device = KNOWN[arch]
-    target.activate(arch)
+    cross_target.activate(arch)
     draw = random.Random(arch)
     cases = []
     for problem in PROBLEMS if sampled else PROBLEMS[::2]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
-from tuner import Config, Problem, registry
-from tuner.sweep import target
+from tuner import Config, Problem
+from tuner.kernel import registry
+from tuner.sweep import cross_target
 
 TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 16, "BLOCK_SIZE_K": 32}
 SMALL = Config("pointer", **TILE, GROUP_SIZE_M=1, num_stages=1, num_warps=1)
@@ -78,7 +79,7 @@ CASES = [
 
 
 def main() -> None:
-    target.activate("sm_90")
+    cross_target.activate("sm_90")
     rows = []
     for group, problem, config in CASES:
         spec = registry.find("matmul", config.kernel)

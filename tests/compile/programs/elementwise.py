@@ -7,10 +7,11 @@ import random
 import re
 import sys
 
-from tuner import Problem, registry
-from tuner.device import KNOWN
-from tuner.sweep import target
-from tuner.sweep.resources import read_resources
+from tuner import Problem
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.sweep import cross_target
+from tuner.sweep.binary_resources import read_resources
 
 ADD = {"op": "vector_add"}
 SOFTMAX = {"op": "softmax"}
@@ -28,7 +29,7 @@ WIDE = re.compile(r"v4\.b32|dwordx[24]|b64|b128")
 
 def main(arch: str, sampled: int, step: int) -> None:
     device = KNOWN[arch]
-    target.activate(arch)
+    cross_target.activate(arch)
     draw, found = random.Random(arch), []
     for problem in PROBLEMS[step - 1 :: step]:
         for spec in registry.serving(problem, device):

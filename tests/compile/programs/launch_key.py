@@ -9,9 +9,12 @@ import sys
 import torch
 import triton
 
-from tuner import Config, Problem, registry
-from tuner.kernels import gemv_kernel, pointer_kernel, tma_kernel
-from tuner.sweep import target
+from tuner import Config, Problem
+from tuner.kernel import registry
+from tuner.kernels.gemm.pointer import jit as pointer_kernel
+from tuner.kernels.gemm.small_m import gemv_jit
+from tuner.kernels.gemm.tma import jit as tma_kernel
+from tuner.sweep import cross_target
 
 TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 16, "BLOCK_SIZE_K": 32}
 CONFIG = Config("pointer", **TILE, GROUP_SIZE_M=4, num_stages=2, num_warps=1)
@@ -42,11 +45,11 @@ CASES = [
 
 
 def main() -> None:
-    functions = [f for m in (pointer_kernel, tma_kernel, gemv_kernel) for f in vars(m).values()]
+    functions = [f for m in (pointer_kernel, tma_kernel, gemv_jit) for f in vars(m).values()]
     kernels = [function for function in functions if isinstance(function, triton.JITFunction)]
     rows = []
     for arch, problem, config in CASES:
-        target.activate(arch)
+        cross_target.activate(arch)
         _forget(kernels)
         compiled = registry.find("matmul", config.kernel).compile(problem, config).hash
         _forget(kernels)

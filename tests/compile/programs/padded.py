@@ -7,11 +7,11 @@ import re
 import sys
 
 from tuner import Problem
-from tuner.device import KNOWN
-from tuner.kernels.launching import compile_launches
-from tuner.kernels.operands import make_operands
-from tuner.kernels.padded import SPEC, program
-from tuner.sweep import target
+from tuner.hardware.device import KNOWN
+from tuner.kernels.base.operands import make_operands
+from tuner.kernels.gemm.padded.spec import SPEC, program
+from tuner.launch.launch import compile_launches
+from tuner.sweep import cross_target
 
 PROBLEMS = [
     Problem(1023, 2047, 4093, dtype="bf16", layout="nt"),
@@ -22,7 +22,7 @@ PROBLEMS = [
 
 
 def main(arch: str) -> None:
-    target.activate(arch)
+    cross_target.activate(arch)
     device = KNOWN[arch]
     rows = []
     for index, problem in enumerate(PROBLEMS):

@@ -7,11 +7,11 @@ import re
 import sys
 
 from tuner import Problem
-from tuner.device import KNOWN
-from tuner.kernels import padded
-from tuner.kernels.launching import compile_launches
-from tuner.kernels.operands import make_operands
-from tuner.sweep import target
+from tuner.hardware.device import KNOWN
+from tuner.kernels.base.operands import make_operands
+from tuner.kernels.gemm.padded import spec as padded
+from tuner.launch.launch import compile_launches
+from tuner.sweep import cross_target
 
 PROBLEMS = [
     Problem(1023, 2047, 4093, dtype="bf16", layout="nt"),
@@ -22,7 +22,7 @@ WORDS = ("griddepcontrol.launch_dependents", "griddepcontrol.wait", "ld.acquire.
 
 
 def main() -> None:
-    target.activate("sm_90")
+    cross_target.activate("sm_90")
     rows = []
     for index, problem in enumerate(PROBLEMS):
         found = [one for one in padded.space(problem, KNOWN["sm_90"]).configs() if "CHUNK_SIZE_K" in one]

@@ -10,11 +10,13 @@ import random
 import re
 import sys
 
-from tuner import Problem, registry
-from tuner.device import KNOWN
-from tuner.kernels import rules, swap_ab
-from tuner.sweep import target
-from tuner.sweep.resources import shared_bytes
+from tuner import Problem
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.kernels.gemm.small_m import swap_ab
+from tuner.kernels.space import tile_resources
+from tuner.sweep import cross_target
+from tuner.sweep.binary_resources import shared_bytes
 
 PROBLEMS = [
     Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
@@ -46,7 +48,7 @@ PREFETCHES = re.compile(r"cp\.async\.bulk\.prefetch\.L2|prefetch\.global\.L2")
 
 def main(arch: str, count: int) -> None:
     device = KNOWN[arch]
-    target.activate(arch)
+    cross_target.activate(arch)
     found = []
     for (op, name), spec in sorted(registry.specs().items()):
         draw = random.Random(arch + name)
@@ -124,7 +126,7 @@ def _compiled(spec, problem, config, device):
         "prefetches": "PREFETCH_KIB" not in config and PREFETCHES.search(assembly) is not None,
         "in_cluster": f".reqnctapercluster {config.get('SPLIT_K')}" in assembly and "st.async" in assembly,
         "wgmma": "wgmma" in assembly if assembly and certain else None,
-        "predicted_wgmma": rules.uses_wgmma(*seen, device) if assembly and certain else None,
+        "predicted_wgmma": tile_resources.uses_wgmma(*seen, device) if assembly and certain else None,
     }
 
 
@@ -132,7 +134,7 @@ def _exactly(config, problem):
     """Whether the prediction is meant to be exact: 16-bit operands, none of which passes through registers."""
     if config.integer("BLOCK_SIZE_N") < 16:
         return False  # see rules.buffers
-    pipelined = problem.a_dtype in ("float16", "bfloat16") and rules.asynchronous_copies(problem) == 2
+    pipelined = problem.a_dtype in ("float16", "bfloat16") and tile_resources.asynchronous_copies(problem) == 2
     return pipelined and config.integer("num_stages") > 1
 
 

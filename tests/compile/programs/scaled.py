@@ -6,9 +6,10 @@ import json
 import random
 import sys
 
-from tuner import Problem, registry
-from tuner.device import KNOWN
-from tuner.sweep import target
+from tuner import Problem
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.sweep import cross_target
 
 PROBLEMS = [
     # B is not K-major: wgmma and tcgen05 take 8-bit operands only so, Triton turns them on the way.
@@ -21,7 +22,7 @@ PROBLEMS = [
 
 def main(arch: str) -> None:
     device = KNOWN[arch]
-    target.activate(arch)
+    cross_target.activate(arch)
     draw, found = random.Random(arch), []
     for problem in PROBLEMS:
         for (op, _), spec in sorted(registry.specs().items()):

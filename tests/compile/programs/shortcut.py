@@ -19,8 +19,8 @@ import triton
 from triton import knobs
 from triton.runtime import cache
 
-from tuner.runtime import shortcut
-from tuner.sweep import target
+from tuner.launch import compile_cache
+from tuner.sweep import cross_target
 
 SOURCE = """
 import triton
@@ -56,7 +56,7 @@ def start(source: str = SOURCE, *, dtype: torch.dtype = torch.float32, kind: Any
     module = importlib.util.module_from_spec(spec)
     sys.dont_write_bytecode = True  # two sources of one second would share it
     spec.loader.exec_module(module)
-    shortcut.take(module.kernel)
+    compile_cache.take(module.kernel)
     if kind == "function":
         kind = module.shifted
     return warm_up(module.kernel, dtype, kind, options)
@@ -71,9 +71,9 @@ def case(name: str, *given: Any, **options: Any) -> None:
     heard.clear()
     asks.clear()
     ours, asked, ours_heard = start(*given, **options), bool(asks), heard.copy()
-    os.environ[shortcut.VARIABLE] = "0"
+    os.environ[compile_cache.VARIABLE] = "0"
     theirs = start(*given, **options)
-    del os.environ[shortcut.VARIABLE]
+    del os.environ[compile_cache.VARIABLE]
     same = (ours.hash, ours.metadata_group, sorted(ours.asm)) == (
         theirs.hash,
         theirs.metadata_group,
@@ -90,7 +90,7 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 
 def spoil(change: Callable[[Path], object]) -> None:
-    for kept in Path(knobs.cache.dir).glob(f"*/{shortcut.FILE}"):
+    for kept in Path(knobs.cache.dir).glob(f"*/{compile_cache.FILE}"):
         change(kept)
 
 
@@ -106,7 +106,7 @@ class ReadOnly(cache.FileCacheManager):
 def of_two_targets() -> dict[str, Any]:
     """What one jit function is compiled for, one device after the other, and whether Triton's key was asked for."""
     first = start()
-    target.activate("sm_80")
+    cross_target.activate("sm_80")
     asks.clear()
     second = warm_up(first.src.fn, torch.float32, "plain", {})
     return {"arch": [each.metadata.target.arch for each in (first, second)], "asked": bool(asks)}
@@ -118,7 +118,7 @@ def main() -> None:
     knobs.compilation.listener = lambda *_, cache_hit, **__: heard.append(cache_hit)
     triton_key = cache.triton_key()  # hashed once here: every start asks for it anew
     cache.triton_key = lambda: (asks.append(None), triton_key)[1]
-    target.activate("sm_90")
+    cross_target.activate("sm_90")
     case("first")
     case("again")
     case("other source", SOURCE.replace("* SCALE", "* SCALE * 3"))
@@ -136,16 +136,16 @@ def main() -> None:
     with environment("TRITON_PTXAS_PATH", str(ptxas)):
         case("other ptxas")
     version, triton.__version__ = triton.__version__, "3.7.99"
-    shortcut._triton.cache_clear()
+    compile_cache._triton.cache_clear()
     case("other Triton")
     triton.__version__ = version
-    shortcut._triton.cache_clear()
+    compile_cache._triton.cache_clear()
     case("once more")
-    target.activate("sm_80")
+    cross_target.activate("sm_80")
     case("other target")
-    target.activate("sm_90")
+    cross_target.activate("sm_90")
     targets = of_two_targets()
-    target.activate("sm_90")
+    cross_target.activate("sm_90")
     with environment("TRITON_ALWAYS_COMPILE", "1"):
         case("always compiled")
     spoil(lambda kept: kept.write_text("{"))

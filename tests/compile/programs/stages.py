@@ -6,10 +6,10 @@ import json
 import sys
 
 from tuner import Config, Problem
-from tuner.device import KNOWN
-from tuner.kernels import rules
-from tuner.kernels.pointer import SPEC
-from tuner.sweep import target
+from tuner.hardware.device import KNOWN
+from tuner.kernels.gemm.pointer.spec import SPEC
+from tuner.kernels.space import tile_resources
+from tuner.sweep import cross_target
 
 TILE = Config("pointer", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, BLOCK_SIZE_K=64, GROUP_SIZE_M=1, num_stages=2, num_warps=4)
 PROBLEMS = [
@@ -21,11 +21,11 @@ PROBLEMS = [
 
 
 def main() -> None:
-    target.activate("sm_90")
+    cross_target.activate("sm_90")
     rows = []
     for problem in PROBLEMS:
         two, four = (SPEC.compile(problem, TILE.replace(num_stages=stages)) for stages in (2, 4))
-        differ = rules.stages_differ(problem, KNOWN["sm_90"])
+        differ = tile_resources.stages_differ(problem, KNOWN["sm_90"])
         rows.append({"case": str(problem), "predicted": differ, "differ": two.asm["cubin"] != four.asm["cubin"]})
     sys.stdout.write(json.dumps(rows))
 

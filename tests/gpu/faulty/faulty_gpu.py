@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
-from tuner.config import Config
 from tuner.kernel import KernelSpec
-from tuner.space import SearchSpace
+from tuner.kernel.config import Config
+from tuner.kernel.space import SearchSpace
 
 GUARD = 1024
 BEHAVIOURS = ("good", "wrong", "stray", "illegal", "hang")

@@ -8,7 +8,7 @@ from pathlib import Path
 import stub_driver
 import stub_matmul
 
-from tuner import device
+from tuner.hardware import device
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 stub_matmul.activate()

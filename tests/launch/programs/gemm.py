@@ -12,17 +12,17 @@ import stub_driver
 from triton import knobs
 from triton.runtime.errors import OutOfResources
 
-from tuner import registry
-from tuner.config import Config
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.sweep import target
+from tuner.sweep import cross_target
 
 asked = [
     (Problem.from_fields(fields), Config(kernel, **parameters))
     for fields, kernel, parameters in json.loads(sys.argv[1])
 ]
 if sys.argv[2:] == ["compile"]:
-    target.activate("sm_90")
+    cross_target.activate("sm_90")
     compiles = stub_driver.Compiles()
     knobs.compilation.listener = compiles
     for problem, config in asked:

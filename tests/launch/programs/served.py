@@ -17,11 +17,12 @@ from triton import knobs
 from triton.runtime import driver
 
 import tuner
-from tuner import registry
 from tuner.errors import InputError
-from tuner.kernels import bmm, grouped_mm, launching, matmul, softmax, vector_add
-from tuner.kernels.matmul import CALLS
-from tuner.runtime import arguments, step
+from tuner.kernel import registry
+from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels.ops.matmul import CALLS
+from tuner.launch import arguments, step
+from tuner.launch import launch as launching
 
 compiles = stub_matmul.activate()
 looked: list[None] = []

@@ -8,15 +8,15 @@ from pathlib import Path
 import decorated  # noqa: F401  registers its kernel
 import stub_driver
 
-from tuner.export import kernels
-from tuner.runtime import table
-from tuner.sweep import target
+from tuner.lookup import table
+from tuner.sweep import cross_target
+from tuner.tables import binaries
 
 written = []
 for path in map(Path, sys.argv[1:]):
     loaded = table.load(path)
-    target.activate(loaded.device.arch)
-    written.append(kernels.write(loaded, path.parent))
+    cross_target.activate(loaded.device.arch)
+    written.append(binaries.write(loaded, path.parent))
 stub_driver.tell(
     paths=[str(one.path) for one in written],
     kernels=[one.kernels for one in written],

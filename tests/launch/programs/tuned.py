@@ -13,8 +13,8 @@ from decorated import scale
 from triton.runtime import cache
 
 import tuner
-from tuner import device
-from tuner.runtime import lookup
+from tuner.hardware import device
+from tuner.lookup import lookup
 
 
 @triton.jit

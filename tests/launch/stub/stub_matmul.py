@@ -12,8 +12,8 @@ import stub_driver
 import torch
 from triton.runtime import driver
 
-from tuner.device import KNOWN
-from tuner.kernels import calling
+from tuner.hardware.device import KNOWN
+from tuner.kernels.ops import dispatch
 
 _stream = threading.local()
 
@@ -22,7 +22,7 @@ def activate() -> stub_driver.Compiles:
     """Make the ops take tensors on the host, and launch through the stub's driver."""
     compiles = stub_driver.activate()
     driver.active.get_current_stream = lambda _device=None: getattr(_stream, "handle", stub_driver.STREAM)
-    calling._device = lambda _index: KNOWN["sm_90"]
+    dispatch._device = lambda _index: KNOWN["sm_90"]
     for module in ("arguments", "bmm", "grouped_mm"):
         importlib.import_module(f"tuner.kernels.{module}").check_kinds = lambda _a, _b: None
     for module in ("softmax", "vector_add"):

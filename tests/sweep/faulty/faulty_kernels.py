@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import torch
 
-from tuner.config import Config
 from tuner.kernel import KernelSpec
-from tuner.space import SearchSpace
+from tuner.kernel.config import Config
+from tuner.kernel.space import SearchSpace
 
 GUARD = 64
 GOOD = "good"

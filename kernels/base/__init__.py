@@ -1,0 +1,1 @@
+"""What all kernels stand on: operands, numerics, workspaces, pieces of device code."""

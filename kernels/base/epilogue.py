@@ -1,0 +1,111 @@
+"""What happens to a sum before it is stored: the activations in Triton, and the same in torch for references."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    import torch
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
+    """Apply an activation of `tuner.problem.problem.ACTIVATIONS` to float32 values; a NaN stays a NaN.
+
+    gelu is the tanh form, 0.5·x·(1 + tanh(u)), written as x·sigmoid(2u): the same number by an identity, without a
+    tanh (the interpreter has none), and stable: at either end exp overflows to infinity and the sigmoid becomes 0 or 1.
+    """
+    if ACTIVATION == "relu":
+        # Not tl.maximum, which turns a NaN into 0.
+        x = tl.where(x < 0.0, 0.0, x)
+    elif ACTIVATION == "leaky_relu":
+        x = tl.where(x < 0.0, 0.01 * x, x)
+    elif ACTIVATION == "gelu":
+        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # 2·sqrt(2/pi)
+    elif ACTIVATION == "silu":
+        x = x * tl.sigmoid(x)
+    else:
+        tl.static_assert(ACTIVATION == "none", "unknown activation")
+    return x
+
+
+@triton.jit
+def saturate(x, dtype: tl.constexpr):  # noqa: ANN201
+    """Clamp float32 values to what an 8-bit float can hold, as NVIDIA's own conversion does; other dtypes pass."""
+    if dtype == tl.float8e4nv:
+        x = tl.where(x > 448.0, 448.0, tl.where(x < -448.0, -448.0, x))
+    elif dtype == tl.float8e5:
+        x = tl.where(x > 57344.0, 57344.0, tl.where(x < -57344.0, -57344.0, x))
+    return x
+
+
+@triton.jit
+def finish(  # noqa: ANN201, PLR0917
+    sums,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    start_m,
+    start_n,
+    rows_left,
+    columns_left,
+    BIAS_ALONG_M: tl.constexpr,
+    SCALING: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    out_dtype: tl.constexpr,
+):
+    """Values of the output, from a tile's sums: scaled, biased, activated, rounded to `out_dtype`.
+
+    `bias_ptr`, `a_scale_ptr` and `b_scale_ptr` may be None. BIAS_ALONG_M: one bias a row, where the operands were
+    exchanged. SCALING: "none"; "scalar": one scale an operand; "row": one for each row of A and column of B.
+    `rows_left`, `columns_left`: of the matrix from the tile's start on.
+    """
+    if sums.dtype == tl.int32 and SCALING == "none":
+        tl.static_assert(bias_ptr is None and ACTIVATION == "none", "int32 sums without a scale have no epilogue")
+        values = sums
+    else:
+        values = sums.to(tl.float32)
+    offs_m = tl.arange(0, sums.shape[0])
+    offs_n = tl.arange(0, sums.shape[1])
+    if SCALING == "scalar":
+        values *= tl.load(a_scale_ptr) * tl.load(b_scale_ptr)
+    elif SCALING == "row":
+        values *= tl.load(a_scale_ptr + start_m + offs_m, mask=offs_m < rows_left, other=0.0)[:, None]
+        values *= tl.load(b_scale_ptr + start_n + offs_n, mask=offs_n < columns_left, other=0.0)[None, :]
+    else:
+        tl.static_assert(SCALING == "none", "unknown scaling")
+    if bias_ptr is not None:
+        if BIAS_ALONG_M:
+            bias = tl.load(bias_ptr + start_m + offs_m, mask=offs_m < rows_left, other=0.0)[:, None]
+        else:
+            bias = tl.load(bias_ptr + start_n + offs_n, mask=offs_n < columns_left, other=0.0)[None, :]
+        values += bias.to(tl.float32)
+    if ACTIVATION != "none":
+        values = activate(values, ACTIVATION)
+    return saturate(values, out_dtype).to(out_dtype)
+
+
+def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """The same activation by torch, in the tensor's own dtype."""
+    from torch.nn import functional
+
+    if activation == "relu":
+        return functional.relu(x)
+    if activation == "leaky_relu":
+        return functional.leaky_relu(x, 0.01)
+    if activation == "gelu":
+        return functional.gelu(x, approximate="tanh")
+    return functional.silu(x) if activation == "silu" else x
+
+
+def saturated(x: torch.Tensor, out_dtype: str) -> torch.Tensor:
+    """The same clamp by torch: to the range of `out_dtype` where it is an 8-bit float."""
+    import torch
+
+    if not out_dtype.startswith("float8"):
+        return x
+    limit = torch.finfo(getattr(torch, out_dtype)).max
+    return x.clamp(-limit, limit)

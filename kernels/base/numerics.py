@@ -1,0 +1,91 @@
+"""What a GEMM's result must be: the float64 reference, and how far from it a right result may lie.
+
+docs/numerics.md derives the rule that `tolerance` states.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tuner.kernels.base.epilogue import activated, saturated
+from tuner.kernels.base.operands import SCALE_GROUP, Operands
+from tuner.problem import Problem, dtype
+
+if TYPE_CHECKING:
+    import torch
+
+ROUNDOFF = {
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "int32": 0.0,
+}
+"""Largest relative error of rounding to a dtype: half its spacing at 1."""
+OPERAND_ERROR = {"default": 0.0, "ieee": 0.0, "tf32": 2.0**-9, "tf32x3": 2.0**-18}
+"""Largest relative error of a product by how its operands are read.
+
+tf32 cuts both operands to 10 bits of fraction (2^-10 each); tf32x3 adds the cut parts back, but for their product.
+"""
+_SCALE_ERROR = 3 * 2.0**-24
+"""Of converting an int32 sum to float32 and multiplying it by two scales."""
+_STEEPEST_ACTIVATION = 1.13
+
+
+def reference(operands: Operands) -> torch.Tensor:
+    """The result in float64 [M, N]; outside an 8-bit output's range it is the nearest end, as the kernels store."""
+    problem = operands.problem
+    a, b = operands.a.double(), operands.b.double()
+    if operands.scale_a is None or operands.scale_b is None:
+        result = a @ b
+    elif problem.scaling == "block":
+        result = (a * _spread(operands.scale_a, a, rows=1)) @ (b * _spread(operands.scale_b, b, rows=SCALE_GROUP))
+    else:
+        result = (a @ b) * operands.scale_a.double().view(-1, 1) * operands.scale_b.double()
+    if operands.bias is not None:
+        result += operands.bias.double()
+    return saturated(activated(result, problem.activation), problem.out_dtype)
+
+
+def tolerance(problem: Problem) -> float:
+    """Largest error a right result may show, in the measure of `tuner.sweep.verify.error`.
+
+    The measure is max |out - reference| / (sqrt(K) + 1) over operands N(0, 1). The rule is the sum of what rounding the
+    output costs at the largest value to be expected, what reading the operands costs there, and what accumulating
+    costs, and what scaling costs. Scales are at most 1: they make no result larger. int32 is exact.
+    """
+    if problem.out_dtype == "int32":
+        return 0.0
+    peak = _peak(problem.k)
+    reading = OPERAND_ERROR[problem.precision] * peak
+    scaling = 0.0 if problem.scaling == "none" else _SCALE_ERROR * peak
+    return ROUNDOFF[problem.out_dtype] * peak + _STEEPEST_ACTIVATION * (reading + _accumulation(problem) + scaling)
+
+
+def max_imprecise(problem: Problem, block_size_k: int) -> int | None:
+    """How many products Hopper's fp8 tensor cores may add up by themselves (None: all of K)."""
+    if dtype.is_fp8(problem.a_dtype) and not problem.fast_accum:
+        return min(128, block_size_k)
+    return None
+
+
+def _spread(scales: torch.Tensor, like: torch.Tensor, *, rows: int) -> torch.Tensor:
+    """Scales of blocks, one for each element: of `rows` rows and 128 columns, or of 128 rows and 128 columns."""
+    spread = scales.double().repeat_interleave(rows, 0).repeat_interleave(SCALE_GROUP, 1)
+    return spread[: like.shape[0], : like.shape[1]]
+
+
+def _peak(k: int) -> float:
+    """A bound on the largest |result| over sqrt(K) + 1 that 10^12 elements will show.
+
+    Bernstein's inequality for a sum of K products of two N(0, 1) values: P(|sum| > t) <= 2·exp(-t²/(2(K + t))), which
+    is 2e-12 at t = 7.4·sqrt(K) + 55; 7 more for a bias.
+    """
+    return (7.4 * math.sqrt(k) + 62) / (math.sqrt(k) + 1)
+
+
+def _accumulation(problem: Problem) -> float:
+    step = 3 * 2.0**-13 if dtype.is_fp8(problem.a_dtype) else 2.0**-20
+    return step * math.sqrt(problem.k)

@@ -1,0 +1,68 @@
+"""Operands of the op `bmm`: `Operands` whose matrices have a leading dimension, and how they lie in memory."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tuner.errors import ProblemError
+from tuner.kernels.base import operands as matrices
+from tuner.kernels.base.operands import VECTOR_BYTES, Operands, Placement, Values, bias_dtype, cannot_align, guarded
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+
+
+def batch_of(problem: Problem) -> int:
+    """How many products a problem has.
+
+    Raises:
+        ProblemError: its extras do not say so.
+    """
+    batch = dict(problem.extras).get("batch")
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ProblemError(f"batch is {batch!r}: expected a whole number from 1 on, as extras={{'batch': 8}}")
+    return batch
+
+
+def placement(batch: torch.Tensor) -> Placement:
+    """How the matrices of a batch [B, rows, columns] lie in memory.
+
+    As `operands.placement` of each of them; `vector` divides the stride between them too.
+    """
+    first = matrices.placement(batch[0])
+    between = batch.stride(0) if batch.shape[0] > 1 else 0
+    return Placement(first.transposed, math.gcd(first.vector, between))
+
+
+def is_aligned(*batches: torch.Tensor) -> bool:
+    """Whether every batch's address, strides and contiguous extent is a multiple of 16 bytes."""
+    return all(placement(batch).vector * batch.element_size() == VECTOR_BYTES for batch in batches)
+
+
+def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
+    """Operands N(0, 1) of a problem of the op `bmm`: a [B, M, K], b [B, K, N], out [B, M, N], bias [N].
+
+    What `operands.make_operands` says of a matrix holds for each of a batch.
+
+    Raises:
+        ProblemError: the problem has no batch, or says it is aligned and its sizes cannot be.
+    """
+    if reason := cannot_align(problem):
+        raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
+    batch, (m, n, k) = batch_of(problem), problem.shape
+    values = Values(torch_device, seed)
+    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
+    shift = 1 if natural and not problem.aligned else 0
+    a = stacked(values, (batch, m, k), problem.a_dtype, problem.layout[0] == "t", shift)
+    b = stacked(values, (batch, k, n), problem.b_dtype, problem.layout[1] == "t", shift)
+    bias = values.vector(n, bias_dtype(problem)) if problem.has_bias else None
+    out, buffer = guarded(batch * m, n, dtypes.to_torch(problem.out_dtype), torch_device)
+    return Operands(a, b, out.view(batch, m, n), bias, problem, buffer)
+
+
+def stacked(values: Values, shape: tuple[int, int, int], dtype: str, transposed: bool, shift: int) -> torch.Tensor:
+    """Matrices [B, rows, columns] one behind the other, each stored row-major or transposed."""
+    count, rows, columns = shape
+    stored = values.vector(count * rows * columns, dtypes.to_torch(dtype), shift)
+    return stored.view(count, columns, rows).mT if transposed else stored.view(shape)

@@ -1,0 +1,89 @@
+"""Search spaces of the op `bmm`: those of one product, each of which has its share of the device."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tuner.errors import ProblemError
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.batched.operands import batch_of
+from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.gemm.tma import space as tma_space
+from tuner.kernels.space import refinements, tile_rules
+from tuner.problem import Problem
+
+POINTER = "bmm_pointer"
+TMA = "bmm_tma"
+_FILLING = (tile_rules.WAVES, tile_rules.BELOW_WGMMA)
+"""Rules about how tiles fill a device. Not that of groups: tiles of one product that all run at once need no order,
+however many products wait."""
+
+
+def supports_pointer(problem: Problem, device: Device) -> str | None:
+    """Why `bmm_pointer` cannot serve a problem on a device, or None."""
+    return _no_batch(problem) or pointer_space.supports(problem, device)
+
+
+def supports_tma(problem: Problem, device: Device) -> str | None:
+    """Why `bmm_tma` cannot serve a problem on a device, or None."""
+    return _no_batch(problem) or tma_space.supports_tiles(problem, device)
+
+
+def _no_batch(problem: Problem) -> str | None:
+    if problem.scaling != "none":
+        return f"no scaling {problem.scaling!r}: batches have no scales"
+    try:
+        batch_of(problem)
+    except ProblemError as e:
+        return str(e)
+    return None
+
+
+def pointer(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `bmm_pointer`."""
+    return of_many(pointer_space.space(problem, device), POINTER, batch_of(problem))
+
+
+def tma(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `bmm_tma`."""
+    # Descriptors of three dimensions are not split over blocks: PassManager::run failed (Triton 3.6 to 3.8).
+    refine = refinements.of_tiles((refinements.MAXNREG, refinements.WARP_SPECIALIZE), tma_space.shared_bytes)
+    single = dataclasses.replace(tma_space.space(problem, device), refine=refine)
+    return of_many(single, TMA, batch_of(problem))
+
+
+def of_many(
+    single: SearchSpace, kernel: str, products: int, axes: dict[str, tuple[Value, ...]] | None = None
+) -> SearchSpace:
+    """The search space of one product as that of many, by another kernel.
+
+    Args:
+        single: the space of one product, with the device to itself.
+        kernel: the other kernel's name.
+        products: how many there are.
+        axes: of the other kernel besides.
+    """
+    part = share(single.device, products)
+    rules = tuple(_asked_of(part, rule) if rule in _FILLING else rule for rule in single.rules)
+    return dataclasses.replace(single, kernel=kernel, rules=rules, axes={**single.axes, **(axes or {})})
+
+
+def config_of(single: Config, space: SearchSpace) -> Config:
+    """A config for one product on its share of the device, as one of a space for many."""
+    config = space.canonicalize(Config(space.kernel, **dict(single)))
+    # A share may be too small for all tiles of a product at once where the device is not.
+    return config if space.rejection(config) is None else space.canonicalize(config.replace(GROUP_SIZE_M=1))
+
+
+def share(device: Device, products: int) -> Device:
+    """The device as one of many products has it: with so many of its multiprocessors."""
+    return dataclasses.replace(device, sm_count=max(1, device.sm_count // products))
+
+
+def _asked_of(part: Device, rule: Rule) -> Rule:
+    def rejects(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001  a part of it is asked
+        return rule.rejects(config, problem, part)
+
+    return dataclasses.replace(rule, rejects=rejects)

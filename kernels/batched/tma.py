@@ -1,0 +1,113 @@
+"""The `bmm_tma` kernel: one tile of one product a program, loaded and stored through descriptors of the whole batch."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import VECTOR_BYTES, Operands
+from tuner.kernels.batched import jit as bmm_kernel
+from tuner.kernels.batched.operands import batch_of, placement
+from tuner.kernels.batched.pointer import BMM, pdl_of
+from tuner.kernels.batched.space import TMA, supports_tma, tma
+from tuner.kernels.cost import model as cost
+from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm.tma import tile as tma_tile
+from tuner.kernels.gemm.tma.space import shared_bytes
+from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.problem import Problem
+
+VERSION = 1
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (out.shape[0], out.shape[1], out.shape[2], a.shape[2])
+    transposed = (placement(a).transposed, placement(b).transposed)
+    grid, group, constants, options = _static(operands.problem, shape, config, transposed)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    arguments = (
+        descriptor(a, block_m, block_k),
+        descriptor(b, block_k, block_n),
+        descriptor(out, block_m, block_n),
+        operands.bias,
+        *shape[1:],
+        int(a.stride(0) != 0),
+        int(b.stride(0) != 0),
+        group,
+    )
+    return (Launch(bmm_kernel.tma_kernel, grid, arguments, constants, options),)
+
+
+def descriptor(batch: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A descriptor of matrices [B, rows, columns] as they are stored, of blocks of one matrix as it is meant.
+
+    Matrices that are one and the same (a stride of 0) are a batch of one.
+    """
+    block = [1, rows, columns]
+    if placement(batch).transposed:
+        batch, block = batch.mT, [1, columns, rows]
+    (count, height, width), (between, lead, _) = batch.shape, batch.stride()
+    # The stride of a dimension of one element is never used, but the hardware checks that 16 bytes divide it.
+    if height == 1:
+        unit = VECTOR_BYTES // batch.element_size()
+        lead = -(-width // unit) * unit
+    if count == 1 or between == 0:
+        count, between = 1, lead * height
+    return TensorDescriptor(batch, [count, height, width], [between, lead, 1], block)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int, int], config: Config, transposed: tuple[bool, bool]
+) -> tuple[tuple[int], int, dict[str, Any], dict[str, Any]]:
+    """Grid, GROUP_SIZE_M, constexprs and compiler options."""
+    batch, m, n, _ = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m = -(-m // block_m)
+    epilogue = epilogue_constants(problem, block_k)
+    constants = {
+        **pdl_of(config),
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
+        "WARP_SPECIALIZE": "warp_specialize" in config,
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    return (batch * tiles_m * -(-n // block_n),), group, constants, compiler_options(config)
+
+
+def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    return cost.tiled(config, problem, device, by_tma=True, products=batch_of(problem))
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time; of those its groups of 8 rows."""
+
+    def estimated(config: Config) -> tuple[float, int]:
+        return _estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+
+    smallest = Config(TMA, **dict.fromkeys(TILE, 64), GROUP_SIZE_M=1, num_stages=1, num_warps=4)
+    return tma(problem, device).best(estimated) or smallest
+
+
+SPEC = gemm_spec(
+    TMA,
+    VERSION,
+    program,
+    supports=supports_tma,
+    space=tma,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=_estimate_us,
+    sources=sources_of(bmm_kernel, tma_tile, program, _static, descriptor, placement),
+    # Where both serve it, loads by descriptor leave the threads' registers to the sums.
+    precedence=lambda _problem, device: int(not device.is_interpreter),
+    operation=BMM,
+)

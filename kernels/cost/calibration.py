@@ -1,0 +1,133 @@
+"""Estimates corrected by what was measured: of each kernel a forest of regression trees over a config's traits.
+
+`calibration.npz` holds the forests, boosted by benchmarks/calibrate.py on scattered trials of an H200 (16-bit
+operands, B stored [N, K]), and where they come from. Trees are oblivious: all nodes of a level ask the same, and so the
+leaves of all trees are found by a few array operations. Elsewhere the cost model's estimates stand as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernels.cost import features as traits
+from tuner.kernels.space import odd_rows
+from tuner.problem import Problem, dtype
+
+MOST = 0.7
+"""Of a correction, in log time: twice as long, or half."""
+LEAF_UNIT = 1e-4
+"""Of a leaf's part of a correction."""
+
+
+class Forest(NamedTuple):
+    """Of one kernel, array by array as the file has them.
+
+    Attributes:
+        traits: str [traits]: what numbers stand for.
+        asked: uint8 [trees, levels]: which trait a level asks for.
+        thresholds: float32 [trees, levels]: a trait beyond sets the level's bit, the first level's the lowest.
+        leaves: int16 [trees, 2**levels], in `LEAF_UNIT`: by the number that the bits make, of 8 levels at most.
+        bias: float64, added to the sum of all trees' leaves.
+    """
+
+    traits: np.ndarray[Any, np.dtype[np.str_]]
+    asked: np.ndarray[Any, np.dtype[np.uint8]]
+    thresholds: np.ndarray[Any, np.dtype[np.float32]]
+    leaves: np.ndarray[Any, np.dtype[np.int16]]
+    bias: np.ndarray[Any, np.dtype[np.float64]]
+
+
+@functools.lru_cache(maxsize=1024)
+def applies(problem: Problem, device: Device) -> bool:
+    """Whether the forests speak of a problem on a device."""
+    sizes = {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)}
+    return device.arch == "sm_90" and sizes == {2} and problem.op == "matmul" and not any(odd_rows.odd(problem))
+
+
+def of_tiles(us: float, config: Config, problem: Problem, device: Device, *, exchanged: bool = False) -> float:
+    """A kernel of tiles' estimate, corrected.
+
+    Args:
+        us: the cost model's estimate.
+        config, problem: as the device sees them.
+        device: where.
+        exchanged: whether the device computes the transposed output.
+    """
+    return of_all_tiles([(us, config)], problem, device, exchanged=exchanged)[0]
+
+
+def of_all_tiles(
+    estimated: Sequence[tuple[float, Config]], problem: Problem, device: Device, *, exchanged: bool = False
+) -> list[float]:
+    """What `of_tiles` says of several configs, each with its estimate: of hundreds in a fraction of the time."""
+    if not applies(problem, device):
+        return [us for us, _ in estimated]
+    return _corrected(
+        (us, name_of(config, exchanged=exchanged), traits.of_tiles(config, problem, device, us, exchanged=exchanged))
+        for us, config in estimated
+    )
+
+
+def of_all_streams(estimated: Sequence[tuple[float, Config]], problem: Problem, device: Device) -> list[float]:
+    """The estimates of `gemv`, corrected; see `of_all_tiles`."""
+    if not applies(problem, device):
+        return [us for us, _ in estimated]
+    return _corrected((us, config.kernel, traits.of_streams(config, problem, device, us)) for us, config in estimated)
+
+
+def _corrected(told: Iterable[tuple[float, str, Mapping[str, float]]]) -> list[float]:
+    """Of estimates, names of forests and traits: the estimates as the forests correct them."""
+    found, rows = list[float](), defaultdict[str, list[tuple[int, Mapping[str, float]]]](list)
+    for number, (us, name, values) in enumerate(told):
+        found.append(us)
+        rows[name].append((number, values))
+    for name, listed in rows.items():
+        found_of = corrections(forest_of(name), [values for _, values in listed])
+        for (number, _), one in zip(listed, found_of, strict=True):
+            found[number] *= math.exp(one)
+    return found
+
+
+def name_of(config: Config, *, exchanged: bool) -> str:
+    """The name of a config's forest: a kernel that loads in two ways, or that may exchange its operands, has two."""
+    if config.kernel == "swap_ab":
+        return f"swap_ab by {config['LOADS']}"
+    return f"{config.kernel} exchanged" if exchanged and config.kernel == "warp_specialized" else config.kernel
+
+
+def corrections(forest: Forest, several: Sequence[Mapping[str, float]]) -> list[float]:
+    """What is added to the logarithms of estimates.
+
+    Args:
+        forest: the kernel's.
+        several: of each estimate the values of all the forest's traits.
+    """
+    row_of = itemgetter(*forest.traits.tolist())
+    # A trait's values side by side, and bits in bytes: row by row and in whole words it took three times as long.
+    columns = np.array([row_of(values) for values in several], dtype=np.float32).T.copy()
+    trees, levels = forest.asked.shape
+    numbers = np.zeros((trees, len(several)), dtype=np.uint8)
+    for level in range(levels):
+        beyond = columns[forest.asked[:, level]] > forest.thresholds[:, level, None]
+        numbers |= beyond.view(np.uint8) << np.uint8(level)
+    first = (np.arange(trees) << levels)[:, None]
+    totals = forest.bias + LEAF_UNIT * forest.leaves.ravel().take(first + numbers).sum(axis=0)
+    return [float(one) for one in totals.clip(-MOST, MOST)]
+
+
+@functools.cache
+def forest_of(name: str) -> Forest:
+    """The forest of that name."""
+    path = importlib.resources.files("tuner.kernels.cost") / "calibration.npz"
+    with path.open("rb") as file, np.load(file) as arrays:
+        return Forest(*(arrays[f"{name}/{field}"] for field in Forest._fields))

@@ -1,0 +1,1 @@
+"""Kernels that only move memory, and the op `vector_add`."""

@@ -1,0 +1,97 @@
+"""What ops that only move memory share (`vector_add`, `softmax`): their operands, and the KernelSpec of a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tuner.hardware.device import Device
+from tuner.kernel import KernelSpec
+from tuner.kernel.config import Config
+from tuner.kernels.base import blocks
+from tuner.kernels.base.interpreted import as_silent_as_a_gpu, settle, stand_in, widened
+from tuner.kernels.base.program import Operation, Program, spec_of
+from tuner.problem import Problem
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Operands of an op that only moves memory: its `Inputs`.
+
+    Attributes:
+        a: what is read, any strides.
+        b: what is read besides, of a's shape, any strides; None where there is none.
+        out: what is written, of a's shape; its elements share no memory. It may be a or b itself.
+        problem: what is computed.
+        buffer: the allocation `out` lies inside; `out` itself where there is none around it.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor | None
+    out: torch.Tensor
+    problem: Problem
+    buffer: torch.Tensor
+
+    @property
+    def output(self) -> torch.Tensor:
+        """What a launch writes."""
+        return self.out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operands and the output."""
+        tensors = (self.a, self.b, self.out)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
+
+
+def elementwise_spec(
+    operation: Operation, name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any
+) -> KernelSpec:
+    """A kernel of an op that only moves memory; the arguments are as `spec_of` has them."""
+    usual = {"runtime_parameters": ("PROGRAMS_PER_SM",)}
+    return spec_of(operation, name, version, program, sources=(*sources, blocks), **(usual | fields))
+
+
+def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:
+    """Run a kernel under the interpreter by way of float32, where it would be wrong otherwise."""
+    out = stand_in(inputs.out)
+    b = None if inputs.b is None else widened(inputs.b)
+    # Rows beyond the last have a sum of 0.
+    with as_silent_as_a_gpu(), np.errstate(divide="ignore"):
+        run(dataclasses.replace(inputs, a=widened(inputs.a), b=b, out=out), config)
+    settle(out, inputs.out)
+
+
+def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str | None:
+    """Why no kernel of such an op serves a problem on a device, or None.
+
+    Args:
+        problem: of the op.
+        device: where.
+        layouts: those that the op knows.
+    """
+    if problem.a_dtype not in DTYPES:
+        return f"no {problem.a_dtype}: it takes {', '.join(DTYPES)}"
+    if not problem.a_dtype == problem.b_dtype == problem.out_dtype:
+        return f"no {problem.dtype_label}: operands and output are of one dtype"
+    if problem.layout not in layouts:
+        return f"no layout {problem.layout}: expected {' or '.join(layouts)}"
+    for name, found, expected in (
+        ("epilogue", problem.epilogue, ("none",)),
+        ("precision", problem.precision, ("default", "ieee")),
+        ("extras", dict(problem.extras), ({},)),
+    ):
+        if found not in expected:
+            return f"no {name} {found}: leave it out"
+    old = device.vendor == "nvidia" and device.capability < 80
+    untested = device.vendor == "amd" and device.arch not in ("gfx942", "gfx950")
+    return (
+        f"no {device.arch}: it is compiled and tested for sm_80 and newer, gfx942, gfx950" if old or untested else None
+    )

@@ -1,0 +1,230 @@
+"""The `add_block` kernel of the op `vector_add`: blocks of neighbours, as many bytes in flight as the memory needs."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tuner.errors import ProblemError
+from tuner.hardware.device import Device, multiprocessors
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.numerics import ROUNDOFF
+from tuner.kernels.base.operands import Values, guarded
+from tuner.kernels.base.program import Operation
+from tuner.kernels.elementwise import rules
+from tuner.kernels.elementwise import vector_add_jit as vector_add_kernel
+from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking, launch_interpreted
+from tuner.kernels.space import tile_rules
+from tuner.kernels.space.tile_resources import next_power_of_two
+from tuner.launch.launch import Launch, compiler_options
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+
+NAME = "add_block"
+VERSION = 1
+_INT32_SPAN = 2**31
+_LOADS = {4: (1, 4), 2: (4, 2)}
+"""The default's loads of a thread from each operand, and its warps, by bytes of an element.
+
+Measured: benchmarks/results/axes-sums-h200.json.
+"""
+
+
+def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
+    """Vectors N(0, 1); those of a problem that is not aligned begin one element off a 16-byte address.
+
+    Args:
+        problem: of the op `vector_add`.
+        torch_device: "cuda:0", "cpu"; "meta" gives tensors without memory, for a compile.
+        seed: of the values.
+
+    Raises:
+        ProblemError: N or K is not 1.
+    """
+    if (problem.n, problem.k) != (1, 1):
+        raise ProblemError(f"{problem}: expected N and K of 1, as Problem(M, 1, 1, op='vector_add')")
+    dtype, values, shift = dtypes.to_torch(problem.a_dtype), Values(torch_device, seed), int(not problem.aligned)
+    x, y = (values.vector(problem.m, dtype, shift) for _ in range(2))
+    out, buffer = guarded(problem.m, 1, dtype, torch_device)
+    return Tensors(x, y, out.view(problem.m), problem, buffer)
+
+
+def vendor(inputs: Tensors) -> None:
+    """torch's own addition, into the same output."""
+    assert inputs.b is not None
+    torch.add(inputs.a, inputs.b, out=inputs.out)
+
+
+def reference(inputs: Tensors) -> torch.Tensor:
+    """The sum in float64 [M]."""
+    assert inputs.b is not None
+    return inputs.a.double() + inputs.b.double()
+
+
+def tolerance(problem: Problem) -> float:
+    """Largest error of a right result, in the measure of `tuner.sweep.verify.error`: |out - reference| / 2.
+
+    One rounding to the output's dtype and one to float32. A sum of two N(0, 1) values is N(0, 2): P(|sum| > t) <=
+    2 exp(-t²/4), which is 2e-12 at t = 10.6.
+    """
+    return (ROUNDOFF[problem.out_dtype] + 2.0**-24) * 10.6 / 2
+
+
+VECTOR_ADD = Operation(
+    "vector_add",
+    make_inputs,
+    vendor,
+    reference,
+    launch_interpreted,
+    tolerance,
+    flops=lambda problem: problem.m,
+    bytes_moved=lambda problem: 3 * problem.m * dtypes.ITEMSIZE[problem.a_dtype],
+)
+
+
+def program(inputs: Tensors, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    assert inputs.b is not None
+    tensors, length = (inputs.a, inputs.b, inputs.out), len(inputs.out)
+    # The stride of one element is never used, whatever torch says it is: 1 is the wider load.
+    strides = tuple(tensor.stride(0) if length > 1 else 1 for tensor in tensors)
+    blocks, constants, options = _static(length, strides, config)
+    grid = blocks
+    if each := config.integer("PROGRAMS_PER_SM"):
+        grid = min(blocks, each * multiprocessors(inputs.a.device.index if inputs.a.is_cuda else None))
+    return (Launch(vector_add_kernel.add_kernel, (grid,), (*tensors, length, *strides), constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(length: int, strides: tuple[int, ...], config: Config) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Blocks, constexprs and compiler options."""
+    block = config.integer("BLOCK_SIZE")
+    constants = {
+        "BLOCK_SIZE": block,
+        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
+        "WIDE": (block - 1) * max(strides) >= _INT32_SPAN,
+        "PDL": bool(config.get("launch_pdl", False)),
+    }
+    return -(-length // block), constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if (problem.n, problem.k) != (1, 1):
+        return f"N is {problem.n} and K {problem.k}: a vector's problem is Problem(M, 1, 1, op='vector_add')"
+    return lacking(problem, device, ("nn",))
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop)
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        sizes: tuple[Value, ...] = (256, 1024, 8192)
+        return {"BLOCK_SIZE": sizes, "PROGRAMS_PER_SM": (0, 2), "num_stages": (2,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE": tuple(2**power for power in range(14)),
+        "PROGRAMS_PER_SM": (0, 1, 2, 4, 8),
+        "num_stages": rules.stages(device),
+        "num_warps": rules.warps(device),
+        **tile_rules.overlap(device),
+    }
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Bytes that the pipeline keeps: a block of x and of y for each load in flight; none without a loop.
+
+    Source: compiled for sm_80, sm_90 and sm_100; loads of less than 4 bytes a thread are not copied asynchronously and
+    take none: an upper bound for operands that are not aligned.
+    """
+    if not config.integer("PROGRAMS_PER_SM") or device.vendor != "nvidia":
+        return 0
+    held = 2 * config.integer("BLOCK_SIZE") * dtypes.ITEMSIZE[problem.a_dtype]
+    return (config.integer("num_stages") - 1) * held
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """16 bytes of each operand a load, as many threads as keep `rules.BYTES_IN_FLIGHT` on a full multiprocessor.
+
+    A multiprocessor full of threads then has 64 KiB of loads in flight and more, where 36 keep the memory busy. One
+    load a thread in programs of four warps, for 16-bit elements four in programs of two; smaller blocks where they
+    would not reach all multiprocessors.
+    """
+    tried, size = space(problem, device), dtypes.ITEMSIZE[problem.a_dtype]
+    loads, few = _LOADS[size]
+
+    def rank(config: Config) -> tuple[float, ...]:
+        block, warps = config.integer("BLOCK_SIZE"), config.integer("num_warps")
+        each = block * size / rules.threads(config, device)
+        programs = -(-problem.m // block)
+        idle = max(0, device.sm_count - programs)
+        in_flight = 2 * block * size * rules.resident(config, device)
+        short = max(0.0, rules.BYTES_IN_FLIGHT - in_flight)
+        return idle, short, abs(math.log2(each / (loads * rules.VECTOR_BYTES))), abs(warps - few)
+
+    return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """See `elementwise_rules.estimate_us`; a loop keeps all stages but one in flight."""
+    loaded = 2 * config.integer("BLOCK_SIZE") * dtypes.ITEMSIZE[problem.a_dtype] * rules.loads_ahead(config)
+    return rules.estimate_us(VECTOR_ADD.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
+
+
+def simplicity(config: Config) -> tuple[Any, ...]:
+    """Sorts configs from simplest: no loop, fewest threads, smallest block."""
+    names = ("PROGRAMS_PER_SM", "num_warps", "BLOCK_SIZE", "num_stages")
+    return (*(config.integer(name) for name in names), len(config), config)
+
+
+def _elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
+    return config.integer("BLOCK_SIZE")
+
+
+def _covering(problem: Problem) -> int:
+    return next_power_of_two(problem.m)
+
+
+def _values(config: Config, problem: Problem, device: Device) -> float:  # noqa: ARG001
+    return 2 * config.integer("BLOCK_SIZE") / rules.threads(config, device)
+
+
+def _blocks(config: Config, problem: Problem) -> int:
+    return -(-problem.m // config.integer("BLOCK_SIZE"))
+
+
+def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
+    smallest = 256 if device.is_interpreter else 1
+    covering = max(smallest, _covering(problem))
+    block = config.integer("BLOCK_SIZE")
+    return f"BLOCK_SIZE is {block}, {covering} covers M" if block > covering else None
+
+
+RULES = (
+    rules.parameters(_axes),
+    tile_rules.shared_memory(shared_bytes, "kernels/elementwise/vector_add.py"),
+    *rules.of_tile(_elements, _covering, _values),
+    rules.takes_turns(_blocks, shared_bytes),
+    Rule("beyond M", "the length itself", _beyond, early=True),
+)
+
+SPEC = elementwise_spec(
+    VECTOR_ADD,
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=(vector_add_kernel, program, _static),
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    simplicity=simplicity,
+)

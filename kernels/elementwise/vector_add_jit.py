@@ -1,0 +1,77 @@
+"""x + y, a block of neighbours at a time (kernel `add_block`)."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import await_predecessor
+
+
+@triton.jit
+def add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out):  # noqa: ANN201, PLR0917  jit body
+    """A block that lies inside the vectors: without a mask, whatever their length, loads are as wide as can be."""
+    x = tl.load(x_ptr + start * stride_x + lanes * stride_x)
+    y = tl.load(y_ptr + start * stride_y + lanes * stride_y)
+    out = (x.to(tl.float32) + y.to(tl.float32)).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + start * stride_out + lanes * stride_out, out)
+
+
+@triton.jit
+def add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out):  # noqa: ANN201, PLR0917
+    """The last block, which may be cut short."""
+    mask = lanes < M - start
+    x = tl.load(x_ptr + start * stride_x + lanes * stride_x, mask=mask, other=0.0)
+    y = tl.load(y_ptr + start * stride_y + lanes * stride_y, mask=mask, other=0.0)
+    out = (x.to(tl.float32) + y.to(tl.float32)).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + start * stride_out + lanes * stride_out, out, mask=mask)
+
+
+@triton.jit(
+    do_not_specialize=["M"],
+    do_not_specialize_on_alignment=["stride_x", "stride_y", "stride_out"],
+)
+def add_kernel(  # noqa: ANN201, PLR0917
+    x_ptr,
+    y_ptr,
+    out_ptr,
+    M,
+    stride_x,
+    stride_y,
+    stride_out,
+    BLOCK_SIZE: tl.constexpr,
+    STAGES: tl.constexpr,
+    WIDE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """out = x + y, summed in float32.
+
+    Args:
+        x_ptr, y_ptr, out_ptr: vectors of M elements; out may be one of the others.
+        M: elements, at least 1.
+        stride_x, stride_y, stride_out: in elements.
+        BLOCK_SIZE: elements of a block, a power of two.
+        STAGES: 0: a block a program. Else programs take block after block, so many loads in flight.
+        WIDE: offsets within a block may pass 2^31.
+        PDL: see `await_predecessor`.
+    """
+    lanes = tl.arange(0, BLOCK_SIZE)
+    if WIDE:
+        lanes = lanes.to(tl.int64)
+    program = tl.program_id(0)
+    whole = M // BLOCK_SIZE
+    await_predecessor(PDL)
+    if STAGES == 0:
+        start = tl.cast(program, tl.int64) * BLOCK_SIZE
+        if program < whole:
+            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
+        else:
+            add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)
+    else:
+        for block in tl.range(program, whole, tl.num_programs(0), num_stages=STAGES):
+            start = tl.cast(block, tl.int64) * BLOCK_SIZE
+            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
+        if program == whole % tl.num_programs(0):
+            # Nothing is left where blocks divide M: the mask is empty then.
+            start = tl.cast(whole, tl.int64) * BLOCK_SIZE
+            add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)

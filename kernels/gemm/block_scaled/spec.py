@@ -1,0 +1,233 @@
+"""The `block_scaled` kernel: fp8 operands with scales of 1x128 and 128x128 blocks, as `scaling` "block" has them.
+
+Loads either way, splits sums as `split_k` does, and exchanges the operands as `swap_ab` does (SWAP_AB): for few rows of
+A, the weight's columns then fill the tensor cores' 64 rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
+from tuner.kernels.base.workspace import splits_together, workspace
+from tuner.kernels.cost import model as cost
+from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
+from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.gemm.small_m.swap_ab import seen
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.tma import tile as tma_tile
+from tuner.kernels.gemm.tma.spec import descriptor
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.problem import Problem
+
+NAME = "block_scaled"
+VERSION = 1
+_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
+_SCALING_CYCLES = 400.0
+"""Of one step; fitted on the four problems with scales of blocks of benchmarks/data/landscapes-h200.json.gz."""
+_MOST_SWAPPED_ROWS = 256
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    swapped = bool(config["SWAP_AB"])
+    given = operands.exchanged() if swapped else operands
+    a, b, out = given.a, given.b, given.out
+    places = (placement(a), placement(b), placement(out))
+    viewed = seen(config) if swapped else config
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    grid, group, constants, options = _static(operands.problem, shape, viewed, places)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    strides: tuple[int | None, ...] = (*a.stride(), *b.stride(), *out.stride())
+    matrices: tuple[Any, ...] = (a, b, out)
+    if splitting.by_tma(config):
+        strides = (None,) * 6
+        blocks = ((block_m, block_k), (block_k, block_n), (block_m, block_n))
+        matrices = tuple(descriptor(matrix, *block) for matrix, block in zip(matrices, blocks, strict=True))
+    partials = counters = None
+    if len(grid) == 2:
+        memory = workspace(grid[0] * grid[1] * block_m * block_n, torch.float32, a.device)
+        partials, counters = memory.partials, memory.counters
+    assert given.scale_a is not None
+    assert given.scale_b is not None
+    scale_strides = (*given.scale_a.stride(), *given.scale_b.stride())
+    tensors = (*matrices, given.bias, given.scale_a, given.scale_b, partials, counters)
+    arguments = (*tensors, *shape, *strides, *scale_strides, group)
+    return (Launch(block_scaled_kernel.matmul_kernel, grid, arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int], config: Config, places: tuple[Any, ...]
+) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
+    """Grid, GROUP_SIZE_M, constexprs and compiler options, of the operands as the device sees them."""
+    m, n, k = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
+    swapped = bool(config["SWAP_AB"])
+    constants = {
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **{f"{name}_TRANSPOSED": place.transposed for name, place in zip("ABC", places, strict=True)},
+        "A_VECTOR": places[0].vector,
+        "B_VECTOR": places[1].vector,
+        "EVEN_K": k % block_k == 0,
+        "BIAS_ALONG_M": swapped,
+        "A_GROUP": SCALE_GROUP if swapped else 1,
+        "B_GROUP": 1 if swapped else SCALE_GROUP,
+        "ACTIVATION": problem.activation,
+        "PDL": bool(config.get("launch_pdl", False)),
+        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    splits = config.integer("SPLIT_K", 1)
+    grid = (tiles_m * tiles_n,) if splits == 1 else (tiles_m * tiles_n, splits)
+    return grid, group, constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if problem.scaling != "block":
+        return f"scaling is {problem.scaling!r}: it takes scales of blocks"
+    return pointer_space.supports_operands(problem, device)
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, _canonical, _expand, _OPTIONS, refine)
+
+
+def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
+    ways: tuple[Value, ...] = splitting.loads(problem.unscaled(), device)
+    sides: tuple[Value, ...] = (False, True) if problem.m <= _MOST_SWAPPED_ROWS else (False,)
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,)}
+        splits: dict[str, tuple[Value, ...]] = {"GROUP_SIZE_M": (1,), "SPLIT_K": (1, 2), "num_warps": (4,)}
+        return {**tile, "BLOCK_SIZE_K": (SCALE_GROUP,), "LOADS": ways, "SWAP_AB": sides, **splits, "num_stages": (1,)}
+    return {
+        "BLOCK_SIZE_M": (16, 32, 64, 128),
+        "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
+        "BLOCK_SIZE_K": (SCALE_GROUP,),
+        "GROUP_SIZE_M": tile_rules.GROUPS,
+        "LOADS": ways,
+        "SWAP_AB": sides,
+        "SPLIT_K": (1,),
+        "num_stages": (1,),
+        "num_warps": (4, 8),
+        **tile_rules.overlap(device),
+        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+    }
+
+
+def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    anything = Problem(64, 64, 64, dtype="float8_e4m3fn", scaling="block")
+    return {**_axes(anything, device), "LOADS": ("pointer", "tma")}
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees; every step's products are scaled before the next is multiplied."""
+    return cost.tiled(*_view(config, problem), device, added_cycles=_SCALING_CYCLES)
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time."""
+
+    def estimated(config: Config) -> float:
+        return estimate_us(config, problem, device)
+
+    def ties(config: Config) -> tuple[float, ...]:
+        return *splitting.ties(*_view(config, problem), device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+
+    loads = splitting.loads(problem.unscaled(), device)[-1:]
+    found = space(problem, device).narrowed(LOADS=loads).best(estimated, ties=ties)
+    smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
+    return found or Config(NAME, **smallest, LOADS="pointer", SWAP_AB=False, SPLIT_K=1, num_stages=1, num_warps=4)
+
+
+def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
+    """What the device sees."""
+    return (seen(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
+
+
+def _seen_back(config: Config) -> Config:
+    # Exchanging a second time gives the config back.
+    return seen(config) if config["SWAP_AB"] else config
+
+
+def _canonical(config: Config, problem: Problem, device: Device) -> Config:
+    return _seen_back(pointer_space.canonical(*_view(config, problem), device))
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    return (_seen_back(split) for split in splitting.expand(*_view(config, problem), device))
+
+
+def _one_block(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    block_k = config.integer("BLOCK_SIZE_K")
+    return f"BLOCK_SIZE_K is {block_k}, a scale is for {SCALE_GROUP}" if block_k != SCALE_GROUP else None
+
+
+def _loads(config: Config, problem: Problem, device: Device) -> str | None:
+    known = splitting.loads(problem.unscaled(), device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block, an upper bound: the pipeline, and a side's scales on their way between threads.
+
+    Source: the kernels that tests/compile compiles.
+    """
+    return splitting.shared_bytes(*_view(config, problem), device) + 4 * max(tile_resources.tile(config)[:2])
+
+
+def _registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    held, limit = tile_resources.accumulator_registers(config, device), 128 if device.vendor == "amd" else 64
+    if device.is_interpreter or held <= limit:
+        return None
+    return f"a thread would hold {held:g} sums and as many products, {limit} of each fit"
+
+
+RULES = (
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
+    Rule("loads", "kernels/gemm/tma/space.py, supports", _loads, fatal=True, early=True),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),
+    *(
+        splitting.in_terms_of(_view, rule, ("SWAP_AB",))
+        for rule in (
+            *splitting.RULES,
+            Rule("registers", "255 a thread (CUDA C++ Programming Guide)", _registers, early=True),
+            tile_rules.IDLE_WARPS,
+            tile_rules.TENSOR_CORE_SHAPE,
+            tile_rules.BELOW_WGMMA,
+            tile_rules.PADDING,
+            tile_rules.OBLONG,
+            tile_rules.GROUP,
+        )
+    ),
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    sources=sources_of(
+        block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, _static, descriptor, placement, workspace
+    ),
+    runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
+)

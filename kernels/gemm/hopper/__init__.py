@@ -1,0 +1,1 @@
+"""GEMM kernels for Hopper (sm_90), written in Gluon."""

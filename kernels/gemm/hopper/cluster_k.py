@@ -1,0 +1,173 @@
+"""The `cluster_k` kernel: a tile's sum is split over the blocks of a cluster, and never leaves the multiprocessors.
+
+For few tiles and a long K on Hopper, in Gluon, under Triton 3.7. The result is the same bits each time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import Operands, exchanged, placement
+from tuner.kernels.cost import calibration
+from tuner.kernels.cost.chips import chip_of
+from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
+from tuner.kernels.gemm.hopper import cluster_k_jit, cluster_parts, cluster_sizes
+from tuner.kernels.gemm.hopper import cluster_k_space as spaces
+from tuner.kernels.gemm.hopper.cluster_k_space import NAME, shared_bytes, space, supports
+from tuner.kernels.gemm.hopper.warp_specialized import laid_out
+from tuner.kernels.gemm.small_m import swap_ab
+from tuner.kernels.gemm.spec import gemm_spec, overlap_constants, sources_of
+from tuner.kernels.gemm.tma.spec import descriptor
+from tuner.kernels.space import tile_resources
+from tuner.launch.launch import Launch, compiler_options
+from tuner.problem import Problem, dtype
+
+VERSION = 1
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    seen = operands.exchanged()
+    a, b, out = seen.a, seen.b, seen.out
+    block_m, block_n, block_k = (config.integer(name) for name in ("BLOCK_SIZE_N", "BLOCK_SIZE_M", "BLOCK_SIZE_K"))
+    blocks = config.integer("SPLIT_K")
+    stored = placement(out)
+    constants, options = _static(
+        seen.problem,
+        config,
+        (placement(a).transposed, placement(b).transposed),
+        stored.vector if stored.transposed else 1,
+    )
+    ahead = a if constants["PREFETCH"] else None
+    arguments = (
+        laid_out(a, block_m, block_k, blocks),
+        laid_out(b, block_k, block_n, blocks),
+        ahead,
+        out,
+        seen.bias,
+        seen.scale_a,
+        seen.scale_b,
+        a.shape[0],
+        b.shape[1],
+        a.shape[1],
+        None if ahead is None else ahead.stride(0),
+        *out.stride(),
+    )
+    grid = (-(-a.shape[0] // block_m) * -(-b.shape[1] // block_n),)
+    return (Launch(cluster_k_jit.cluster_k_kernel, grid, arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, config: Config, transposed: tuple[bool, bool], vector: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Constexprs and compiler options."""
+    constants = {
+        "BLOCK_SIZE_M": config.integer("BLOCK_SIZE_N"),
+        "BLOCK_SIZE_N": config.integer("BLOCK_SIZE_M"),
+        "BLOCK_SIZE_K": config.integer("BLOCK_SIZE_K"),
+        "STAGES": config.integer("num_stages"),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
+        "C_VECTOR": vector,
+        "BY_STEPS": spaces.by_steps(problem),
+        "BIAS_ALONG_M": True,
+        "SCALING": problem.scaling,
+        "ACTIVATION": problem.activation,
+        **overlap_constants(config),
+    }
+    options = {**compiler_options(config), "num_ctas": config.integer("SPLIT_K")}
+    del options["num_stages"]
+    return constants, options
+
+
+_START_US = 1.5
+"""Of a launch: the first loads' latency, the last step's products, the way of the parts."""
+_BLOCK_US = 0.06
+"""Of each block of a cluster besides."""
+_LATENCY_US = 1.0
+"""From a load to its data where all multiprocessors load."""
+_INTAKE = 75.0
+"""Bytes a cycle that one multiprocessor takes in."""
+_INTAKE_OF_ALL = 8000.0
+"""The same of all of them together."""
+_UNEVEN = 0.4
+"""As in `cost.tiled`: what is lost where the next launch's blocks find room beside some of these alone."""
+_SHARPNESS = 4
+"""These seven are fitted on benchmarks/results/cluster-k-h200.json."""
+MOST_ROWS = 128
+"""Of A, where the formula may come first."""
+
+
+def model_us(config: Config, problem: Problem, device: Device) -> float:
+    """The longer of memory's time and of what a block takes in, as far as one hides the other; and the launch."""
+    chip, blocks, stages = chip_of(device), config.integer("SPLIT_K"), config.integer("num_stages")
+    stage, steps = tile_resources.tile_bytes(config, problem), spaces.most_steps(config, problem)
+    # A stage is loaded anew once the step after its own is under way.
+    ahead = stage * max(1, stages if steps <= stages else stages - 1)
+    programs, room = spaces.programs(config, problem), cluster_sizes.room(blocks, device)
+    intake_us = steps * stage / min(chip.mhz * min(_INTAKE, _INTAKE_OF_ALL / programs), ahead / _LATENCY_US)
+    memory_us = problem.bytes_moved / chip.memory
+    alone = 2 * (shared_bytes(config, problem, device) + 1024) > device.shared_bytes + 1024
+    if alone and 2 * programs > room:
+        memory_us *= 1 + _UNEVEN * max(0.0, device.sm_count / programs - 1)
+    longer = (memory_us**_SHARPNESS + intake_us**_SHARPNESS) ** (1 / _SHARPNESS)
+    return _START_US + _BLOCK_US * blocks + longer
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """`model_us`, calibrated."""
+    return _estimates((config,), problem, device)[config]
+
+
+def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    models = {config: model_us(config, problem, device) for config in configs}
+    estimated = [(us, swap_ab.seen(config)) for config, us in models.items()]
+    return dict(
+        zip(models, calibration.of_all_tiles(estimated, exchanged(problem), device, exchanged=True), strict=True)
+    )
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """Of least estimated time, with what overlaps as the best of its tile has it; of equals the smallest cluster."""
+    tried = space(problem, device)
+
+    def estimated(config: Config) -> float:
+        return estimate_us(config, problem, device)
+
+    def ties(config: Config) -> tuple[int, ...]:
+        return config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
+
+    found = tried.best(estimated, ties=ties, among=_estimates(tried.programs(), problem, device))
+    return tried.smallest() if found is None else tried.refined(found, estimated)
+
+
+def precedence(problem: Problem, device: Device) -> int:  # noqa: ARG001
+    """Beside `swap_ab` for few rows of 16-bit operands: the model says which comes first."""
+    return 4 if problem.m <= MOST_ROWS and dtype.ITEMSIZE[problem.a_dtype] == 2 else -1
+
+
+SOURCES = (
+    *sources_of(cluster_k_jit, cluster_parts, warp_specialized_cluster, program, _static),
+    overlap_constants,
+    laid_out,
+    descriptor,
+    placement,
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    precedence=precedence,
+    sources=SOURCES,
+    runtime_parameters=(),
+)

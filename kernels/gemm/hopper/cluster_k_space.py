@@ -1,0 +1,240 @@
+"""The search space of `cluster_k`: tiles, blocks of a cluster, the ring's depth, and what overlaps with other kernels.
+
+A config speaks of the problem; the device computes the transposed output, as with `swap_ab`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.gemm.hopper import cluster_parts, cluster_sizes
+from tuner.kernels.gemm.tma import space as tma_space
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.problem import Problem, dtype
+
+NAME = "cluster_k"
+BLOCKS = (2, 4, 8, 16)
+"""Of a cluster: the values of SPLIT_K. 16 are beyond what every GPU must take (CUDA C++ Programming Guide)."""
+COLUMNS = 64
+"""Of B in a tile, where wgmma has its rows."""
+_ROWS = (8, 16, 32, 64, 128)
+"""Of A in a tile."""
+_ROW_BYTES = (128, 256, 512)
+"""Of a stage along K."""
+_MOST_ROWS = 256
+_FEWEST_STAGES = 2
+_FEW_BLOCKS = 8
+"""Times that the device has as many multiprocessors: then more blocks come first, whatever a larger cluster costs."""
+_SHORTEST_K = 512
+_WARPS = 4
+_OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
+_AHEAD = {refinements.PREFETCH_KIB: 32, refinements.PDL_TRIGGER: 6}
+"""What every config has that can."""
+_OTHERWISE = ((32, 5), (32, 7), (64, 4), (64, 7))
+"""KiB and eighths that a search tries of its leaders besides."""
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := _elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
+        return reason
+    if problem.precision != "default" or problem.a_dtype == "int8":
+        return f"{problem.a_dtype}: products are of 16-bit and 8-bit floats, sums are float32"
+    if dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt":
+        return f"{problem.a_dtype} in layout {problem.layout}: wgmma reads such operands along K alone"
+    return _too_large(problem, device)
+
+
+def _elsewhere(device: Device) -> str | None:
+    if device.is_interpreter:
+        return "Gluon has no interpreter"
+    return None if device.arch == "sm_90" else f"no {device.arch}: it is written for Hopper's wgmma"
+
+
+def _too_large(problem: Problem, device: Device) -> str | None:
+    if problem.m > _MOST_ROWS:
+        return f"M is {problem.m}: it is for up to {_MOST_ROWS} rows of A"
+    if problem.k < _SHORTEST_K:
+        return f"K is {problem.k}: it splits sums of {_SHORTEST_K} and more"
+    fewest = _tiles(problem, max(_ROWS))
+    if fewest * min(BLOCKS) > cluster_sizes.room(min(BLOCKS), device):
+        return f"{fewest} tiles of {max(_ROWS)}x{COLUMNS}: clusters of two do not find room at once"
+    return None
+
+
+def by_steps(problem: Problem) -> bool:
+    """Whether every step's products are added in registers, as fp8 without fast accumulation asks."""
+    return dtype.is_fp8(problem.a_dtype) and not problem.fast_accum
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(
+        NAME, problem, device, _axes(problem), RULES, options=_OPTIONS, refine=_overlapping, expand=_expand
+    )
+
+
+def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values; num_stages follows from a tile, see `_expand`."""
+    size = dtype.ITEMSIZE[problem.a_dtype]
+    return {
+        "BLOCK_SIZE_M": _ROWS,
+        "BLOCK_SIZE_N": (COLUMNS,),
+        "BLOCK_SIZE_K": tuple(length // size for length in _ROW_BYTES),
+        "SPLIT_K": BLOCKS,
+        "num_stages": (1,),
+        "num_warps": (_WARPS,),
+        "launch_pdl": (True,),
+    }
+
+
+def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    return _axes(Problem(64, 64, 64, dtype="bfloat16")) if device.capability == 90 else {}
+
+
+def _tiles(problem: Problem, rows: int) -> int:
+    return -(-problem.m // rows) * -(-problem.n // COLUMNS)
+
+
+def programs(config: Config, problem: Problem) -> int:
+    """Blocks of a launch."""
+    return config.integer("SPLIT_K") * _tiles(problem, config.integer("BLOCK_SIZE_M"))
+
+
+def most_steps(config: Config, problem: Problem) -> int:
+    """Along K, of the block that has most."""
+    return -(-problem.k // (config.integer("BLOCK_SIZE_K") * config.integer("SPLIT_K")))
+
+
+def reserved_bytes(config: Config) -> int:
+    """Shared memory that parts of sums take beside the ring; 0 where the rule "shape" refuses the config anyway."""
+    rows, blocks = config.integer("BLOCK_SIZE_M"), config.integer("SPLIT_K")
+    return cluster_parts.room_bytes(config.integer("BLOCK_SIZE_N"), rows, blocks) if rows >= 2 and blocks else 0
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
+    """Shared memory of one block: the ring, its barriers, the parts of sums."""
+    return _ring_bytes(config, problem) + reserved_bytes(config)
+
+
+def _ring_bytes(config: Config, problem: Problem) -> int:
+    return config.integer("num_stages") * (tile_resources.tile_bytes(config, problem) + 8)
+
+
+def _unasked(config: Config, problem: Problem) -> bool:
+    """Whether Triton's launcher would not ask for as much memory as a block takes: it looks at the ring alone."""
+    ring, usual = _ring_bytes(config, problem), cluster_parts.LARGEST_ROOM
+    return ring <= usual < ring + reserved_bytes(config)
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A tile with rings worth trying: of a multiprocessor's memory, and of half of it."""
+    fetches = refinements.misfit(refinements.PREFETCH_KIB, config.replace(**_AHEAD), problem, device) is None
+    overlapping = config.replace(**(_AHEAD if fetches else {refinements.PDL_TRIGGER: _AHEAD[refinements.PDL_TRIGGER]}))
+    steps, stage = most_steps(config, problem), _ring_bytes(config.replace(num_stages=1), problem)
+    rooms = (device.shared_bytes, (device.shared_bytes - 1024) // 2)
+    depths = {min(steps, tma_space.DEEPEST, (room - reserved_bytes(config)) // stage) for room in rooms}
+    for depth in sorted(depth for depth in depths if depth >= min(_FEWEST_STAGES, steps)):
+        made = overlapping.replace(num_stages=depth)
+        # A ring deeper than there are steps costs nothing.
+        yield made.replace(num_stages=cluster_parts.LARGEST_ROOM // stage + 1) if _unasked(made, problem) else made
+
+
+def _overlapping(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
+    if refinements.PREFETCH_KIB in config:
+        for amount, eighths in _OTHERWISE:
+            yield config.replace(**{refinements.PREFETCH_KIB: amount, refinements.PDL_TRIGGER: eighths})
+
+
+def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """What the kernel itself cannot be."""
+    rows, blocks = config.integer("BLOCK_SIZE_M"), config.integer("SPLIT_K")
+    length = config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype]
+    if not _fewest_rows(problem) <= rows <= max(_ROWS):
+        return f"BLOCK_SIZE_M is {rows}: {_fewest_rows(problem)} to {max(_ROWS)} rows of A are one wgmma"
+    if (config.integer("BLOCK_SIZE_N"), config.integer("num_warps")) != (COLUMNS, _WARPS):
+        return f"{config['num_warps']} warps for {config['BLOCK_SIZE_N']} columns of B: {_WARPS} for {COLUMNS}"
+    if length not in _ROW_BYTES:
+        return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of 128, 256 or 512 bytes"
+    if blocks not in BLOCKS:
+        return f"SPLIT_K is {blocks}: clusters have 2, 4, 8 or 16 blocks"
+    reserved = reserved_bytes(config)
+    if reserved > cluster_parts.LARGEST_ROOM:
+        return f"{reserved} B of parts, {cluster_parts.LARGEST_ROOM} can be reserved"
+    return None
+
+
+def _fewest_rows(problem: Problem) -> int:
+    """Of A in a tile: of an A stored [K, M] the swizzle of TMA takes 32 bytes."""
+    return 16 if problem.layout[0] == "t" else 8
+
+
+def _too_little(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    ring, usual = _ring_bytes(config, problem), cluster_parts.LARGEST_ROOM
+    if not _unasked(config, problem):
+        return None
+    return f"a ring of {ring} B: Triton asks for more than {usual} B in all where the ring alone is more"
+
+
+def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """A stage is loaded anew during the step after its own: of a single one that step would wait for ever."""
+    steps = most_steps(config, problem)
+    if config.integer("num_stages") >= min(_FEWEST_STAGES, steps):
+        return None
+    return f"num_stages is {config['num_stages']}: {_FEWEST_STAGES} at least for {steps} steps along K"
+
+
+def _padding(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    rows = max(_fewest_rows(problem), tile_resources.next_power_of_two(problem.m))
+    return (
+        f"BLOCK_SIZE_M is {config['BLOCK_SIZE_M']}, {rows} covers M" if config.integer("BLOCK_SIZE_M") > rows else None
+    )
+
+
+def _room(config: Config, problem: Problem, device: Device) -> str | None:
+    blocks = config.integer("SPLIT_K")
+    count, most = programs(config, problem), cluster_sizes.room(blocks, device)
+    return f"{count} blocks in clusters of {blocks}: {most} find room at once" if count > most else None
+
+
+def _idle(config: Config, problem: Problem, device: Device) -> str | None:
+    """Blocks without a step, multiprocessors without a block."""
+    blocks, steps = config.integer("SPLIT_K"), -(-problem.k // config.integer("BLOCK_SIZE_K"))
+    if blocks > steps:
+        return f"{blocks} blocks for {steps} steps along K"
+    count = programs(config, problem)
+    larger = 2 * blocks <= min(steps, max(BLOCKS)) and cluster_sizes.room(2 * blocks, device) > 0
+    if larger and _FEW_BLOCKS * count < device.sm_count:
+        return f"{count} blocks on {device.sm_count} multiprocessors: larger clusters fill more"
+    return None
+
+
+RULES = (
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    Rule(
+        "shape",
+        "kernels/gemm/hopper/cluster_k_jit.py",
+        _shape,
+        fatal=True,
+        early=True,
+        reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K", "num_warps"),
+    ),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/cluster_k_space.py"),
+    Rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/numerics.py", _too_little, fatal=True),
+    Rule("ring", "kernels/gemm/hopper/cluster_k_jit.py", _ring, fatal=True),
+    Rule(
+        "padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=("BLOCK_SIZE_M",)
+    ),
+    Rule(
+        "room",
+        "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs",
+        _room,
+        early=True,
+        reads=("BLOCK_SIZE_M", "SPLIT_K"),
+    ),
+    Rule("idle", "the shape itself", _idle, early=True, reads=("BLOCK_SIZE_M", "BLOCK_SIZE_K", "SPLIT_K")),
+    tile_rules.BEYOND_K,
+)

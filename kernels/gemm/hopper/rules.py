@@ -1,0 +1,186 @@
+"""What a config of `warp_specialized` cannot be, and what is not worth trying."""
+
+from __future__ import annotations
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule
+from tuner.kernels.base.operands import SCALE_GROUP
+from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm.hopper import cluster_sizes
+from tuner.kernels.gemm.hopper.resources import by_steps, held_sums, seen, tiles, warpgroups, width
+from tuner.kernels.space import refinements, tile_resources
+from tuner.problem import Problem, dtype
+
+WIDTHS = ((128, 64), (256, 64), (256, 128))
+"""Of tiles of two widths; one width is (BLOCK_SIZE_N, 0)."""
+THREE, THREE_WARPS = 192, 12
+"""Rows of three warpgroups, 64 each, and their warps."""
+MOST_SWAPPED_ROWS = 256
+SHORTEST_ROW = 64
+_ROWS_BYTES = (SHORTEST_ROW, 128, 256)
+"""Of a stage: what one row of it takes."""
+_MOST_SUMS = {1: 192, 2: 192, 3: 96}
+"""Of a multiplying thread's 216 to 248, 232 or 160 registers, by warpgroups."""
+
+
+def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if config.get("SWAP_AB", False):
+        return f"SWAP_AB for {problem.m} rows of A" if problem.m > MOST_SWAPPED_ROWS else None
+    rows = config.integer("BLOCK_SIZE_M")
+    return f"BLOCK_SIZE_M is {rows}, {problem.m} rows of A: SWAP_AB" if problem.m <= 32 else None
+
+
+def _rows(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    each = config.integer("BLOCK_SIZE_M") / warpgroups(config)
+    return f"{each:g} rows a warpgroup: wgmma takes 64 or 128" if each not in (64, 128) else None
+
+
+def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """What the kernel itself cannot be."""
+    columns, parts = config.integer("BLOCK_SIZE_N"), config.integer("EPILOGUE_PARTS", 1)
+    if config.integer("num_warps") not in (4, 8, THREE_WARPS):
+        return f"{config['num_warps']} warps: one to three warpgroups multiply"
+    if not 16 <= columns <= 256 or columns & (columns - 1):
+        return f"{columns} columns: 16 to 256, a power of two, are one wgmma"
+    if config.integer("BLOCK_SIZE_N_REST") not in (0, *(rest for _, rest in WIDTHS)):
+        return f"BLOCK_SIZE_N_REST is {config['BLOCK_SIZE_N_REST']}: 0, 64 or 128"
+    if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] not in _ROWS_BYTES:
+        return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of 64, 128 or 256 bytes"
+    if parts not in (1, 2, 4) or columns // parts < 16:
+        return f"{parts} parts of {columns} columns: 1, 2 or 4, of 16 or more"
+    return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
+
+
+def _pair(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    columns, rest = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_N_REST")
+    return f"{columns} + {rest} columns" if rest and (columns, rest) not in WIDTHS else None
+
+
+def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
+    """Two widths are for what one fills badly; shorter rows of K leave such wide tiles their stages."""
+    rest = config.integer("BLOCK_SIZE_N_REST")
+    short = config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] < 128
+    if short and problem.k > 64 and (not rest or warpgroups(config) == 1):
+        return "rows of 64 bytes are for wide tiles of two warpgroups"
+    if not rest:
+        return None
+    if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] > 128:
+        return "rows of 256 bytes leave too few stages"
+    waves = tiles(config, problem) / device.sm_count
+    return f"{waves:.0f} waves: the last one hardly counts" if waves > 6 and not by_steps(problem) else None
+
+
+def _three(config: Config, problem: Problem, device: Device) -> str | None:
+    """Three warpgroups, where no multiprocessor computes more than with tiles of two, and loads less for it."""
+    if config["BLOCK_SIZE_M"] != THREE:
+        return None
+    if width(config) != THREE or config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] != 128:
+        return f"{THREE} rows are tried with as many columns, and with rows of 128 bytes"
+    sums = [
+        rows * columns * -(-(-(-problem.m // rows) * -(-problem.n // columns)) // device.sm_count)
+        for rows, columns in ((THREE, THREE), (128, THREE), (128, 256))
+    ]
+    return f"{sums[0]} sums of a multiprocessor, tiles of 128 rows are {min(sums)}" if sums[0] > min(sums) else None
+
+
+def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    held, most = held_sums(config, problem), _MOST_SUMS[min(3, warpgroups(config))]
+    return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
+
+
+def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """What a step that is added by itself may be, so that one scale is for all of a part's columns."""
+    length = config.integer("BLOCK_SIZE_K")
+    if problem.scaling == "block" and length != SCALE_GROUP:
+        return f"BLOCK_SIZE_K is {length}, a scale is for {SCALE_GROUP}"
+    if problem.scaling == "block" and config.integer("BLOCK_SIZE_N_REST"):
+        return "two widths: columns of one part would belong to two scales"
+    if by_steps(problem) and length > SCALE_GROUP:
+        return f"BLOCK_SIZE_K is {length}: more than {SCALE_GROUP} products lose what they are added for"
+    return None
+
+
+def _beyond(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    rows, columns = (
+        tile_resources.next_power_of_two(max(64, problem.m)),
+        tile_resources.next_power_of_two(max(16, problem.n)),
+    )
+    if config.integer("BLOCK_SIZE_M") > rows:
+        return f"{config['BLOCK_SIZE_M']} rows, {rows} cover the problem"
+    if config.integer("BLOCK_SIZE_N") > columns or width(config) >= 2 * problem.n > 64:
+        return f"{width(config)} columns, {columns} cover the problem"
+    return None
+
+
+def _thin(config: Config, problem: Problem, device: Device) -> str | None:
+    """Small tiles where larger ones still fill the device many times over."""
+    area, count = config.integer("BLOCK_SIZE_M") * width(config), tiles(config, problem)
+    if count > 8 * device.sm_count and area < 128 * min(128, tile_resources.next_power_of_two(problem.n)):
+        return f"{count} tiles of {config['BLOCK_SIZE_M']}x{width(config)}: a larger one loads each operand less often"
+    if area >= 128 * 128 and 4 * count < device.sm_count:
+        return f"{count} tiles for {device.sm_count} multiprocessors"
+    return None
+
+
+def _clusters(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    return cluster_sizes.untried() if refinements.NUM_CTAS in config else None
+
+
+def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None:
+    beside, along = -(-problem.n // width(config)), "columns"
+    if config.get(refinements.SHARE_B, False):
+        beside, along = -(-problem.m // config.integer("BLOCK_SIZE_M")), "rows"
+    if beside < config.integer("num_ctas", 1):
+        return f"{beside} {along} of tiles for {config['num_ctas']} blocks"
+    return cluster_sizes.waiting(config.integer("num_ctas", 1), tiles(config, problem), device)
+
+
+_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_N_REST")
+_SEEN = (
+    Rule("shape", "kernels/gemm/hopper/warp_specialized_jit.py", _shape, fatal=True),
+    Rule(
+        "rows",
+        "PTX ISA, wgmma.mma_async: 64 rows a warpgroup",
+        _rows,
+        fatal=True,
+        early=True,
+        reads=("BLOCK_SIZE_M", "num_warps"),
+    ),
+    Rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/numerics.py", _clusters, fatal=True),
+    Rule("idle blocks", "benchmarks/axes.py --study clusters", _idle_blocks),
+    Rule(
+        "registers",
+        "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
+        _sums,
+        fatal=True,
+        early=True,
+        reads=(*_SIDES, "num_warps"),
+    ),
+    Rule(
+        "one step",
+        "docs/numerics.md, fp8",
+        _one_step,
+        fatal=True,
+        early=True,
+        reads=("BLOCK_SIZE_K", "BLOCK_SIZE_N_REST"),
+    ),
+    Rule("pair of widths", "the kernel's own", _pair, early=True, reads=_SIDES),
+    Rule("two widths", "the shape itself", _two_widths, early=True, reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps")),
+    Rule("three warpgroups", "benchmarks/axes.py --study three", _three, early=True, reads=(*_SIDES, "BLOCK_SIZE_K")),
+    Rule("padding", "the shape itself: the rest of such a tile is masked", _beyond, early=True, reads=_SIDES),
+    Rule(
+        "thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", _thin, early=True, reads=_SIDES
+    ),
+)
+
+OF_TILES = (
+    Rule(
+        "swapped",
+        "the shape itself: a tile has 64 rows of what the tensor cores see",
+        _swapped,
+        early=True,
+        reads=("BLOCK_SIZE_M", "SWAP_AB"),
+    ),
+    *(splitting.in_terms_of(seen, rule, ("SWAP_AB",)) for rule in _SEEN),
+)

@@ -1,0 +1,230 @@
+"""One tile of a warpgroup that multiplies: its sums from the ring of stages. In Gluon, for Hopper.
+
+What the arguments mean is said at `pointer_kernel.matmul_kernel`, `tma_tile` and `warp_specialized_kernel`.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+
+from tuner.kernels.gemm.hopper.cluster import everywhere, release
+
+
+@gluon.jit
+def following(stage, phase, STAGES: gl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
+    """The stage after this one in the ring, and its barrier's phase."""
+    last = stage == STAGES - 1
+    return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.constexpr_function
+def buffers_of_rows(ctas, warpgroups):  # noqa: ANN201
+    """Buffers of a stage of A: one, of which each warpgroup has a slice, or one each in a cluster and of three."""
+    return warpgroups if ctas > 1 or warpgroups > 2 else 1
+
+
+@gluon.jit
+def rows_of(buffers, stage, FIRST: gl.constexpr, ROWS: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201
+    """Rows of a stage of A, [ROWS, BLOCK_SIZE_K]: a part of its buffer, or a buffer of their own."""
+    BUFFERS: gl.constexpr = buffers_of_rows(FIXED.CTAS, FIXED.WARPGROUPS)
+    if BUFFERS > 1:
+        rows = buffers.index(stage * BUFFERS + FIRST // ROWS)
+    elif FIXED.A_TRANSPOSED:
+        rows = buffers.index(stage).slice(FIRST, ROWS, 1)
+    else:
+        rows = buffers.index(stage).slice(FIRST, ROWS, 0)
+    return rows.permute((1, 0)) if FIXED.A_TRANSPOSED else rows
+
+
+@gluon.jit
+def columns_of(buffer, TRANSPOSED: gl.constexpr):  # noqa: ANN201
+    """A stage of B, [BLOCK_SIZE_K, columns]."""
+    return buffer.permute((1, 0)) if TRANSPOSED else buffer
+
+
+@gluon.constexpr_function
+def layout_of(columns, dtype, ctas):  # noqa: ANN201
+    """How four warps hold the sums of so many columns: 16 rows each. One wgmma has 256 columns, 128 of int8."""
+    instruction = [16, min(columns, 128 if dtype.is_int() else 256), 256 // dtype.primitive_bitwidth]
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], instruction, everywhere(ctas))
+
+
+@gluon.jit
+def sum_products(  # noqa: ANN201, PLR0917
+    buffers,
+    barriers,
+    stage,
+    phase,
+    steps,
+    FIRST: gl.constexpr,
+    ROWS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    COLUMNS_REST: gl.constexpr,
+    FIXED: gl.constexpr,
+):
+    """Sums of a tile's two widths, all steps added up in the tensor cores; then the next stage and its phase.
+
+    Without a second width its sums are the first's.
+    """
+    a_buffers, b_buffers, rest_buffers = buffers
+    ready, free = barriers
+    dtype: gl.constexpr = a_buffers.dtype
+    sum_dtype: gl.constexpr = gl.int32 if dtype == gl.int8 else gl.float32
+    sums = gl.zeros((ROWS, COLUMNS), sum_dtype, layout_of(COLUMNS, dtype, FIXED.CTAS))
+    if COLUMNS_REST > 0:
+        rest = gl.zeros((ROWS, COLUMNS_REST), sum_dtype, layout_of(COLUMNS_REST, dtype, FIXED.CTAS))
+    for step in range(steps):
+        mbarrier.wait(ready.index(stage), phase)
+        a = rows_of(a_buffers, stage, FIRST, ROWS, FIXED)
+        sums = warpgroup_mma(a, columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED), sums, is_async=True)
+        # The step before this one is done, this one under way: its stage is free. (The stage's number is computed: a
+        # variable that takes another's value in a loop is not carried by Triton's front end.)
+        if COLUMNS_REST > 0:
+            rest = warpgroup_mma(a, columns_of(rest_buffers.index(stage), FIXED.B_TRANSPOSED), rest, is_async=True)
+            sums, rest = warpgroup_mma_wait(2, deps=(sums, rest))
+        else:
+            sums = warpgroup_mma_wait(1, deps=(sums,))
+        release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS, pred=step > 0)
+        stage, phase = following(stage, phase, FIXED.STAGES)
+    if COLUMNS_REST > 0:
+        sums, rest = warpgroup_mma_wait(0, deps=(sums, rest))
+    else:
+        sums = warpgroup_mma_wait(0, deps=(sums,))
+        rest = sums
+    release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS)
+    return sums, rest, stage, phase
+
+
+@gluon.jit
+def scales_along(  # noqa: ANN201, PLR0917
+    ptr, start, extent, stride, EXTENT: gl.constexpr, GROUP: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """`block_scaled_kernel.scales_along` where vectors have layouts."""
+    if GROUP >= EXTENT:
+        scales = gl.load(ptr + start // GROUP * stride)
+    else:
+        offsets = start + gl.arange(0, EXTENT, layout=LAYOUT)
+        scales = gl.load(ptr + offsets // GROUP * stride, mask=offsets < extent, other=0.0)
+    return scales
+
+
+@gluon.jit
+def scaled(products, a_scale, b_scale, A_ONE: gl.constexpr, B_ONE: gl.constexpr):  # noqa: ANN201
+    """Products times the scales of their rows and of their columns, either of which may be one number."""
+    if A_ONE and B_ONE:
+        products *= a_scale * b_scale
+    elif A_ONE:
+        products *= (a_scale * b_scale).expand_dims(0)
+    elif B_ONE:
+        products *= (a_scale * b_scale).expand_dims(1)
+    else:
+        products *= a_scale.expand_dims(1) * b_scale.expand_dims(0)
+    return products
+
+
+@gluon.jit
+def scales_of_step(  # noqa: ANN201, PLR0917
+    vectors,
+    step,
+    start_m,
+    start_n,
+    M,
+    N,
+    ROWS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    COLUMNS_REST: gl.constexpr,
+    A_GROUP: gl.constexpr,
+    B_GROUP: gl.constexpr,
+    LAYOUT: gl.constexpr,
+    LAYOUT_REST: gl.constexpr,
+):
+    """Scales of one step along K: of rows, of columns, and of the second width's columns if there is one."""
+    _, a_scale_ptr, b_scale_ptr, strides = vectors
+    stride_asm, stride_ask, stride_bsk, stride_bsn = strides
+    a_scale_ptr += step * stride_ask
+    b_scale_ptr += step * stride_bsk
+    by_column: gl.constexpr = gl.SliceLayout(0, LAYOUT)
+    a_scale = scales_along(a_scale_ptr, start_m, M, stride_asm, ROWS, A_GROUP, gl.SliceLayout(1, LAYOUT))
+    b_scale = scales_along(b_scale_ptr, start_n, N, stride_bsn, COLUMNS, B_GROUP, by_column)
+    b_rest_scale = b_scale
+    if COLUMNS_REST > 0:
+        start_rest = start_n + COLUMNS
+        by_rest: gl.constexpr = gl.SliceLayout(0, LAYOUT_REST)
+        b_rest_scale = scales_along(b_scale_ptr, start_rest, N, stride_bsn, COLUMNS_REST, B_GROUP, by_rest)
+    return a_scale, b_scale, b_rest_scale
+
+
+@gluon.jit
+def sum_by_steps(  # noqa: ANN201, PLR0917
+    buffers,
+    vectors,
+    barriers,
+    stage,
+    phase,
+    start_m,
+    start_n,
+    M,
+    N,
+    steps,
+    FIRST: gl.constexpr,
+    ROWS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    COLUMNS_REST: gl.constexpr,
+    FIXED: gl.constexpr,
+):
+    """`sum_products`, but every step's are added in float32 registers: scaled by its blocks, or only more exact.
+
+    While one warpgroup adds, the other multiplies. Two widths take turns.
+    """
+    a_buffers, b_buffers, rest_buffers = buffers
+    ready, free = barriers
+    SCALED: gl.constexpr = FIXED.SCALING == "block"
+    A_ONE: gl.constexpr = FIXED.A_GROUP >= ROWS
+    B_ONE: gl.constexpr = FIXED.B_GROUP >= COLUMNS
+    LAYOUT: gl.constexpr = layout_of(COLUMNS, a_buffers.dtype, FIXED.CTAS)
+    sums = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
+    products = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
+    WIDTH_REST: gl.constexpr = COLUMNS_REST if COLUMNS_REST > 0 else COLUMNS
+    LAYOUT_REST: gl.constexpr = layout_of(WIDTH_REST, a_buffers.dtype, FIXED.CTAS)
+    rest = gl.zeros((ROWS, WIDTH_REST), gl.float32, LAYOUT_REST)
+    rest_products = gl.zeros((ROWS, WIDTH_REST), gl.float32, LAYOUT_REST)
+    if SCALED:
+        a_scale, b_scale, b_rest_scale = scales_of_step(
+            *(vectors, 0, start_m, start_n, M, N),
+            *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),
+        )
+    for step in range(steps):
+        mbarrier.wait(ready.index(stage), phase)
+        a = rows_of(a_buffers, stage, FIRST, ROWS, FIXED)
+        b = columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED)
+        products = warpgroup_mma(a, b, products, use_acc=False, is_async=True)
+        if SCALED:
+            # The next step's scales are on their way during this one.
+            a_next, b_next, b_rest_next = scales_of_step(
+                *(vectors, min(step + 1, steps - 1), start_m, start_n, M, N),
+                *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),
+            )
+        products = warpgroup_mma_wait(0, deps=(products,))
+        if COLUMNS_REST == 0:
+            release(free, stage, FIXED.CTAS)
+        sums += scaled(products, a_scale, b_scale, A_ONE, B_ONE) if SCALED else products
+        if COLUMNS_REST > 0:
+            b_rest = columns_of(rest_buffers.index(stage), FIXED.B_TRANSPOSED)
+            rest_products = warpgroup_mma(a, b_rest, rest_products, use_acc=False, is_async=True)
+            rest_products = warpgroup_mma_wait(0, deps=(rest_products,))
+            release(free, stage, FIXED.CTAS)
+            if SCALED:
+                a_rest_scale = a_scale
+                if not A_ONE:
+                    a_rest_scale = gl.convert_layout(a_scale, gl.SliceLayout(1, LAYOUT_REST), assert_trivial=True)
+                rest += scaled(rest_products, a_rest_scale, b_rest_scale, A_ONE, FIXED.B_GROUP >= COLUMNS_REST)
+            else:
+                rest += rest_products
+        if SCALED:
+            a_scale = a_next
+            b_scale = b_next
+            b_rest_scale = b_rest_next
+        stage, phase = following(stage, phase, FIXED.STAGES)
+    return sums, rest, stage, phase

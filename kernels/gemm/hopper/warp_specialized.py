@@ -1,0 +1,331 @@
+"""The `warp_specialized` kernel: a warp loads, one to three warpgroups multiply. For Hopper, in Gluon."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from tuner.hardware import device as devices
+from tuner.hardware.device import Device, multiprocessors
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import SearchSpace
+from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
+from tuner.kernels.cost import calibration
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.shortlist import Candidates, likely
+from tuner.kernels.cost.tile import Loop, Sides, tile_of
+from tuner.kernels.gemm.hopper import arrivals
+from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
+from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
+from tuner.kernels.gemm.hopper import output as warp_specialized_output
+from tuner.kernels.gemm.hopper import resources as measures
+from tuner.kernels.gemm.hopper import tile as warp_specialized_tile
+from tuner.kernels.gemm.hopper import warp_specialized_jit as warp_specialized_kernel
+from tuner.kernels.gemm.hopper.arrivals import Arrivals
+from tuner.kernels.gemm.hopper.cluster import everywhere
+from tuner.kernels.gemm.hopper.resources import shared_bytes
+from tuner.kernels.gemm.hopper.rules import MOST_SWAPPED_ROWS
+from tuner.kernels.gemm.hopper.space import NAME, space, supports, variants
+from tuner.kernels.gemm.hopper.tile import buffers_of_rows
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
+from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
+from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+
+VERSION = 1
+_ELEMENTS = {
+    torch.float16: gl.float16,
+    torch.bfloat16: gl.bfloat16,
+    torch.float32: gl.float32,
+    torch.float8_e4m3fn: gl.float8e4nv,
+    torch.float8_e5m2: gl.float8e5,
+    torch.int8: gl.int8,
+    torch.int32: gl.int32,
+}
+
+
+def program(operands: Operands, config: Config, arriving: Arrivals | None = None) -> tuple[Launch]:
+    """The launch of a config; where operands are still being copied, beside that copy (`padding_ahead.beside`)."""
+    problem = operands.problem
+    if config.get("SWAP_AB", False):
+        operands = operands.exchanged()
+    a, b, out = operands.a, operands.b, operands.out
+    if destination_strides(out)[0]:
+        # By pointers only the first block of a cluster would store: to Triton all hold the same.
+        config = _single(config)
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
+    on_device = a.device.index if a.is_cuda else None
+    chunk = arriving.chunk if arriving else 0
+    tiles, per_multiprocessor, group, constants, options = _static(problem, shape, config, transposed, chunk)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    rest, part = constants["BLOCK_SIZE_N_REST"], block_n // constants["EPILOGUE_PARTS"]
+    rows, ctas = block_m // constants["WARPGROUPS"], config.integer(NUM_CTAS, 1)
+    arguments = (
+        laid_out(a, block_m // buffers_of_rows(ctas, constants["WARPGROUPS"]), block_k, ctas),
+        laid_out(b, block_k, block_n, ctas),
+        laid_out(b, block_k, rest, ctas) if rest else None,
+        _destination(out, rows, part, ctas),
+        _destination(out, rows, rest, ctas) if rest else None,
+        operands.bias,
+        operands.scale_a,
+        operands.scale_b,
+        *shape,
+        *destination_strides(out),
+        *_scale_strides(operands),
+        group,
+        *((arriving.counters, arriving.tiles) if arriving else (None, None)),
+    )
+    grid = (min(tiles, max(1, per_multiprocessor * multiprocessors(on_device) // ctas)),)
+    return (Launch(warp_specialized_kernel.warp_specialized_kernel, grid, arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=1024)
+def _single(config: Config) -> Config:
+    """The config without clusters."""
+    return Config(config.kernel, **{name: value for name, value in config.pairs if name not in (NUM_CTAS, SHARE_B)})
+
+
+def laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor:
+    """`tma.descriptor` with the layout of its blocks in shared memory, which Gluon leaves to its caller."""
+    plain = descriptor(matrix, rows, columns)
+    layout = _layout(tuple(plain.block_shape), matrix.dtype, ctas)
+    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout(block_shape: tuple[int, ...], dtype: torch.dtype, ctas: int) -> gl.NVMMASharedLayout:
+    """Of a block in shared memory; remembered, for to find it takes as long as all the rest of a launch's arguments."""
+    return gl.NVMMASharedLayout.get_default_for([*block_shape], _ELEMENTS[dtype], cga_layout=everywhere(ctas))
+
+
+def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
+    """What blocks are stored through: a descriptor, or the matrix itself where TMA cannot write it."""
+    return matrix if destination_strides(matrix)[0] else laid_out(matrix, rows, columns, ctas)
+
+
+def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
+    """Of scales of blocks, A's then B's; None where scales are of other kinds."""
+    if operands.problem.scaling != "block":
+        return (None,) * 4
+    assert operands.scale_a is not None
+    assert operands.scale_b is not None
+    return (*operands.scale_a.stride(), *operands.scale_b.stride())
+
+
+_SHORT_ROWS = 1.05
+"""What rows of 64 bytes cost beside the model: the median on the problems of unseen-tuned.csv beyond 256 rows."""
+
+
+_DEEP = 5
+"""Stages of a ring of which equals in time are the better for longer rows: the trials of unseen-tuned.csv."""
+
+
+class _Registers(NamedTuple):
+    """Of a thread: at the launch, then of those that load and of further warpgroups that multiply.
+
+    Loading warps give up what they do not need (PTX ISA, setmaxnreg: multiples of 8, 24 to 256); the first warpgroup
+    that multiplies takes what is left of its threads' share.
+    """
+
+    launched: int
+    loader: int
+    multiplier: int
+
+
+_TWO_WARPGROUPS = _Registers(168, 40, 232)
+"""Of all 65,536 of a multiprocessor, with one warpgroup that loads."""
+_THREE_WARPGROUPS = _Registers(128, 32, 160)
+"""The same."""
+_ONE_WARPGROUP = _Registers(128, 40, 0)
+"""216 to multiply; two programs fit a multiprocessor."""
+_ONE_WIDE = _Registers(160, 72, 0)
+"""248 to multiply: ptxas asks for 154 where one wgmma has 256 columns, and spills more than 128 sums otherwise."""
+
+
+def _registers(groups: int, columns: int, sums: float) -> _Registers:
+    if groups > 1:
+        return _TWO_WARPGROUPS if groups == 2 else _THREE_WARPGROUPS
+    return _ONE_WIDE if columns > 128 or sums > 128 else _ONE_WARPGROUP
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool], chunk: int
+) -> tuple[int, int, int, dict[str, Any], dict[str, Any]]:
+    """Tiles, programs a multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
+    inner, _ = measures.seen(config, problem)
+    groups, swapped = measures.warpgroups(config), bool(config.get("SWAP_AB", False))
+    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), measures.held_sums(inner, problem))
+    constants = {
+        **{name: inner.integer(name) for name in TILE},
+        "BLOCK_SIZE_N_REST": inner.integer("BLOCK_SIZE_N_REST"),
+        "EPILOGUE_PARTS": inner.integer("EPILOGUE_PARTS", 1),
+        "WARPGROUPS": groups,
+        "STAGES": inner.integer("num_stages"),
+        "LOADER_REGISTERS": registers.loader,
+        "MULTIPLIER_REGISTERS": registers.multiplier,
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
+        "BIAS_ALONG_M": swapped,
+        "BY_STEPS": measures.by_steps(problem),
+        "SHARE_B": bool(config.get(SHARE_B, False)),
+        "SCALING": problem.scaling,
+        "A_GROUP": SCALE_GROUP if swapped else 1,
+        "B_GROUP": 1 if swapped else SCALE_GROUP,
+        "ACTIVATION": problem.activation,
+        "PDL": bool(config.get("launch_pdl", False)),
+        "CHUNK_SIZE_K": chunk,
+    }
+    # num_warps of the launch are those of the first multiplying warpgroup; the others come with their partitions.
+    options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
+    del options["num_stages"]
+    ctas = config.integer(NUM_CTAS, 1)
+    down, across = (ctas, 1) if inner.get(SHARE_B, False) else (1, ctas)
+    rows = -(-shape[0] // (inner.integer("BLOCK_SIZE_M") * down))
+    tiles = rows * -(-shape[1] // (measures.width(inner) * across))
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), rows)
+    return tiles, measures.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees, calibrated; three warpgroups as two of them are."""
+    return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
+
+
+def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
+    """Estimates as the calibration has them: exchanged operands have a forest of their own, three warpgroups none."""
+    found = dict[Config, float]()
+    for swapped, shown in ((False, problem), (True, exchanged(problem))):
+        configs = [config for config in models if bool(config.get("SWAP_AB", False)) is swapped]
+        known = [_two(config) for config in configs]
+        told = [(models.get(one) or model_us(one, problem, device), measures.seen(one, problem)[0]) for one in known]
+        corrected = calibration.of_all_tiles(told, shown, device, exchanged=swapped)
+        for config, (us, _), one in zip(configs, told, corrected, strict=True):
+            found[config] = models[config] * one / us
+    return found
+
+
+def _two(config: Config) -> Config:
+    """Two warpgroups for three, of which there are few trials."""
+    return config if measures.warpgroups(config) < 3 else config.replace(BLOCK_SIZE_M=128, num_warps=8)
+
+
+def model_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees."""
+    inner, shown = measures.seen(config, problem)
+    return cost.tiled(inner, shown, device, **_LOOP._asdict())
+
+
+_LOOP = Loop(by_tma=True, persistent=True, specialized=True)
+_WIDE_GROUP = 8
+
+
+def is_usual(config: Config, problem: Problem) -> bool:
+    """Whether a formula looks at a config: tiles that read the same columns of B are neighbours, as in what wins.
+
+    Of clusters pairs, for few rows: which others gain is for a search to find out.
+    """
+    ctas = config.integer(NUM_CTAS, 1)
+    few = ctas == 1 or (ctas == 2 and problem.m <= MOST_SWAPPED_ROWS)
+    return few and _is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
+
+
+def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
+    if tile.get("SWAP_AB", False):
+        return group == 1
+    return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
+
+
+def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
+    """Of a space's single blocks, in their usual orders, those that the cost model has near its least."""
+
+    def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
+        found = variants(point, problem, device)
+        return (one for one in found if _is_usual(int(one["GROUP_SIZE_M"]), point, problem))
+
+    def tiles() -> Iterator[Candidates]:
+        for point in tried.points():
+            inner, shown = measures.seen(point, problem)
+            yield Candidates(
+                point, tile_of(Sides.of(inner), _LOOP, shown, device), (1,), functools.partial(usual, point)
+            )
+
+    return likely(tiles())
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """Of least estimated time; of equals single blocks, exchanged operands, readers of B together, a deep ring.
+
+    B is read again by the tiles of other rows of A: these are neighbours in wide groups, exchanged in narrow ones.
+    """
+
+    tried, calibrated = space(problem, device), calibration.applies(problem, device)
+    near = _corrected(_likely(tried, problem, device), problem, device) if calibrated else None
+
+    def estimated(config: Config) -> float:
+        short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
+        return estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
+
+    def ties(config: Config) -> tuple[float, ...]:
+        swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
+        order = group if swapped else -group
+        stages = config.integer("num_stages")
+        ring = stages < _DEEP, -config.integer("BLOCK_SIZE_K"), -stages
+        return config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
+
+    found = tried.best(estimated, ties=ties, among=near) or tried.smallest()
+    return tried.refined(found, estimated) if calibrated and problem.m <= MOST_SWAPPED_ROWS else found
+
+
+def precedence(problem: Problem, device: Device) -> int:
+    """First beyond 128 rows of A, and beside `swap_ab` for up to 256 of 16-bit operands.
+
+    Of scales of blocks where 128x128 tiles fill half the device, for no sum is split. Source: benchmarks/tune_suite.py
+    over every kernel, benchmarks/results/warp-specialized-h200.json; benchmarks/suites/unseen-tuned.csv.
+    """
+    if problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count:
+        return -1
+    if problem.m <= MOST_SWAPPED_ROWS and dtypes.ITEMSIZE[problem.a_dtype] == 2:
+        return 4
+    return 5 if problem.m > 128 else -1
+
+
+SOURCES = (
+    *sources_of(
+        warp_specialized_kernel,
+        warp_specialized_cluster,
+        warp_specialized_loader,
+        warp_specialized_tile,
+        warp_specialized_output,
+        arrivals,
+        program,
+        _single,
+        laid_out,
+        _destination,
+        _scale_strides,
+        _static,
+        descriptor,
+        placement,
+    ),
+    measures.seen,
+)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    precedence=precedence,
+    sources=SOURCES,
+)

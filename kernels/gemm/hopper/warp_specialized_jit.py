@@ -1,0 +1,253 @@
+"""A warp that only loads beside warpgroups that only multiply: a persistent GEMM for Hopper, in Gluon.
+
+The one fills a ring of stages by TMA; the others empty it by wgmma and store their rows of the tile, while the next
+tile's loads fly. `tl.range(warp_specialize=True)` acts on few shapes of Hopper; Gluon says it outright.
+The arguments are those of `tma_kernel.composite_kernel`; `BLOCK_SIZE_N_REST` is 0 where a tile has one width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+)
+
+from tuner.kernels.base.blocks import count_blocks
+from tuner.kernels.gemm.hopper.cluster import (
+    barriers_of,
+    corner_of,
+    free_barriers,
+    idle,
+    meet,
+    publish_barriers,
+    tiles_of,
+)
+from tuner.kernels.gemm.hopper.loader import fill
+from tuner.kernels.gemm.hopper.output import finished, halves, out_buffers_of, store_block, turns_of
+from tuner.kernels.gemm.hopper.tile import buffers_of_rows, layout_of, sum_by_steps, sum_products
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What is fixed when the kernel is compiled, as partitions hand it on: the kernel's constexprs by their names."""
+
+    BLOCK_SIZE_M: int
+    BLOCK_SIZE_N: int
+    BLOCK_SIZE_N_REST: int
+    BLOCK_SIZE_K: int
+    EPILOGUE_PARTS: int
+    WARPGROUPS: int
+    STAGES: int
+    A_TRANSPOSED: bool
+    B_TRANSPOSED: bool
+    C_TRANSPOSED: bool
+    BIAS_ALONG_M: bool
+    BY_STEPS: bool
+    SCALING: str
+    A_GROUP: int
+    B_GROUP: int
+    ACTIVATION: str
+    PDL: bool
+    CTAS: int
+    SHARE_B: bool
+    CHUNK_SIZE_K: int
+
+
+@gluon.constexpr_function
+def fixed(*constants):  # noqa: ANN002, ANN201
+    """Constants as one."""
+    return Fixed(*constants)
+
+
+@gluon.jit
+def multiply(  # noqa: ANN201, PLR0917
+    extents,
+    buffers,
+    barriers,
+    outputs,
+    out_buffers,
+    vectors,
+    WARPGROUP: gl.constexpr,
+    FIXED: gl.constexpr,
+):
+    """A multiplying warpgroup, by its number: its share of the rows of every tile of its program."""
+    M, N, K, GROUP_SIZE_M = extents
+    c, c_rest, strides = outputs
+    a_buffers, _, _ = buffers
+    c_buffers, c_rest_buffers = out_buffers
+    ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M // FIXED.WARPGROUPS
+    FIRST: gl.constexpr = WARPGROUP * ROWS
+    COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
+    COLUMNS_REST: gl.constexpr = FIXED.BLOCK_SIZE_N_REST
+    PARTS: gl.constexpr = FIXED.EPILOGUE_PARTS
+    PART: gl.constexpr = COLUMNS // PARTS
+    TURNS: gl.constexpr = turns_of(FIXED)
+    dtype: gl.constexpr = a_buffers.dtype
+    out_dtype: gl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
+    tiles_m, tiles_n = tiles_of(M, N, FIXED)
+    if FIXED.CTAS > 1:
+        meet()
+    stage = 0
+    phase = 0
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        start_m, start_n = corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED)
+        start_m += FIRST
+        steps = count_blocks(K, FIXED.BLOCK_SIZE_K)
+        if FIXED.BY_STEPS:
+            sums, rest, stage, phase = sum_by_steps(
+                *(buffers, vectors, barriers, stage, phase, start_m, start_n, M, N, steps),
+                *(FIRST, ROWS, COLUMNS, COLUMNS_REST, FIXED),
+            )
+        else:
+            sums, rest, stage, phase = sum_products(
+                *(buffers, barriers, stage, phase, steps, FIRST, ROWS, COLUMNS, COLUMNS_REST, FIXED)
+            )
+        parts = (sums,)
+        if PARTS == 2:
+            parts = halves(sums, layout_of(PART, dtype, FIXED.CTAS))
+        elif PARTS == 4:
+            left, right = halves(sums, layout_of(COLUMNS // 2, dtype, FIXED.CTAS))
+            parts = halves(left, layout_of(PART, dtype, FIXED.CTAS)) + halves(right, layout_of(PART, dtype, FIXED.CTAS))
+        for part in gl.static_range(PARTS):
+            start_part = start_n + part * PART
+            values = finished(parts[part], vectors, start_m, start_part, M, N, FIXED, out_dtype)
+            buffer = c_buffers.index(WARPGROUP * TURNS + part % TURNS)
+            store_block(c, buffer, values, start_m, start_part, M, N, strides, TURNS - 1, FIXED.C_TRANSPOSED)
+        if COLUMNS_REST > 0:
+            start_rest = start_n + COLUMNS
+            values = finished(rest, vectors, start_m, start_rest, M, N, FIXED, out_dtype)
+            buffer = c_rest_buffers.index(WARPGROUP)
+            store_block(c_rest, buffer, values, start_m, start_rest, M, N, strides, 0, FIXED.C_TRANSPOSED)
+    tma.store_wait(0)
+
+
+@gluon.jit(
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M", "tiles_of_chunk"],
+    do_not_specialize_on_alignment=[
+        *("stride_cm", "stride_cn", "stride_asm", "stride_ask", "stride_bsk", "stride_bsn"),
+    ],
+)
+def warp_specialized_kernel(  # noqa: ANN201, PLR0917
+    a_desc,
+    b_desc,
+    b_rest_desc,
+    c,
+    c_rest,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    M,
+    N,
+    K,
+    stride_cm,
+    stride_cn,
+    stride_asm,
+    stride_ask,
+    stride_bsk,
+    stride_bsn,
+    GROUP_SIZE_M,
+    counters,
+    tiles_of_chunk,
+    BLOCK_SIZE_M: gl.constexpr,
+    BLOCK_SIZE_N: gl.constexpr,
+    BLOCK_SIZE_N_REST: gl.constexpr,
+    BLOCK_SIZE_K: gl.constexpr,
+    EPILOGUE_PARTS: gl.constexpr,
+    WARPGROUPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    LOADER_REGISTERS: gl.constexpr,
+    MULTIPLIER_REGISTERS: gl.constexpr,
+    A_TRANSPOSED: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr,
+    C_TRANSPOSED: gl.constexpr,
+    BIAS_ALONG_M: gl.constexpr,
+    BY_STEPS: gl.constexpr,
+    SHARE_B: gl.constexpr,
+    SCALING: gl.constexpr,
+    A_GROUP: gl.constexpr,
+    B_GROUP: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+    PDL: gl.constexpr,
+    CHUNK_SIZE_K: gl.constexpr,
+):
+    """Tiles of C, one after the other, each of `BLOCK_SIZE_N` and `BLOCK_SIZE_N_REST` columns side by side.
+
+    WARPGROUPS: 1 to 3 that multiply, each its share of the rows; the launch's num_warps is 4, those of the first.
+    SHARE_B: the blocks of a cluster lie along M and share B's loads; else along N, and they share A's.
+    CHUNK_SIZE_K: where not 0, operands are still being copied, so many elements along K at a time: see `arrivals`,
+    whose counters and tiles of a chunk are given then, and None otherwise.
+    """
+    CTAS: gl.constexpr = gl.num_ctas()
+    IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps, besides the one that loads: all of a cluster's must meet
+    A_BUFFERS: gl.constexpr = STAGES * buffers_of_rows(CTAS, WARPGROUPS)
+    a_buffers = gl.allocate_shared_memory(a_desc.dtype, [A_BUFFERS] + a_desc.block_type.shape, a_desc.layout)
+    b_buffers = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
+    rest_buffers = b_buffers
+    if BLOCK_SIZE_N_REST > 0:
+        rest_buffers = gl.allocate_shared_memory(
+            b_desc.dtype, [STAGES] + b_rest_desc.block_type.shape, b_rest_desc.layout
+        )
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], barriers_of(CTAS))
+    if CTAS == 1:
+        free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers_of(CTAS))
+    else:
+        free = free_barriers(STAGES, WARPGROUPS, CTAS)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=1)
+        if CTAS == 1:
+            mbarrier.init(free.index(stage), count=WARPGROUPS)
+    if CTAS > 1:
+        publish_barriers()
+    fence_async_shared()
+
+    FIXED: gl.constexpr = fixed(
+        *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_N_REST, BLOCK_SIZE_K, EPILOGUE_PARTS, WARPGROUPS, STAGES),
+        *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, BIAS_ALONG_M, BY_STEPS),
+        *(SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL, CTAS, SHARE_B, CHUNK_SIZE_K),
+    )
+    extents = (M, N, K, GROUP_SIZE_M)
+    buffers = (a_buffers, b_buffers, rest_buffers)
+    barriers = (ready, free)
+    descriptors = (a_desc, b_desc, b_rest_desc)
+    arriving = (counters, tiles_of_chunk)
+    outputs = (c, c_rest, (stride_cm, stride_cn))
+    vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, (stride_asm, stride_ask, stride_bsk, stride_bsn))
+    out_buffers = out_buffers_of(c, c_rest, a_buffers, stride_cm, FIXED)
+    if WARPGROUPS == 1:
+        gl.warp_specialize(
+            [
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
+            ]
+            + [(idle, ())] * IDLE,
+            [1] + [1] * IDLE,
+            [LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
+        )
+    elif WARPGROUPS == 2:
+        gl.warp_specialize(
+            [
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 1, FIXED)),
+                (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
+            ]
+            + [(idle, ())] * IDLE,
+            [4, 1] + [1] * IDLE,
+            [MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 1, FIXED)),
+                (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 2, FIXED)),
+                (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
+            ]
+            + [(idle, ())] * IDLE,
+            [4, 4, 1] + [1] * IDLE,
+            [MULTIPLIER_REGISTERS, MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
+        )

@@ -1,0 +1,128 @@
+"""Operands copied beside the product that reads them, by chunks along K: the launch, and who finds room for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from tuner.hardware.device import Device, multiprocessors
+from tuner.kernel.config import Config, Value
+from tuner.kernels.base.operands import Operands
+from tuner.kernels.gemm.hopper import resources as measures
+from tuner.kernels.gemm.hopper import warp_specialized
+from tuner.kernels.gemm.hopper.arrivals import MOST_CHUNKS, Arrivals, arrivals
+from tuner.kernels.gemm.padded import copy as padding
+from tuner.kernels.gemm.padded import copy_ahead_jit
+from tuner.kernels.space import refinements
+from tuner.launch.launch import Launch
+from tuner.problem import Problem, dtype
+
+CHUNK_SIZE_K = "CHUNK_SIZE_K"
+"""The option of `padded`: elements along K of a chunk; without it the product starts when the copy has ended."""
+_CHUNK_BYTES = 512
+"""Of a row: twice as much gained nothing, benchmarks/results/beside-h200.json, from which are the next two as well."""
+_MOST_WAVES = 2
+_SMALLEST_TILE = 64 * 128
+_TILE_BYTES = 8192
+"""A program copies so much at a time: 64 bytes a thread are in flight, with what is shifted in all of its registers."""
+_PROGRAMS = 4
+"""Of the copy on a multiprocessor: half of its registers, beside a product of one multiplying warpgroup."""
+_OPTIONS = {"num_warps": 4, "num_stages": 1, "maxnreg": 64, "enable_fp_fusion": True}
+_RESERVED_BYTES = 1024
+"""Of shared memory, by the system for each program (CUDA C++ Programming Guide, compute capability 9.0)."""
+_STAGED_BYTES = 128 * 128 + 256
+"""All but the ring of a product that stores by pointers: 128 bytes a thread at a time (compiled for sm_90)."""
+_MOST_COLUMNS, _MOST_SUMS = 128, 128
+"""Of a product that takes half of the registers: `warp_specialized`."""
+
+
+def pad_ahead(operands: Operands, chosen: str, chunk: int) -> tuple[Operands, tuple[Launch, ...], Arrivals | None]:
+    """`padding.pad`, the copy to run beside the product, which is then told what has arrived.
+
+    Args:
+        operands: any strides; where what is to be copied does not run along K, the copy runs before the product.
+        chosen: one of `padding.CHOICES`.
+        chunk: elements along K.
+    """
+    aligned, copies = padding.copies_of(operands, chosen)
+    if not copies or not all(_along_k(name, copy) for name, copy in copies.items()):
+        return aligned, padding.launches_of(copies), None
+    first, second = (*copies.values(), None)[:2]
+    assert first is not None
+    block_rows = _TILE_BYTES // (chunk * first.stored.element_size())
+    tiles = sum(-(-copy.stored.shape[0] // block_rows) for copy in copies.values())
+    arriving = arrivals(tiles, chunk, operands.a.device)
+    (_, columns), (_, lead) = first.stored.shape, first.target.shape
+    arguments = (
+        *(first.stored, first.target, *((second.stored, second.target) if second else (None, None))),
+        *(arriving.counters, columns, lead, first.stored.shape[0], first.stored.stride(0)),
+        *((second.stored.shape[0], second.stored.stride(0)) if second else (None, None)),
+    )
+    constants = {**padding.widths(first, second), "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": chunk}
+    on_device = operands.a.device.index if operands.a.is_cuda else None
+    grid = (min(tiles * -(-lead // chunk), _PROGRAMS * multiprocessors(on_device)),)
+    launch = Launch(copy_ahead_jit.copy_ahead_kernel, grid, arguments, constants, _OPTIONS, beside=True)
+    return aligned, (launch,), arriving
+
+
+def _along_k(name: str, copy: padding.Copy) -> bool:
+    return copy.transposed == (name == "b") and copy.stored.stride(1) == 1
+
+
+def misfit(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> str | None:
+    """Why a product cannot run beside the copy of its operands, or None.
+
+    Args:
+        chunk: elements along K.
+        inner: the product's config.
+        problem: as the product sees it, aligned.
+        device: with its shared memory.
+        by_pointers: how the output is stored.
+    """
+    if inner.kernel != warp_specialized.NAME:
+        return f"{inner.kernel} waits for whole copies, {warp_specialized.NAME} alone for chunks"
+    if problem.layout != "nt":
+        return f"layout {problem.layout}: chunks are columns of operands that run along K"
+    size = dtype.ITEMSIZE[problem.a_dtype]
+    if isinstance(chunk, (bool, str)) or chunk * size != _CHUNK_BYTES:
+        return f"{chunk!r}: expected {_CHUNK_BYTES // size}, or none"
+    if -(-problem.k // chunk) > MOST_CHUNKS:
+        return f"{-(-problem.k // chunk)} chunks, {MOST_CHUNKS} are counted"
+    return _crowded(inner, problem, device, by_pointers)
+
+
+def _crowded(inner: Config, problem: Problem, device: Device, by_pointers: bool) -> str | None:
+    if refinements.NUM_CTAS in inner or not inner.get("launch_pdl", False):
+        return "it takes launch_pdl and single blocks"
+    shown, exchanged = measures.seen(inner, problem)
+    sums = measures.held_sums(shown, exchanged)
+    if measures.warpgroups(inner) > 1 or sums > _MOST_SUMS or shown.integer("BLOCK_SIZE_N") > _MOST_COLUMNS:
+        return "the product leaves no registers: it takes 4 warps, 128 columns and 128 sums a thread at most"
+    held, most = measures.shared_bytes(inner, problem, device), device.shared_bytes - _PROGRAMS * _RESERVED_BYTES
+    if by_pointers:
+        held -= max(0, measures.shared_bytes(inner.replace(num_stages=0), problem, device) - _STAGED_BYTES)
+    return f"{held} bytes of shared memory, {most} are left beside the copy" if held > most else None
+
+
+def beside(inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> Iterator[tuple[Config, int]]:
+    """What of a product's config runs beside the copy, if it can, with its chunk: of the deepest ring that has room.
+
+    Args:
+        inner, problem, device, by_pointers: as `misfit` takes them.
+    """
+    chunk = _CHUNK_BYTES // dtype.ITEMSIZE[problem.a_dtype]
+    rings = (inner.replace(num_stages=stages) for stages in range(inner.integer("num_stages"), 2, -1))
+    fitting = (one for one in rings if misfit(chunk, one, problem, device, by_pointers=by_pointers) is None)
+    yield from ((one, chunk) for one in itertools.islice(fitting, 1))
+
+
+def idle(inner: Config, problem: Problem, device: Device) -> str | None:
+    """Why a product gains nothing beside the copy, though it could run there; arguments as `misfit` takes them."""
+    shown, exchanged = measures.seen(inner, problem)
+    count = measures.tiles(shown, exchanged)
+    if count > _MOST_WAVES * device.sm_count:
+        return f"{count} tiles for {device.sm_count} multiprocessors: the copy is over in the first wave"
+    if shown.integer("BLOCK_SIZE_M") * measures.width(shown) < _SMALLEST_TILE:
+        return "a smaller tile than 64x128: after the copy it is as fast"
+    chunks = problem.k * dtype.ITEMSIZE[problem.a_dtype] // _CHUNK_BYTES
+    return f"K is {problem.k}: the copy is over when the product has begun" if chunks < 4 else None

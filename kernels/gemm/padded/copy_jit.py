@@ -1,0 +1,183 @@
+"""One or two matrices copied into rows whose length in memory is a multiple of 128 bytes, in one launch."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_multiple
+
+
+@triton.jit
+def copy_elements(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
+    source,
+    target,
+    rows,
+    columns,
+    row_stride,
+    column_stride,
+    lead,
+    VECTOR: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+):
+    """A tile of any strides, VECTOR elements at a time."""
+    # Bytes of one store: as many as of one load, 4 at least. The compiler gives a thread that many neighbours in loads
+    # too, so that wider stores would scatter a warp's loads of single elements over many more lines.
+    UNIT: tl.constexpr = max(VECTOR, 32 // source.dtype.element_ty.primitive_bitwidth)
+    offs_row = tl.arange(0, BLOCK_ROWS)
+    offs_column = tl.arange(0, BLOCK_COLUMNS)
+    inside = (offs_row < rows)[:, None]
+    row = offs_row.to(tl.int64)[:, None]
+    column = offs_column.to(tl.int64)[None, :]
+    values = tl.load(
+        source + row * row_stride + column * column_stride,
+        mask=inside & (offs_column < known_multiple(columns, VECTOR))[None, :],
+        other=0,
+        # Read once; what is written is read next, by the GEMM, and should find room in the L2.
+        eviction_policy="evict_first",
+    )
+    to = target + row * lead + column
+    tl.store(to, values, mask=inside & (offs_column < known_multiple(columns + UNIT - 1, UNIT))[None, :])
+
+
+@triton.jit
+def copy_shifted(  # noqa: ANN201, PLR0917
+    source,
+    target,
+    rows,
+    columns,
+    row_stride,
+    lead,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+):
+    """A tile of contiguous rows that begin anywhere: whole aligned words are read, and shifted into their places.
+
+    16 bytes of the copy are parts of two neighbouring 16 bytes of the source, or one of them. A row's first and last
+    word may reach beyond it, by less than 16 bytes.
+    """
+    SIZE: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
+    WORDS: tl.constexpr = BLOCK_COLUMNS * SIZE // 8
+    row = tl.arange(0, BLOCK_ROWS).to(tl.int64)[:, None]
+    # Two words, 16 bytes, are read or masked together.
+    pair = tl.arange(0, WORDS)[None, :] // 2 * 16
+    begin = source.to(tl.int64) + row * row_stride * SIZE
+    aligned = begin // 16 * 16
+    shift = ((begin - aligned) * 8).to(tl.int32)
+    length = tl.where(row < rows, columns * SIZE, 0).to(tl.int32)
+    there = tl.where(length > 0, length + shift // 8, 0)
+    words = tl.multiple_of(aligned.to(tl.pointer_type(tl.uint64)), (16, 16)) + tl.arange(0, WORDS)[None, :]
+    near = tl.load(words, mask=pair < there, other=0, eviction_policy="evict_first")
+    far = tl.load(words + 2, mask=pair + 16 < there, other=0, eviction_policy="evict_first")
+    first, second = near.reshape(BLOCK_ROWS, WORDS // 2, 2).split()
+    third, fourth = far.reshape(BLOCK_ROWS, WORDS // 2, 2).split()
+    by_word = shift >= 64
+    low = tl.where(by_word, second, first)
+    middle = tl.where(by_word, third, second)
+    high = tl.where(by_word, fourth, third)
+    bits = (shift % 64).to(tl.uint64)
+    # A shift by 64, for bits of 0, is undefined: two shifts.
+    left = (low >> bits) | (middle << (63 - bits) << 1)
+    right = (middle >> bits) | (high << (63 - bits) << 1)
+    values = tl.join(left, right).reshape(BLOCK_ROWS, WORDS)
+    to = target.to(tl.pointer_type(tl.uint64)) + row * lead * SIZE // 8 + tl.arange(0, WORDS)[None, :]
+    tl.store(to, values, mask=pair < length)
+
+
+@triton.jit
+def copy_tile(  # noqa: ANN201, PLR0917
+    source,
+    target,
+    down,
+    across,
+    rows,
+    columns,
+    row_stride,
+    column_stride,
+    lead,
+    VECTOR: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+):
+    """The tile in row `down` and column `across` of tiles. What the copy holds beyond `columns` means nothing."""
+    SIZE: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
+    lead = known_multiple(lead, 128 // SIZE)
+    row_stride = known_multiple(row_stride, VECTOR)
+    start_row = down * BLOCK_ROWS
+    start_column = across * BLOCK_COLUMNS
+    first = source + start_row.to(tl.int64) * row_stride + start_column.to(tl.int64) * column_stride
+    to = target + start_row.to(tl.int64) * lead + start_column
+    tile_rows = min(rows - start_row, BLOCK_ROWS)
+    tile_columns = min(columns - start_column, BLOCK_COLUMNS)
+    by_elements = True
+    if SHIFTED:
+        begin = source.to(tl.int64)
+        end = begin + ((rows - 1).to(tl.int64) * row_stride + columns) * SIZE
+        low = first.to(tl.int64)
+        high = low + ((tile_rows - 1).to(tl.int64) * row_stride + tile_columns) * SIZE
+        # Words of the matrix's ends reach beyond it.
+        by_elements = (low // 16 * 16 < begin) | ((high + 15) // 16 * 16 > end)
+    if by_elements:
+        copy_elements(
+            *(first, to, tile_rows, tile_columns, row_stride, column_stride, lead),
+            *(VECTOR, BLOCK_ROWS, BLOCK_COLUMNS),
+        )
+    else:
+        copy_shifted(first, to, tile_rows, tile_columns, row_stride, lead, BLOCK_ROWS, BLOCK_COLUMNS)
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("first_rows", "first_columns", "first_row_stride", "first_lead"),
+        *("second_rows", "second_columns", "second_row_stride", "second_lead"),
+    ],
+    # A column stride of 1 is compiled in, no other value.
+    do_not_specialize_on_alignment=["first_column_stride", "second_column_stride"],
+)
+def copy_kernel(  # noqa: ANN201, PLR0917
+    first,
+    first_target,
+    second,
+    second_target,
+    first_rows,
+    first_columns,
+    first_row_stride,
+    first_column_stride,
+    first_lead,
+    second_rows,
+    second_columns,
+    second_row_stride,
+    second_column_stride,
+    second_lead,
+    FIRST_VECTOR: tl.constexpr,
+    SECOND_VECTOR: tl.constexpr,
+    FIRST_SHIFTED: tl.constexpr,
+    SECOND_SHIFTED: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Copy [rows, columns] of any strides into rows `lead` elements apart; all of `second` is None for one matrix.
+
+    FIRST_VECTOR, SECOND_VECTOR: elements that divide a matrix's columns and row stride, and 16 bytes. `lead` is a
+    multiple of 128 bytes. FIRST_SHIFTED, SECOND_SHIFTED: contiguous columns, read as `copy_shifted` does.
+    """
+    await_predecessor(PDL)
+    tile = tl.program_id(0)
+    tiles_across = count_blocks(first_lead, BLOCK_COLUMNS)
+    tiles = count_blocks(first_rows, BLOCK_ROWS) * tiles_across
+    if tile < tiles:
+        copy_tile(
+            *(first, first_target, tile // tiles_across, tile % tiles_across),
+            *(first_rows, first_columns, first_row_stride, first_column_stride, first_lead),
+            *(FIRST_VECTOR, FIRST_SHIFTED, BLOCK_ROWS, BLOCK_COLUMNS),
+        )
+    elif second is not None:
+        tiles_across = count_blocks(second_lead, BLOCK_COLUMNS)
+        copy_tile(
+            *(second, second_target, (tile - tiles) // tiles_across, (tile - tiles) % tiles_across),
+            *(second_rows, second_columns, second_row_stride, second_column_stride, second_lead),
+            *(SECOND_VECTOR, SECOND_SHIFTED, BLOCK_ROWS, BLOCK_COLUMNS),
+        )

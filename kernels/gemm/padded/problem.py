@@ -1,0 +1,42 @@
+"""A problem whose operands are padded: as what multiplies them sees it, and which of them are copied."""
+
+from __future__ import annotations
+
+import functools
+
+from tuner.kernels.base.operands import ROW_BYTES, VECTOR_BYTES, make_operands, row_alignment
+from tuner.kernels.space import odd_rows
+from tuner.problem import Problem, dtype
+
+_UNIT = 16
+"""Sizes that are multiples of it are aligned in every dtype, and take the tiles that the size itself takes."""
+
+
+@functools.lru_cache(maxsize=4096)
+def seen_of(problem: Problem) -> Problem:
+    """The problem as the inner kernel's rules and formulas see it: aligned, of larger sizes by less than a unit.
+
+    Along K also whole sectors, as rows that are padded have: rows of 8 bits that are not would seem slow to TMA.
+    """
+    along_k = max(_UNIT, odd_rows.SECTOR_BYTES // dtype.ITEMSIZE[problem.a_dtype])
+    m, n, k = (-(-size // unit) * unit for size, unit in zip(problem.shape, (_UNIT, _UNIT, along_k), strict=True))
+    return Problem.from_fields({**problem.fields(), "m": m, "n": n, "k": k, "aligned": True})
+
+
+@functools.lru_cache(maxsize=4096)
+def _alignments(problem: Problem) -> dict[str, int]:
+    """What divides the rows of A and of B as such a problem's tensors lie, see `operands.row_alignment`."""
+    operands = make_operands(problem, "meta", 0)
+    return {"a": row_alignment(operands.a), "b": row_alignment(operands.b)}
+
+
+def copied_of(problem: Problem, chosen: str) -> str:
+    """The operands that are copied, as a value of PAD."""
+    alignments = _alignments(problem)
+    needed = {name: ROW_BYTES if name in chosen else VECTOR_BYTES for name in alignments}
+    return "".join(name for name, found in alignments.items() if found < needed[name]) or "none"
+
+
+def stored_by_tma(problem: Problem) -> bool:
+    """Whether TMA can write the output; else it is stored by pointers."""
+    return problem.n * dtype.ITEMSIZE[problem.out_dtype] % VECTOR_BYTES == 0

@@ -1,0 +1,274 @@
+"""The `padded` kernel: operands that TMA cannot read, or reads slowly, are copied; then another kernel multiplies.
+
+A config names that kernel, holds all of its parameters, and says whose rows are padded for speed's sake (PAD). An
+operand that TMA cannot read is copied in any case, one whose rows are padded already (`padding.pad_weight`) never.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+
+from tuner.hardware.device import Device
+from tuner.kernel import KernelSpec
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.operands import Operands, cannot_align
+from tuner.kernels.base.program import Program
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.chips import chip_of
+from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm.hopper import warp_specialized
+from tuner.kernels.gemm.padded import copy as padding
+from tuner.kernels.gemm.padded import copy_ahead, copy_ahead_jit
+from tuner.kernels.gemm.padded import copy_jit as padding_kernel
+from tuner.kernels.gemm.padded.copy_ahead import CHUNK_SIZE_K
+from tuner.kernels.gemm.padded.problem import copied_of, seen_of, stored_by_tma
+from tuner.kernels.gemm.small_m import swap_ab
+from tuner.kernels.gemm.spec import gemm_spec
+from tuner.kernels.gemm.tma import composite_n
+from tuner.kernels.gemm.tma import persistent as persistent_tma
+from tuner.kernels.gemm.tma import space as tma_space
+from tuner.kernels.gemm.tma import spec as tma
+from tuner.launch.launch import Launch
+from tuner.problem import Problem, dtype
+
+NAME = "padded"
+VERSION = 2
+_PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
+    tma.NAME: (tma.SPEC, tma.program),
+    persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),
+    composite_n.NAME: (composite_n.SPEC, composite_n.program),
+    swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
+    warp_specialized.NAME: (warp_specialized.SPEC, warp_specialized.program),
+}
+"""What may multiply, by the values of INNER. Of `swap_ab` its configs that load by TMA."""
+_GROUPS = (1, 8)
+"""Orders of tiles: between these the copies make no difference worth a sweep."""
+_COPY_US = 1.0
+"""Launch and tail of a copy, which moves as many bytes as device memory does: benchmarks/results/copies-h200.json."""
+_BESIDE = 0.7
+"""Of a copy's time this remains where the product runs beside it: benchmarks/results/beside-h200.json."""
+_LARGE = 512
+"""From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
+elements: a guess of the default formula's, which tuning replaces."""
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
+    """The launch that copies, if anything must be copied, and that of the inner kernel."""
+    # Not overlapped with what is before: that made the product after it slower by more than it brought, see
+    # docs/benchmarks.md, Rows that are no multiple of 128 bytes.
+    inner, chosen = _inner(config), str(config["PAD"])
+    if CHUNK_SIZE_K in config:
+        aligned, copies, arriving = copy_ahead.pad_ahead(operands, chosen, config.integer(CHUNK_SIZE_K))
+        return (*copies, *warp_specialized.program(aligned, inner, arriving))
+    aligned, copies = padding.pad(operands, chosen)
+    _, multiply = _PROGRAMS[inner.kernel]
+    return (*copies, *multiply(aligned, inner))
+
+
+@functools.lru_cache(maxsize=65536)
+def _inner(config: Config) -> Config:
+    """The inner kernel's own config."""
+    parameters = {name: value for name, value in config.pairs if name not in ("INNER", "PAD", CHUNK_SIZE_K)}
+    return Config(str(config["INNER"]), **parameters)
+
+
+@functools.lru_cache(maxsize=1024)
+def _able(problem: Problem, device: Device) -> dict[str, str | None]:
+    """Inner kernels, and why they cannot serve a problem once it is padded."""
+    reasons = {name: spec.supports(seen_of(problem), device) for name, (spec, _) in _PROGRAMS.items()}
+    if problem.k == 1 and dtype.ITEMSIZE[problem.a_dtype] != 2:
+        # One row of B, all of whose strides are 1, is stored along N as well and then not copied.
+        reasons[warp_specialized.NAME] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
+    return reasons
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := cannot_align(problem) or tma_space.supports(seen_of(problem), device):
+        return reason
+    if problem.aligned and copied_of(problem, "ab") == "none":
+        return "aligned, and rows of whole 128 bytes: nothing is to be padded"
+    reasons = _able(problem, device)
+    return None if None in reasons.values() else "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space: those of the inner kernels, with each choice of operands to pad."""
+    able = tuple(name for name, reason in _able(problem, device).items() if reason is None)
+    axes = {"INNER": able, "PAD": padding.CHOICES}
+    options: Iterable[str] = {option for name in able for option in _inner_space(name, problem, device).options}
+    options = (*sorted(options), CHUNK_SIZE_K)
+    return SearchSpace(NAME, problem, device, axes, RULES, _canonical, _expand, options, _refine)
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
+    seen = seen_of(problem)
+    able = [_PROGRAMS[name][0] for name, reason in _able(problem, device).items() if reason is None]
+    inner = max(able, key=lambda spec: spec.precedence(seen, device))
+    config = inner.default_config(seen, device)
+    if inner.name == swap_ab.NAME and not splitting.by_tma(config):
+        by_tma = _inner_space(inner.name, problem, device)
+        cost, ties = (functools.partial(of, problem=seen, device=device) for of in (swap_ab.estimate_us, swap_ab.ties))
+        config = by_tma.best(cost, ties=ties) or config.replace(LOADS="tma")
+    chosen, tried = copied_of(problem, "ab"), space(problem, device)
+    ahead = (_outer(*one, chosen) for one in _beside(config.replace(num_warps=4), problem, device))
+    return next((one for one in ahead if tried.rejection(one) is None), _outer(config, 0, chosen))
+
+
+def _outer(inner: Config, chunk: int, chosen: str) -> Config:
+    ahead = {CHUNK_SIZE_K: chunk} if chunk and chosen != "none" else {}
+    return Config(NAME, **dict(inner.pairs), INNER=inner.kernel, PAD=chosen, **ahead)
+
+
+def _beside(inner: Config, problem: Problem, device: Device) -> Iterator[tuple[Config, int]]:
+    return copy_ahead.beside(inner, seen_of(problem), device, by_pointers=not stored_by_tma(problem))
+
+
+def _inner_space(name: str, problem: Problem, device: Device) -> SearchSpace:
+    spec, _ = _PROGRAMS[name]
+    return spec.space(seen_of(problem), device).narrowed(LOADS=("tma",), GROUP_SIZE_M=_GROUPS)
+
+
+@functools.lru_cache(maxsize=16)
+def _inner_configs(name: str, problem: Problem, device: Device) -> list[Config]:
+    return _inner_space(name, problem, device).configs()
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    chosen = str(config["PAD"])
+    for inner in _inner_configs(str(config["INNER"]), problem, device):
+        yield _outer(inner, 0, chosen)
+        for ahead, chunk in _beside(inner, problem, device):
+            yield _outer(ahead, chunk, chosen)
+
+
+def _refine(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    inner = _inner(config)
+    if CHUNK_SIZE_K in config:
+        return
+    for one in _inner_space(inner.kernel, problem, device).refinements(inner):
+        yield _outer(one, 0, str(config["PAD"]))
+
+
+def _canonical(config: Config, problem: Problem, device: Device) -> Config:
+    inner = _inner_space(str(config["INNER"]), problem, device).canonicalize(_inner(config))
+    return _outer(inner, config.integer(CHUNK_SIZE_K, 0), copied_of(problem, str(config["PAD"])))
+
+
+def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """What the inner kernel takes; less where sums are stored as they are, by pointers. The copy takes none."""
+    spec, _ = _PROGRAMS[str(config["INNER"])]
+    assert spec.shared_bytes is not None
+    return spec.shared_bytes(_inner(config), seen_of(problem), device)
+
+
+_MODELS = {
+    tma.NAME: functools.partial(cost.tiled, by_tma=True),
+    persistent_tma.NAME: functools.partial(cost.tiled, by_tma=True, persistent=True),
+    composite_n.NAME: composite_n.model_us,
+    swap_ab.NAME: swap_ab.model_us,
+    warp_specialized.NAME: warp_specialized.model_us,
+}
+"""Of what multiplies, the cost model alone: no trial of padded operands calibrates it, and not all of them would be."""
+
+
+def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    seen = seen_of(problem)
+    elements = {"a": seen.m * seen.k, "b": seen.n * seen.k}
+    copied = sum(2 * elements[name] * dtype.ITEMSIZE[seen.a_dtype] for name in elements if name in str(config["PAD"]))
+    inner_us = _MODELS[str(config["INNER"])](_inner(config), seen, device)
+    copy_us = _COPY_US + copied / chip_of(device).memory if copied else 0.0
+    return inner_us + (_BESIDE if CHUNK_SIZE_K in config else 1) * copy_us
+
+
+def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
+    if config.get("INNER") not in _PROGRAMS:
+        return f"INNER is {config.get('INNER')!r}: expected one of {', '.join(_PROGRAMS)}"
+    if config.get("PAD") not in padding.CHOICES:
+        return f"PAD is {config.get('PAD')!r}: expected one of {', '.join(padding.CHOICES)}"
+    if config.get("LOADS", "tma") != "tma":
+        return f"LOADS is {config.get('LOADS')!r}: padded operands are loaded by TMA"
+    return _able(problem, device)[str(config["INNER"])]
+
+
+def _inner_cannot(config: Config, problem: Problem, device: Device) -> str | None:
+    return _inner_space(str(config["INNER"]), problem, device).rejection(_inner(config), fatal_only=True)
+
+
+def _inner_would_not(config: Config, problem: Problem, device: Device) -> str | None:
+    return _inner_space(str(config["INNER"]), problem, device).rejection(_inner(config))
+
+
+def _idle(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if not problem.aligned:
+        return None
+    if config["PAD"] == "none":
+        return f"nothing is padded: that is what {config['INNER']} itself does"
+    smaller = "a" if problem.m < problem.n else "b" if problem.n < problem.m else None
+    return f"PAD is {smaller}: the larger operand would gain more" if config["PAD"] == smaller else None
+
+
+def _crossing_halves(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if config.integer("EPILOGUE_PARTS", 1) == 1 or config.integer("BLOCK_SIZE_M") > 64 or config["num_warps"] == 4:
+        return None
+    return "halves of 64 rows cross from warp to warp, through more shared memory than is predicted"
+
+
+def _no_room(config: Config, problem: Problem, device: Device) -> str | None:
+    if CHUNK_SIZE_K not in config:
+        return None
+    by_pointers = not stored_by_tma(problem)
+    return copy_ahead.misfit(config[CHUNK_SIZE_K], _inner(config), seen_of(problem), device, by_pointers=by_pointers)
+
+
+def _nothing_gained(config: Config, problem: Problem, device: Device) -> str | None:
+    if CHUNK_SIZE_K not in config:
+        return None
+    return copy_ahead.idle(_inner(config), seen_of(problem), device)
+
+
+def _storing_alone(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if config["INNER"] != warp_specialized.NAME or "num_ctas" not in config or stored_by_tma(problem):
+        return None
+    return "num_ctas where rows of the output are unaligned: stores by pointers leave no cluster"
+
+
+RULES = (
+    Rule("parameters", "the kernel's own", _malformed, fatal=True),
+    Rule("inner kernel", "its own rules", _inner_cannot, fatal=True),
+    Rule("inner kernel", "its own rules", _inner_would_not),
+    Rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers", _crossing_halves),
+    Rule("idle", "the shape itself", _idle),
+    Rule("no room", "kernels/gemm/padded/copy_ahead.py", _no_room, fatal=True),
+    Rule("nothing gained", "benchmarks/beside.py", _nothing_gained),
+    Rule("storing alone", "kernels/gemm/hopper/warp_specialized.py, program", _storing_alone),
+)
+
+
+def precedence(problem: Problem, device: Device) -> int:
+    """First where loads of single elements would be the limit, else last: small copies cost their launch."""
+    if problem.aligned or device.is_interpreter:
+        return -1
+    kept = problem.shape if copied_of(problem, "none") != "a" else (problem.n, problem.k)
+    return 1 if min(kept) >= _LARGE else -1
+
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=_shared_bytes,
+    estimate_us=_estimate_us,
+    sources=(
+        *(padding_kernel, padding, copy_ahead_jit, copy_ahead.pad_ahead, program),
+        *(part for module in (tma, persistent_tma, composite_n, swap_ab, warp_specialized) for part in module.SOURCES),
+    ),
+    runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
+    precedence=precedence,
+)

@@ -1,0 +1,1 @@
+"""The GEMM kernel that loads through pointers: any strides, any device."""

@@ -1,0 +1,93 @@
+"""The `pointer` kernel's config where nobody tuned: a formula of the problem and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernels.cost.pointer_cycles import Tile, cycles
+from tuner.kernels.gemm.pointer.space import NAME, canonical, space
+from tuner.kernels.space import tile_resources, tile_rules
+from tuner.problem import Problem, dtype
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time that the search space would try.
+
+    Ties go to the larger tile; of two as large to the wider, but to the taller for wgmma and tcgen05 with B stored
+    [N, K]. That is measured, not understood: on an H200 256x128 was the faster there, with bfloat16.
+    """
+    if device.is_interpreter:
+        return _config(_interpreted(problem), problem, device)
+
+    def rank(tile: Tile) -> tuple[float, int, int, int]:
+        tall = tile.reads_shared and problem.layout[1] == "t"
+        return cycles(tile, problem, device), -tile.m * tile.n, -(tile.m if tall else tile.n), tile.k
+
+    tried = space(problem, device)
+    ranked = sorted(_candidates(problem, device), key=rank)
+    configs = (_config(tile, problem, device) for tile in ranked)
+    # A lookup must never raise: the smallest config runs wherever any does.
+    smallest = _config(Tile(16, 16, tile_resources.shortest_k(problem), 1, 1, False), problem, device)
+    return next((config for config in configs if tried.rejection(config) is None), smallest)
+
+
+def _interpreted(problem: Problem) -> Tile:
+    m, n, k = (min(64, tile_resources.next_power_of_two(max(16, size))) for size in problem.shape)
+    return Tile(m, n, max(k, tile_resources.shortest_k(problem)), 1, 4, False)
+
+
+def _candidates(problem: Problem, device: Device) -> Iterator[Tile]:
+    """Every tile, at a few lengths along K, with a pipeline as deep as fits and one as deep as fits twice."""
+    size, lengths = dtype.ITEMSIZE[problem.a_dtype], _lengths(problem)
+    deepest = 2 if device.vendor == "amd" or not tile_resources.stages_differ(problem, device) else 6
+    rows, columns = (
+        [block for block in (16, 32, 64, 128, 256) if block < 2 * max(16, extent)] for extent in (problem.m, problem.n)
+    )
+    for m, n in ((m, n) for m in rows for n in columns if m * n <= 128 * 256):
+        # 64 sums a thread, 8 at least; four warps wherever they have work.
+        warps = min(8, max(1, min(4, m * n // 256), m * n // (64 * device.warp_size)))
+        reads_shared = tile_resources.reads_shared(m, n, warps, problem, device)
+        # Twice as many sums fit beside operands in shared memory, and on CDNA; else 128x256x64 spilled (sm_80, sm_90).
+        if m * n > 64 * device.warp_size * warps and not reads_shared and device.vendor != "amd":
+            continue
+        for k in lengths:
+            steps = -(-problem.k // k)
+            # tcgen05 keeps 16 bytes of barriers, the driver 1 KiB a block (CUDA C++ Programming Guide).
+            alone, twice = (
+                max(1, min(deepest, steps, limit // (k * (m + n) * size) + (not reads_shared)))
+                for limit in (device.shared_bytes - 16, (device.shared_bytes - 1024) // 2 - 16)
+            )
+            yield Tile(m, n, k, alone, warps, reads_shared)
+            if 3 <= twice < alone:
+                yield Tile(m, n, k, twice, warps, reads_shared)
+
+
+def _lengths(problem: Problem) -> set[int]:
+    """BLOCK_SIZE_K: rows of one swizzle of shared memory (128 bytes), of two and four where K has four such steps.
+
+    Operands that pass through registers, element by element or for want of a matrix instruction, get short rows.
+    """
+    size = dtype.ITEMSIZE[problem.a_dtype]
+    longest = tile_resources.next_power_of_two(max(tile_resources.shortest_k(problem), problem.k))
+    if tile_resources.asynchronous_copies(problem) < 2:
+        rows: tuple[int, ...] = (64, 128)
+    elif tile_resources.uses_tensor_cores(problem):
+        rows = (128, *(row for row in (256, 512) if 4 * row <= problem.k * size))
+    else:
+        rows = (128,)
+    return {min(256, longest, row // size) for row in rows}
+
+
+def _config(tile: Tile, problem: Problem, device: Device) -> Config:
+    sizes = {"BLOCK_SIZE_M": tile.m, "BLOCK_SIZE_N": tile.n, "BLOCK_SIZE_K": tile.k}
+    tiles = -(-problem.m // tile.m) * -(-problem.n // tile.n)
+    group = 8 if tiles > device.sm_count and not device.is_interpreter else 1
+    amd: dict[str, Value] = {}
+    if device.vendor == "amd":
+        kpack = 2 if device.arch == "gfx942" and dtype.ITEMSIZE[problem.a_dtype] == 2 else 1
+        amd = {"matrix_instr_nonkdim": 16, "waves_per_eu": 0, "kpack": kpack}
+    own = {name: values[0] for name, values in tile_rules.overlap(device).items()} | amd
+    config = Config(NAME, **sizes, GROUP_SIZE_M=group, num_stages=tile.stages, num_warps=tile.warps, **own)
+    return canonical(config, problem, device)

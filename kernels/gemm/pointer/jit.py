@@ -1,0 +1,112 @@
+"""One output tile a program (or one split of a tile's sum along K), operands loaded through pointers.
+
+The tile order follows Triton's tutorial 03. Kernels: `pointer`, `split_k`, `swap_ab`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import count_blocks, grouped
+from tuner.kernels.gemm.pointer.tile import multiply
+
+
+@triton.jit(
+    # One binary for every size: nothing is specialized but what the constexprs below and a stride of 1 say.
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
+    do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
+)
+def matmul_kernel(  # noqa: ANN201, PLR0917
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    partials_ptr,
+    counters_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    C_TRANSPOSED: tl.constexpr,
+    A_VECTOR: tl.constexpr,
+    B_VECTOR: tl.constexpr,
+    C_VECTOR: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    WIDE: tl.constexpr,
+    BIAS_ALONG_M: tl.constexpr,
+    SCALING: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+):
+    """C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8), see `epilogue.finish`.
+
+    M, N and K are at least 1. With `partials_ptr` (float32 or int32, tiles * splits * BLOCK_SIZE_M * BLOCK_SIZE_N) and
+    `counters_ptr` (int32 zeros, one a tile) every tile's sum is split over grid axis 1. GROUP_SIZE_M: 1 or more.
+    A_VECTOR, B_VECTOR, C_VECTOR: the operand's leading stride and contiguous extent are multiples of so many elements;
+    A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED: which extent that is. EVEN_K: BLOCK_SIZE_K divides K. WIDE: offsets within
+    a tile may pass 2^31. MAX_IMPRECISE: see docs/numerics.md. TRIGGER: see `blocks.release_midway`. PREFETCH: bytes of
+    the program's share of B (where BIAS_ALONG_M: of A, the operands being exchanged) that go to the L2 ahead.
+    """
+    tile = tl.program_id(0)
+    pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
+    multiply(
+        a_ptr,
+        b_ptr,
+        c_ptr,
+        bias_ptr,
+        pid_m,
+        pid_n,
+        M,
+        N,
+        K,
+        stride_am,
+        stride_ak,
+        stride_bk,
+        stride_bn,
+        stride_cm,
+        stride_cn,
+        BLOCK_SIZE_M,
+        BLOCK_SIZE_N,
+        BLOCK_SIZE_K,
+        A_TRANSPOSED,
+        B_TRANSPOSED,
+        C_TRANSPOSED,
+        A_VECTOR,
+        B_VECTOR,
+        C_VECTOR,
+        EVEN_K,
+        WIDE,
+        SCALING,
+        ACTIVATION,
+        PRECISION,
+        MAX_IMPRECISE,
+        a_scale_ptr,
+        b_scale_ptr,
+        partials_ptr,
+        counters_ptr,
+        BIAS_ALONG_M,
+        PDL,
+        TRIGGER,
+        PREFETCH,
+        TOGETHER,
+        WIDENED_FIRST=False,
+    )

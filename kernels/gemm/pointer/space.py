@@ -1,0 +1,168 @@
+"""The `pointer` kernel's search space: which configs are worth trying, and why not the rest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.operands import cannot_align
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.problem import Problem, dtype
+
+NAME = "pointer"
+FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+DTYPES = (*FLOATS, "int8")
+"""Of operands."""
+_STAGES = (1, 2, 3, 4, 6, 8, 12)
+_BLOCKS = (16, 32, 64, 128, 256)
+_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if problem.scaling == "block":
+        return "no scaling 'block', whose scales belong to parts of a sum: that is the kernel block_scaled's work"
+    return supports_operands(problem, device)
+
+
+def supports_operands(problem: Problem, device: Device) -> str | None:
+    """The same for any kernel that multiplies by `tl.dot`, however it applies scales."""
+    if unknown := [name for name in (problem.a_dtype, problem.b_dtype) if name not in DTYPES]:
+        return f"no {unknown[0]}: it takes {', '.join(DTYPES)}"
+    if problem.a_dtype != problem.b_dtype and not (dtype.is_fp8(problem.a_dtype) and dtype.is_fp8(problem.b_dtype)):
+        return f"no {problem.a_dtype} * {problem.b_dtype}: both operands must be of one dtype, or 8-bit floats"
+    if problem.out_dtype not in (known := outputs(problem.a_dtype, problem.scaling)):
+        scaled = "" if problem.scaling == "none" else "scaled "
+        return f"no {problem.out_dtype} output of {scaled}{problem.a_dtype}: it writes {', '.join(known)}"
+    if problem.out_dtype == "int32" and problem.epilogue != "none":
+        return f"no {problem.epilogue} of int8 without scales: its sums stay whole numbers"
+    return cannot_align(problem) or _hardware_lacks(problem, device)
+
+
+def outputs(a_dtype: str, scaling: str) -> tuple[str, ...]:
+    """What a product of these operands may be written as: sums of int8 are int32 until they are scaled."""
+    if a_dtype == "int8":
+        return ("int32",) if scaling == "none" else FLOATS[:3]
+    return FLOATS
+
+
+def _hardware_lacks(problem: Problem, device: Device) -> str | None:
+    types = (problem.a_dtype, problem.b_dtype, problem.out_dtype)
+    if device.vendor == "nvidia":
+        if device.capability < 80:
+            return f"no {device.arch}: it needs sm_80 or newer"
+        if "float8_e4m3fn" in types and device.capability < 89:
+            return f"no float8_e4m3fn on {device.arch}: it needs sm_89 or newer"
+    if device.vendor == "amd":
+        if device.arch not in ("gfx942", "gfx950"):
+            return f"no {device.arch}: it is compiled and tested for gfx942 and gfx950"
+        # CDNA3's matrix cores take the fnuz variants alone; Triton would convert every e4m3fn and e5m2 by software.
+        if device.arch == "gfx942" and any(dtype.is_fp8(name) for name in types):
+            return "no float8_e4m3fn or float8_e5m2 on gfx942: its matrix cores take the fnuz variants only"
+        if problem.precision == "tf32x3" or (problem.precision == "tf32" and device.arch != "gfx942"):
+            return f"no {problem.precision} on {device.arch}"
+    return None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space: axes per vendor, one list of rules for all."""
+    refine = refinements.of_tiles(_OPTIONS, tile_resources.shared_bytes)
+    return SearchSpace(NAME, problem, device, axes(device), RULES, canonical, expand, _OPTIONS, refine)
+
+
+def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values on a device; the order of tiles and the pipeline come with each tile, see `expand`."""
+    launched: dict[str, tuple[Value, ...]] = {"GROUP_SIZE_M": (1,), "num_stages": (1,)}
+    if device.is_interpreter:
+        # It runs one program at a time: stages and warps change nothing, and a demo should end soon.
+        blocks: tuple[Value, ...] = (16, 32, 64)
+        tiles = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), blocks)
+        return {**tiles, **launched, "num_warps": (4,)}
+    tiles = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), _BLOCKS)
+    if device.vendor == "nvidia":
+        return {**tiles, **launched, "num_warps": (1, 2, 4, 8), **tile_rules.overlap(device)}
+    return {
+        **tiles,
+        **launched,
+        "num_warps": (1, 2, 4, 8),
+        "matrix_instr_nonkdim": (16, 32),
+        "waves_per_eu": (0, 2),
+        # Triton's backend warns and takes 1 on gfx950.
+        "kpack": (1, 2) if device.arch == "gfx942" else (1,),
+    }
+
+
+def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A tile in every order of tiles, with every pipeline that is not longer than the loop."""
+    if device.is_interpreter:
+        yield config
+        return
+    deepest = min(tile_resources.tile_counts(config, problem)[2], tile_resources.most_stages(device))
+    for group, depth in itertools.product(tile_rules.GROUPS, _STAGES):
+        if depth <= deepest:
+            yield config.replace(GROUP_SIZE_M=group, num_stages=depth)
+
+
+def canonical(config: Config, problem: Problem, device: Device) -> Config:
+    """The representative of the configs that run the same program: GROUP_SIZE_M where it changes no order, num_stages
+    where no load is asynchronous.
+    """
+    group = max(1, config.integer("GROUP_SIZE_M", 1))
+    tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
+    if tiles_m == 1 or tiles_n == 1:
+        group = 1
+    elif group >= tiles_m:
+        # All of these walk whole columns of tiles: the smallest speaks for them.
+        group = min((known for known in tile_rules.GROUPS if known >= tiles_m), default=group)
+    stages = config.integer("num_stages")
+    if stages > 2 and not tile_resources.stages_differ(problem, device):
+        stages = 2
+    if (config.get("GROUP_SIZE_M"), config.get("num_stages")) == (group, stages):
+        return config
+    return config.replace(GROUP_SIZE_M=group, num_stages=stages)
+
+
+def _loads(config: Config, problem: Problem, device: Device) -> str | None:
+    if device.is_interpreter:
+        return None
+    loads, limit = tile_resources.loads_per_thread(config, problem, device), tile_resources.most_loads(device)
+    return f"a thread would issue {loads:g} loads a step, the addresses of {limit} fit" if loads > limit else None
+
+
+def _stages(config: Config, problem: Problem, device: Device) -> str | None:
+    stages, steps = config.integer("num_stages"), tile_resources.tile_counts(config, problem)[2]
+    if stages > steps:
+        return f"{stages} stages for {steps} steps along K"
+    if stages == 1 and steps >= 4 and not device.is_interpreter:
+        return f"1 stage for {steps} steps along K: no load overlaps the sums"
+    return None
+
+
+RULES = (
+    tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.DOT_SIZE,
+    tile_rules.shared_memory(tile_resources.shared_bytes, "kernels/space/tile_resources.py"),
+    tile_rules.REGISTERS,
+    Rule(
+        "loads",
+        "measured: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json",
+        _loads,
+        early=True,
+        reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
+    ),
+    tile_rules.IDLE_WARPS,
+    tile_rules.TENSOR_CORE_SHAPE,
+    tile_rules.BELOW_WGMMA,
+    tile_rules.MATRIX_INSTRUCTION,
+    tile_rules.KPACK,
+    tile_rules.PADDING,
+    tile_rules.BEYOND_K,
+    tile_rules.SHORT_ROWS,
+    Rule("stages", "Triton's pipeliner: num_stages loads are in flight, 1 turns it off", _stages),
+    tile_rules.WAVES,
+    tile_rules.OBLONG,
+    tile_rules.GROUP,
+)

@@ -1,0 +1,1 @@
+"""GEMM kernels for few rows of A."""

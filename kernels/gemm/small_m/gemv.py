@@ -1,0 +1,262 @@
+"""The `gemv` kernel: M from 1 to 4. What it takes is the time to read B: plain multiply-adds keep up with that."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.operands import Operands, placement
+from tuner.kernels.base.workspace import splits_together, workspace
+from tuner.kernels.cost import calibration
+from tuner.kernels.cost import stream as stream_cost
+from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.gemm.small_m import gemv_jit
+from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, overlap_constants, sources_of
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.problem import Problem, dtype
+
+NAME = "gemv"
+VERSION = 2
+_OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
+MOST_ROWS = 4
+_SPLITS = (1, 2, 4, 8, 16)
+_INT32_SPAN = 2**31
+_FOLDED = 8
+"""Products of a row that lie in one thread: as many as the rule "registers" asks for at least."""
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    strides = (*a.stride(), *b.stride(), *out.stride())
+    vectors = (1 if placement(a).transposed else placement(a).vector, placement(b).vector)
+    grid, constants, options = _static(operands.problem, shape, config, strides, vectors)
+    partials = counters = None
+    if len(grid) == 2:
+        elements = grid[0] * grid[1] * constants["BLOCK_SIZE_M"] * constants["BLOCK_SIZE_N"]
+        memory = workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)
+        partials, counters = memory.partials, memory.counters
+    tensors = (a, b, out, operands.bias, operands.scale_a, operands.scale_b, partials, counters)
+    return (Launch(gemv_jit.gemv_kernel, grid, (*tensors, *shape, *strides), constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem,
+    shape: tuple[int, int, int],
+    config: Config,
+    strides: tuple[int, ...],
+    vectors: tuple[int, int],
+) -> tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]:
+    """Grid, constexprs and compiler options."""
+    m, n, k = shape
+    block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
+    block_m = tile_resources.next_power_of_two(m)
+    stride_am, stride_ak, stride_bk, stride_bn, _, _ = strides
+    spans = (
+        (block_m - 1) * stride_am + (block_k - 1) * stride_ak,
+        (block_k - 1) * stride_bk + (block_n - 1) * stride_bn,
+    )
+    epilogue = epilogue_constants(problem, block_k)
+    along_k = stride_bn != 1 and stride_bk == 1
+    constants = {
+        **overlap_constants(config),
+        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        "A_VECTOR": vectors[0],
+        "B_TRANSPOSED": along_k,
+        "B_VECTOR": vectors[1],
+        "FOLD": min(vectors[1], block_k, _FOLDED) if along_k else 1,
+        "EVEN_K": k % block_k == 0,
+        "WIDE": max(spans) >= _INT32_SPAN,
+        "SCALING": epilogue["SCALING"],
+        "ACTIVATION": epilogue["ACTIVATION"],
+    }
+    splits, tiles = config.integer("SPLIT_K", 1), -(-n // block_n)
+    return (tiles,) if splits == 1 else (tiles, splits), constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := pointer_space.supports(problem, device):
+        return reason
+    return None if problem.m <= MOST_ROWS else f"M is {problem.m}: it takes {MOST_ROWS} rows at most"
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(
+        NAME, problem, device, _axes(device), RULES, expand=_expand, options=_OPTIONS, refine=refinements.of_rows
+    )
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        return {"BLOCK_SIZE_N": (32,), "BLOCK_SIZE_K": (64,), "SPLIT_K": (1, 2), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_N": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+        "BLOCK_SIZE_K": (8, 16, 32, 64, 128, 256, 512, 1024, 2048),
+        "SPLIT_K": (1,),
+        "num_warps": (1, 2, 4, 8),
+        **tile_rules.overlap(device),
+    }
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """8 values of B a thread, a load of 16 bytes of 16-bit operands: rows of 1,024 where B is stored [N, K].
+
+    Of one row of A two such loads: folded sums leave the registers for them. Two rows of A gain nothing by it
+    (benchmarks/results/few-rows-gemv-h200.json).
+    """
+    along_k, size = problem.layout[1] == "t", dtype.ITEMSIZE[problem.b_dtype]
+    twice = along_k and problem.m == 1 and device.vendor == "nvidia"
+    values, longest = (32 // size, 4096 // size) if twice else (8, 1024 if along_k else 128)
+
+    def rank(config: Config) -> tuple[float, ...]:
+        length = config.integer("BLOCK_SIZE_K" if along_k else "BLOCK_SIZE_N")
+        held = _held(config, problem, device) / tile_resources.next_power_of_two(problem.m)
+        few = max(0, 4 * device.sm_count - _programs(config, problem))
+        return abs(held - values), few, abs(length - longest), config.integer("SPLIT_K")
+
+    tried = space(problem, device)
+    if not _is_calibrated(problem, device):
+        return tried.best(rank) or tried.smallest()
+
+    def estimated(config: Config) -> float:
+        return _estimate_us(config, problem, device)
+
+    found = tried.best(estimated, among=_estimates(tried.configs(), problem, device))
+    return tried.smallest() if found is None else tried.refined(found, estimated)
+
+
+def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    return _estimates((config,), problem, device)[config]
+
+
+def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    models = {config: stream_cost.streamed(config, problem, device) for config in configs}
+    if not _is_calibrated(problem, device):
+        return models
+    estimated = [(us, config) for config, us in models.items()]
+    return dict(zip(models, calibration.of_all_streams(estimated, problem, device), strict=True))
+
+
+def _is_calibrated(problem: Problem, device: Device) -> bool:
+    """Whether trials said how the estimates err: of B stored [N, K] alone."""
+    return problem.layout[1] == "t" and calibration.applies(problem, device)
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
+    if device.is_interpreter:
+        yield config
+    else:
+        yield from (config.replace(SPLIT_K=splits) for splits in _SPLITS)
+
+
+def _held(config: Config, problem: Problem, device: Device) -> float:
+    """Sums of a thread."""
+    rows = tile_resources.next_power_of_two(problem.m)
+    tile = rows * config.integer("BLOCK_SIZE_N") * config.integer("BLOCK_SIZE_K")
+    return tile / (device.warp_size * config.integer("num_warps"))
+
+
+def _programs(config: Config, problem: Problem) -> int:
+    return -(-problem.n // config.integer("BLOCK_SIZE_N")) * config.integer("SPLIT_K", 1)
+
+
+def _registers(config: Config, problem: Problem, device: Device) -> str | None:
+    held = _held(config, problem, device)
+    a_row = held / tile_resources.next_power_of_two(problem.m)
+    if device.is_interpreter or (a_row >= 8 and held <= 64):
+        return None
+    return f"a thread would hold {held:g} sums: 8 a row are one load of 16 bytes, 64 fit"
+
+
+def _coalesced(config: Config, problem: Problem, device: Device) -> str | None:
+    along_k = problem.layout[1] == "t"
+    extent = config.integer("BLOCK_SIZE_K" if along_k else "BLOCK_SIZE_N")
+    whole = problem.k if along_k else problem.n
+    shortest = min(128, tile_resources.next_power_of_two(whole))
+    if device.is_interpreter or extent >= shortest:
+        return None
+    return f"{extent} elements of a row of B at a time: a warp loads 128"
+
+
+def _splits(config: Config, problem: Problem, device: Device) -> str | None:
+    splits, programs = config.integer("SPLIT_K", 1), _programs(config, problem)
+    steps = -(-problem.k // config.integer("BLOCK_SIZE_K"))
+    if splits > 1 and -(-steps // splits) * (splits - 1) >= steps:
+        return f"{splits} splits of {steps} steps: one would have none"
+    if splits > 1 and not device.is_interpreter and programs > 16 * device.sm_count:
+        return f"{programs} programs: fewer splits fill {device.sm_count} multiprocessors"
+    if splits < _SPLITS[-1] and 2 * programs < device.sm_count and steps >= 4 * splits:
+        return f"{programs} programs: more splits fill {device.sm_count} multiprocessors"
+    return None
+
+
+def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
+    if device.is_interpreter:
+        return None
+    for name, extent in (("BLOCK_SIZE_N", problem.n), ("BLOCK_SIZE_K", problem.k)):
+        if config.integer(name) > max(8, tile_resources.next_power_of_two(extent)):
+            return f"{name} is {config[name]}, the matrix has {extent}"
+    return None
+
+
+def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
+    view = config.replace(BLOCK_SIZE_M=tile_resources.next_power_of_two(problem.m))
+    return splitting.WORKSPACE.rejects(view, problem, device)
+
+
+RULES = (
+    tile_rules.parameters(_axes, ("num_stages", *tile_rules.OPTIONAL), _OPTIONS),
+    Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True),
+    Rule(
+        "registers",
+        "255 a thread (CUDA C++ Programming Guide), for sums, operands and addresses",
+        _registers,
+        early=True,
+        reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
+    ),
+    Rule(
+        "coalesced",
+        "CUDA C++ Best Practices Guide, coalesced access",
+        _coalesced,
+        early=True,
+        reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K"),
+    ),
+    Rule("splits", "the shape itself", _splits),
+    Rule("beyond", "the shape itself", _beyond, early=True, reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K")),
+)
+
+
+def _precedence(problem: Problem, device: Device) -> int:
+    """First for two rows; of what is calibrated beside the kernels of tiles for one row, and after them for two."""
+    if _is_calibrated(problem, device):
+        return 4 if problem.m == 1 else -1
+    return 5 if problem.m <= 2 else -1
+
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    estimate_us=_estimate_us,
+    sources=sources_of(gemv_jit, program, _static, placement, workspace),
+    runtime_parameters=("SPLIT_K",),
+    # With more rows its sums fill the registers: at 4 its default took 1.9 times the best
+    # (4x11008x4096 in benchmarks/results/ops-h200.json), and `swap_ab`'s 1.3 times.
+    precedence=_precedence,
+)

@@ -1,0 +1,145 @@
+"""A few rows of A by all of B, without matrix instructions, whose 16 rows would be mostly padding (kernel `gemv`)."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import (
+    await_predecessor,
+    collect,
+    count_blocks,
+    known_multiple,
+    prefetch_rows,
+    publish,
+    release_last,
+    release_midway,
+    steps_of_split,
+)
+from tuner.kernels.base.epilogue import finish
+
+
+@triton.jit(
+    do_not_specialize=["M", "N", "K"],
+    do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
+)
+def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    partials_ptr,
+    counters_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    A_VECTOR: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    B_VECTOR: tl.constexpr,
+    FOLD: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    WIDE: tl.constexpr,
+    SCALING: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):
+    """All rows of C, BLOCK_SIZE_N of its columns a program; the sum along K is split over grid axis 1 on request.
+
+    BLOCK_SIZE_M is a power of two that holds M. Every thread keeps sums of its own and they meet once, at the end.
+    FOLD: products of one row that lie beside each other in a thread, and are added at once: a register for so many.
+    What the other arguments mean is said at `pointer_kernel.matmul_kernel`.
+    """
+    tile = tl.program_id(0)
+    K = known_multiple(K, A_VECTOR)
+    stride_am = known_multiple(stride_am, A_VECTOR)
+    if B_TRANSPOSED:
+        K = known_multiple(K, B_VECTOR)
+        stride_bn = known_multiple(stride_bn, B_VECTOR)
+    else:
+        N = known_multiple(N, B_VECTOR)
+        stride_bk = known_multiple(stride_bk, B_VECTOR)
+    offs_m = tl.arange(0, BLOCK_SIZE_M)
+    offs_n = tl.arange(0, BLOCK_SIZE_N)
+    offs_k = tl.arange(0, BLOCK_SIZE_K)
+    columns_left = N - tile * BLOCK_SIZE_N
+    in_m = offs_m < M
+    in_n = offs_n < columns_left
+    if WIDE:
+        offs_m = offs_m.to(tl.int64)
+        offs_n = offs_n.to(tl.int64)
+        offs_k = offs_k.to(tl.int64)
+    start_n = tl.cast(tile, tl.int64) * BLOCK_SIZE_N
+    a_step = tl.cast(stride_ak, tl.int64) * BLOCK_SIZE_K
+    b_step = tl.cast(stride_bk, tl.int64) * BLOCK_SIZE_K
+    first = 0
+    beyond = count_blocks(K, BLOCK_SIZE_K)
+    if partials_ptr is not None:
+        first, beyond = steps_of_split(beyond)
+    a_tile = a_ptr + first * a_step
+    b_tile = b_ptr + start_n * stride_bn + first * b_step
+    a_offsets = offs_m[:, None, None] * stride_am + offs_k[None, None, :] * stride_ak
+    b_offsets = offs_n[None, :, None] * stride_bn + offs_k[None, None, :] * stride_bk
+
+    if PREFETCH > 0:
+        share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
+        prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, PREFETCH)
+    await_predecessor(PDL, TRIGGER)
+    sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
+    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K // FOLD), dtype=sum_dtype)
+    for step in range(first, beyond):
+        release_midway(step - first, beyond - first, PDL, TRIGGER)
+        a_mask = in_m[:, None, None]
+        b_mask = in_n[None, :, None]
+        if not EVEN_K:
+            in_k = (offs_k < K - step * BLOCK_SIZE_K)[None, None, :]
+            a_mask = a_mask & in_k
+            b_mask = b_mask & in_k
+        b = tl.load(b_tile + b_offsets, mask=b_mask, other=0.0, eviction_policy="evict_first")
+        a = tl.load(a_tile + a_offsets, mask=a_mask, other=0.0, eviction_policy="evict_last")
+        products = a.to(sum_dtype) * b.to(sum_dtype)
+        if FOLD > 1:
+            shape: tl.constexpr = (BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K // FOLD, FOLD)
+            products = tl.sum(tl.reshape(products, shape), axis=3)
+        sums += products
+        a_tile += a_step
+        b_tile += b_step
+    release_last(PDL, TRIGGER)
+    rows = tl.sum(sums, axis=2)
+
+    mine = True
+    if partials_ptr is not None:
+        mine = publish(rows, partials_ptr, counters_ptr, tile)
+    if mine:
+        if partials_ptr is not None:
+            rows = collect(rows, partials_ptr, tile, TOGETHER)
+        values = finish(
+            rows,
+            bias_ptr,
+            a_scale_ptr,
+            b_scale_ptr,
+            0,
+            start_n,
+            M,
+            columns_left,
+            False,
+            SCALING,
+            ACTIVATION,
+            c_ptr.dtype.element_ty,
+        )
+        c_tile = c_ptr + start_n * stride_cn
+        offsets = offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn
+        tl.store(c_tile + offsets, values, mask=in_m[:, None] & in_n[None, :])

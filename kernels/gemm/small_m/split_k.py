@@ -1,0 +1,148 @@
+"""The `split_k` kernel: several programs share a tile's sum; the last to come adds their parts in order.
+
+For outputs of few tiles and a long K. The result is the same bits each time, whoever comes last.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.operands import Operands
+from tuner.kernels.base.workspace import MOST_BYTES
+from tuner.kernels.cost import model as cost
+from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.gemm.pointer import spec as pointer
+from tuner.kernels.gemm.spec import gemm_spec
+from tuner.kernels.gemm.tma import spec as tma
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.launch.launch import TILE, Launch
+from tuner.problem import Problem
+
+NAME = "split_k"
+VERSION = 1
+_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
+_SHORTEST_K = 256
+_LONG_K = 4096
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    launch = tma.tma_launch if splitting.by_tma(config) else pointer.pointer_launch
+    return (launch(operands, config),)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := pointer_space.supports(problem, device):
+        return reason
+    smallest = -(-problem.m // 128) * -(-problem.n // 256)
+    if smallest > 2 * device.sm_count and not device.is_interpreter:
+        return f"{smallest} tiles of 128x256 fill {device.sm_count} multiprocessors unsplit"
+    if 2 * 4 * problem.m * problem.n > MOST_BYTES:
+        return f"{problem.m}x{problem.n} sums twice are more than {MOST_BYTES} B, which are kept"
+    return None if problem.k >= _SHORTEST_K else f"K is {problem.k}: it splits sums of {_SHORTEST_K} and more"
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    refine = refinements.of_tiles(_OPTIONS, splitting.shared_bytes)
+    return SearchSpace(
+        NAME, problem, device, _axes(problem, device), RULES, options=_OPTIONS, refine=refine, expand=splitting.expand
+    )
+
+
+def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
+    ways: tuple[Value, ...] = splitting.loads(problem, device)
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))
+        return {**tile, "LOADS": ways, "SPLIT_K": (2, 3), "num_stages": (1,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (16, 32, 64, 128),
+        "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
+        "BLOCK_SIZE_K": (32, 64, 128, 256),
+        "LOADS": ways,
+        "SPLIT_K": (1,),
+        "num_stages": (1,),
+        "num_warps": (1, 2, 4, 8),
+        **tile_rules.overlap(device),
+        **_amd(device),
+    }
+
+
+def _amd(device: Device) -> dict[str, tuple[Value, ...]]:
+    return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
+
+
+def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    anything = Problem(64, 64, 64)
+    return {**_axes(anything, device), "LOADS": ("pointer", "tma")}
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time."""
+    tried = space(problem, device).narrowed(**splitting.promising(problem, device))
+    cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.ties))
+    return tried.best(cost_us, ties=ties) or tried.smallest()
+
+
+def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
+    known = splitting.loads(problem, device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def _few_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    block_m, block_n, _ = tile_resources.tile(config)
+    warps = config.integer("num_warps")
+    if warps >= 4 or block_m * block_n <= 1024 or device.is_interpreter:
+        return None
+    return f"{warps} warps for {block_m}x{block_n} sums: 4 add the parts of all splits faster"
+
+
+def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    return "SPLIT_K is 1: that is what the other kernels do" if config.integer("SPLIT_K", 1) == 1 else None
+
+
+RULES = (
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    Rule("loads", "kernels/gemm/tma/space.py, supports", _by_tma_without, fatal=True),
+    Rule("unsplit", "the kernel's own", _unsplit),
+    Rule("few warps", "the shape itself", _few_warps),
+    *splitting.RULES,
+    tile_rules.DOT_SIZE,
+    tile_rules.REGISTERS,
+    tile_rules.IDLE_WARPS,
+    tile_rules.TENSOR_CORE_SHAPE,
+    tile_rules.BELOW_WGMMA,
+    tile_rules.PADDING,
+    tile_rules.BEYOND_K,
+    tile_rules.SHORT_ROWS,
+    tile_rules.OBLONG,
+)
+
+
+def _precedence(problem: Problem, device: Device) -> int:
+    """Ahead of unsplit kernels where an eighth of the device would be busy, and K makes up for the reduction."""
+    tiles = -(-problem.m // 64) * -(-problem.n // 64)
+    few = 8 * tiles <= device.sm_count and problem.k >= _LONG_K
+    return 3 if few and not device.is_interpreter else -1
+
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=splitting.shared_bytes,
+    estimate_us=cost.tiled,
+    sources=(*pointer.SOURCES, *tma.SOURCES),
+    runtime_parameters=("SPLIT_K",),
+    precedence=_precedence,
+)

@@ -1,0 +1,235 @@
+"""The `swap_ab` kernel: computes the transposed output, so that B's columns fill the tensor cores' 64 rows.
+
+For few rows of A. The config speaks of the problem (BLOCK_SIZE_M rows of A); the device sees both operands exchanged,
+and stores the tile transposed. With SPLIT_K above 1 sums are split as in `split_k`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.operands import Operands, exchanged
+from tuner.kernels.cost import calibration
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.shortlist import Candidates, likely
+from tuner.kernels.cost.tile import Loop, Sides, tile_of
+from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.gemm.pointer import spec as pointer
+from tuner.kernels.gemm.spec import gemm_spec
+from tuner.kernels.gemm.tma import spec as tma
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.launch.launch import Launch
+from tuner.problem import Problem, dtype
+
+NAME = "swap_ab"
+VERSION = 1
+_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
+_MOST_ROWS = 256
+_ROWS = (16, 32, 64, 128)
+"""Of a default's tile: fewer are multiplied without wgmma before Triton 3.9."""
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    launch = tma.tma_launch if splitting.by_tma(config) else pointer.pointer_launch
+    return (launch(operands.exchanged(), seen(config), exchanged=True),)
+
+
+@functools.lru_cache(maxsize=65536)
+def seen(config: Config) -> Config:
+    """The config as the device sees it: of the transposed output."""
+    return config.replace(BLOCK_SIZE_M=config["BLOCK_SIZE_N"], BLOCK_SIZE_N=config["BLOCK_SIZE_M"])
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := pointer_space.supports(problem, device):
+        return reason
+    if problem.m > _MOST_ROWS:
+        return f"M is {problem.m}: beyond {_MOST_ROWS} rows of A fill the tensor cores themselves"
+    return None if problem.n >= 64 else f"N is {problem.n}: a tile has 64 columns"
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(
+        NAME, problem, device, _axes(problem, device), RULES, options=_OPTIONS, refine=refine, expand=_expand
+    )
+
+
+def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
+    ways: tuple[Value, ...] = splitting.loads(problem, device)
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,), "BLOCK_SIZE_K": (32,)}
+        return {**tile, "LOADS": ways, "SPLIT_K": (1, 2), "num_stages": (1,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (8, *_ROWS) if problem.m <= 8 else _ROWS,
+        "BLOCK_SIZE_N": (64, 128, 256),
+        "num_warps": (4, 8),
+        "BLOCK_SIZE_K": (32, 64, 128, 256, 512),
+        "LOADS": ways,
+        "SPLIT_K": (1,),
+        "num_stages": (1,),
+        **tile_rules.overlap(device),
+        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+    }
+
+
+def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    return {**_axes(Problem(8, 64, 64), device), "LOADS": ("pointer", "tma")}
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
+
+    def estimate(config: Config) -> float:
+        return estimate_us(config, problem, device)
+
+    def tied(config: Config) -> tuple[float, ...]:
+        return ties(config, problem, device)
+
+    tried = space(problem, device)
+    axes = splitting.promising(problem, device)
+    if calibration.applies(problem, device):
+        lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
+        found = lengths.best(estimate, ties=tied, among=_corrected(_likely(lengths, problem, device), problem, device))
+        return lengths.smallest() if found is None else lengths.refined(found, estimate)
+    promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
+    fastest = [promising.best(estimate, ties=tied)]
+    if splitting.loads(problem, device)[-1] == "tma":
+        # TMA is slow where its boxes hang over the last row, and where sums are split (`cost.tiled`).
+        line = (128 // dtype.ITEMSIZE[problem.a_dtype],)
+        fastest.append(
+            tried.narrowed(BLOCK_SIZE_M=(64, 128), BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate, ties=tied)
+        )
+    ranked = sorted((one for one in fastest if one is not None), key=lambda config: (estimate(config), tied(config)))
+    return ranked[0] if ranked else promising.smallest()
+
+
+def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """What decides between configs that take as long: `splitting.ties` of what the device sees, then the trigger."""
+    early = refinements.PDL_TRIGGER not in config
+    return *splitting.ties(seen(config), exchanged(problem), device), early
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees, calibrated."""
+    return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
+
+
+def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
+    """Estimates as the calibration has them."""
+    told = [(us, seen(config)) for config, us in models.items()]
+    return dict(zip(models, calibration.of_all_tiles(told, exchanged(problem), device, exchanged=True), strict=True))
+
+
+def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
+    """Of a space those configs that the cost model has near its least, with that."""
+    shown = exchanged(problem)
+
+    def tiles() -> Iterator[Candidates]:
+        for point in tried.points():
+            inner = seen(point)
+            tile = tile_of(Sides.of(inner), Loop(splitting.by_tma(inner)), shown, device)
+            splits = splitting.splits_of(inner, shown, device)
+            yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
+
+    return likely(tiles())
+
+
+def model_us(config: Config, problem: Problem, device: Device) -> float:
+    """`cost.tiled` of what the device sees."""
+    return cost.tiled(seen(config), exchanged(problem), device)
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block."""
+    return splitting.shared_bytes(seen(config), exchanged(problem), device)
+
+
+def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
+    known = splitting.loads(problem, device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
+    return seen(config), exchanged(problem)
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    for splits in splitting.splits_of(seen(config), exchanged(problem), device):
+        yield from (config.replace(**parameters) for parameters in _variants(config, splits, problem, device))
+
+
+def _variants(config: Config, splits: int, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
+    """What `_expand` changes of a tile in so many splits: num_stages, and when the next kernel starts."""
+    inner, shown = seen(config), exchanged(problem)
+    starts_late = splits == 1 and _starts_late(inner, shown, device)
+    for stages in splitting.depths_of(inner, splits, shown, device):
+        parameters: dict[str, Value] = {"SPLIT_K": splits, "num_stages": stages}
+        yield parameters
+        if starts_late:
+            yield {**parameters, refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP}
+
+
+def _starts_late(inner: Config, shown: Problem, device: Device) -> bool:
+    """Whether to try that the next kernel starts after the last step along K of sums that are whole.
+
+    Of a tile and a problem as the device sees them. On an H200 that took from 0.85 to 1.00 of the time where TMA loads
+    (benchmarks/results/few-rows-h200.json). In more than two waves the last one's programs are late anyway.
+    """
+    tiles_m, tiles_n, _ = tile_resources.tile_counts(inner, shown)
+    few = tiles_m * tiles_n <= 2 * device.sm_count
+    return few and splitting.by_tma(inner) and bool(inner.get("launch_pdl", False))
+
+
+RULES = (
+    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    Rule("loads", "kernels/gemm/tma/space.py, supports", _by_tma_without, fatal=True),
+    *(
+        splitting.in_terms_of(_view, rule)
+        for rule in (
+            *splitting.RULES,
+            tile_rules.DOT_SIZE,
+            tile_rules.REGISTERS,
+            tile_rules.IDLE_WARPS,
+            tile_rules.TENSOR_CORE_SHAPE,
+            tile_rules.BELOW_WGMMA,
+            tile_rules.PADDING,
+            tile_rules.BEYOND_K,
+            tile_rules.SHORT_ROWS,
+            tile_rules.WAVES,
+        )
+    ),
+)
+
+SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
+
+
+def precedence(problem: Problem, device: Device) -> int:
+    """First for up to 128 rows where wgmma or tcgen05 takes its operands by TMA; of 16 bits on Hopper for all rows."""
+    by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
+    few = problem.m <= 128 or (device.capability == 90 and dtype.ITEMSIZE[problem.a_dtype] == 2)
+    return 4 if by_tma and few and tile_resources.reads_shared(64, 16, 4, exchanged(problem), device) else -1
+
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    sources=SOURCES,
+    runtime_parameters=("SPLIT_K",),
+    precedence=precedence,
+)

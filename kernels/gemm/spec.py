@@ -1,0 +1,76 @@
+"""What all GEMM kernels have in common, and the KernelSpec made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tuner.kernel import KernelSpec
+from tuner.kernel.config import Config
+from tuner.kernels.base import blocks, epilogue, numerics
+from tuner.kernels.base.interpreted import launch_interpreted
+from tuner.kernels.base.operands import make_operands
+from tuner.kernels.base.program import Operation, Program, spec_of
+from tuner.kernels.gemm.vendor import vendor
+from tuner.kernels.space import refinements
+from tuner.problem import Problem
+
+
+def operation(
+    name: str,
+    make_inputs: Callable[[Problem, str, int], Any],
+    vendor: Callable[[Any], None],
+    reference: Callable[[Any], torch.Tensor] = numerics.reference,
+    launch_interpreted: Callable[[Any, Config, Callable[[Any, Config], None]], None] = launch_interpreted,
+) -> Operation:
+    """An op whose products are GEMMs; the arguments are as `Operation` has them."""
+    return Operation(name, make_inputs, vendor, reference, launch_interpreted, numerics.tolerance)
+
+
+MATMUL = operation("matmul", make_operands, vendor)
+
+
+def gemm_spec(name: str, version: int, program: Program, *, operation: Operation = MATMUL, **fields: Any) -> KernelSpec:
+    """A kernel of an op whose products are GEMMs; its last launch is the GEMM. Arguments as `spec_of` has them."""
+    usual = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
+    return spec_of(operation, name, version, program, **(usual | fields))
+
+
+def simplicity(config: Config) -> tuple[Any, ...]:
+    """Sorts configs from simplest: the sum least split, least in flight, fewest threads, row-major, fewest options."""
+    rows = config.integer("BLOCK_SIZE_M") + config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
+    held = rows * config.integer("BLOCK_SIZE_K") * config.integer("num_stages", 1)
+    return (
+        config.integer("SPLIT_K", 1),
+        held,
+        config.integer("num_warps"),
+        config.integer("GROUP_SIZE_M"),
+        len(config),
+        config,
+    )
+
+
+def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:
+    """The constexprs of the multiplication and of `epilogue.finish`, but for where the bias runs."""
+    return {
+        "SCALING": problem.scaling,
+        "ACTIVATION": problem.activation,
+        "PRECISION": "ieee" if problem.precision == "default" else problem.precision,
+        "MAX_IMPRECISE": numerics.max_imprecise(problem, block_size_k),
+    }
+
+
+def overlap_constants(config: Config) -> dict[str, Any]:
+    """The constexprs of programmatic dependent launch: whether, when the next kernel may start, bytes fetched ahead."""
+    return {
+        "PDL": bool(config.get("launch_pdl", False)),
+        "TRIGGER": config.integer(refinements.PDL_TRIGGER, 0),
+        "PREFETCH": config.integer(refinements.PREFETCH_KIB, 0) * 1024,
+    }
+
+
+def sources_of(*parts: Any) -> tuple[Any, ...]:
+    """The given sources, and those that all GEMM kernels rest on."""
+    return (*parts, blocks, epilogue, epilogue_constants, numerics.max_imprecise)

@@ -1,0 +1,175 @@
+"""Splitting a tile's sum along K over several programs: the axis SPLIT_K, its rules, and tiles loaded either way."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule
+from tuner.kernels.base.workspace import MOST_BYTES, MOST_TILES
+from tuner.kernels.gemm.tma import space as tma_space
+from tuner.kernels.space import tile_resources, tile_rules
+from tuner.problem import Problem, dtype
+
+SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
+_MOST_WAVES = 4
+_DEEP = 4
+"""Stages that hide the latency of a load."""
+_MOST_UNEVEN = 8
+"""Of its steps a split problem may lose an eighth to splits of unequal length."""
+
+
+@functools.lru_cache(maxsize=1024)
+def loads(problem: Problem, device: Device) -> tuple[str, ...]:
+    """Ways to load a problem's operands on a device: the values of the axis LOADS."""
+    return ("pointer",) if tma_space.supports(problem, device) else ("pointer", "tma")
+
+
+def by_tma(config: Config) -> bool:
+    """Whether a config loads through descriptors."""
+    return config.get("LOADS") == "tma"
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block, however it is loaded."""
+    if by_tma(config):
+        return tma_space.shared_bytes(config, problem, device)
+    return tile_resources.shared_bytes(config, problem, device)
+
+
+def program_count(config: Config, problem: Problem) -> int:
+    """Programs of a launch."""
+    tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
+    return tiles_m * tiles_n * config.integer("SPLIT_K", 1)
+
+
+def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """What decides between configs that take as long, of the problem as the kernel sees it.
+
+    Few rows of A are a matter of memory: many configs reach its bandwidth. Of these the ones with the fewest splits,
+    that read B the fewest times, by the smallest tiles, come first.
+    """
+    block_m, block_n, block_k = tile_resources.tile(config)
+    splits, stages = config.integer("SPLIT_K", 1), config.integer("num_stages")
+    # Where two programs fit a multiprocessor, or half of them are free, the next launch's settle beside this one's.
+    twice = 2 * stages * tile_resources.tile_bytes(config, problem) + 4096 <= device.shared_bytes
+    settled = twice or 2 * program_count(config, problem) <= device.sm_count
+    tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
+    tied = splits, min(tiles_m, tiles_n), block_m * block_n, stages < _DEEP, -block_k, not settled, -stages
+    return *tied, config.integer("num_warps")
+
+
+def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Of the axes, what a default formula looks at: rows of 128 to 512 bytes along K, descriptors where they work."""
+    if device.is_interpreter:
+        return {}
+    size = dtype.ITEMSIZE[problem.a_dtype]
+    longest = tile_resources.next_power_of_two(max(tile_resources.shortest_k(problem), problem.k))
+    lengths = {min(longest, row // size) for row in (128, 256, 512)}
+    return {"BLOCK_SIZE_K": tuple(lengths), "LOADS": loads(problem, device)[-1:]}
+
+
+def in_terms_of(
+    view: Callable[[Config, Problem], tuple[Config, Problem]], rule: Rule, said_by: tuple[str, ...] = ()
+) -> Rule:
+    """A rule about what the kernel sees, asked of what the caller sees.
+
+    Args:
+        view: a config and its problem as the kernel sees them: as they are, or BLOCK_SIZE_M and BLOCK_SIZE_N exchanged.
+        rule: the rule.
+        said_by: parameters that say which.
+    """
+
+    def rejects(config: Config, problem: Problem, device: Device) -> str | None:
+        return rule.rejects(*view(config, problem), device)
+
+    reads = tuple(dict.fromkeys((*rule.reads, "BLOCK_SIZE_M", "BLOCK_SIZE_N", *said_by))) if rule.reads else ()
+    return dataclasses.replace(rule, rejects=rejects, reads=reads)
+
+
+def _workspace(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    splits = config.integer("SPLIT_K", 1)
+    if splits == 1:
+        return None
+    tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
+    block_m, block_n, _ = tile_resources.tile(config)
+    needed = tiles_m * tiles_n * splits * block_m * block_n * 4
+    if needed > MOST_BYTES:
+        return f"{needed} B of partial sums, at most {MOST_BYTES} are kept"
+    return f"{tiles_m * tiles_n} tiles, {MOST_TILES} have a counter" if tiles_m * tiles_n > MOST_TILES else None
+
+
+def _idle_split(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    return _uneven(config.integer("SPLIT_K", 1), tile_resources.tile_counts(config, problem)[2])
+
+
+def _uneven(splits: int, steps: int) -> str | None:
+    """Why a number of splits is not for so many steps along K, or None."""
+    each = -(-steps // splits)
+    if splits > 1 and (splits - 1) * each >= steps:
+        return f"{splits} splits of {steps} steps: one would have none"
+    if splits > 1 and each < 2:
+        return f"{splits} splits of {steps} steps: no load overlaps the sums"
+    if (splits * each - steps) * _MOST_UNEVEN > steps:
+        return f"{splits} splits of {steps} steps: the last has {steps - (splits - 1) * each}, the others {each}"
+    return None
+
+
+def _crowd(config: Config, problem: Problem, device: Device) -> str | None:
+    tiles_m, tiles_n, steps = tile_resources.tile_counts(config, problem)
+    return _misfilled(config.integer("SPLIT_K", 1), tiles_m * tiles_n, steps, device)
+
+
+def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | None:
+    """Why a number of splits of so many tiles, of so many steps each, is not for a device, or None."""
+    if splits == 1 or device.is_interpreter:
+        return None
+    programs = tiles * splits
+    if tiles > 2 * device.sm_count:
+        return f"{tiles} tiles fill {device.sm_count} multiprocessors unsplit"
+    if 2 * programs < device.sm_count and steps > 8 * splits:
+        return f"{programs} programs on {device.sm_count} multiprocessors: more splits fill them"
+    if programs > _MOST_WAVES * device.sm_count:
+        return f"{programs} programs on {device.sm_count} multiprocessors: fewer splits fill them"
+    return None
+
+
+def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A tile with every SPLIT_K and num_stages worth trying; of the problem as the kernel sees it."""
+    for splits in splits_of(config, problem, device):
+        for stages in depths_of(config, splits, problem, device):
+            yield config.replace(SPLIT_K=splits, num_stages=stages)
+
+
+def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:
+    """Every SPLIT_K of a tile worth trying, the least first."""
+    tiles_m, tiles_n, steps = tile_resources.tile_counts(config, problem)
+    tried = (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS)
+    uneven = (splits for splits in tried if _uneven(splits, steps) is None)
+    return [splits for splits in uneven if _misfilled(splits, tiles_m * tiles_n, steps, device) is None]
+
+
+def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> list[int]:
+    """Every num_stages of a tile in so many splits worth trying."""
+    if device.is_interpreter:
+        return [1]
+    each = -(-problem.k // (config.integer("BLOCK_SIZE_K") * splits))
+    stage = tile_resources.tile_bytes(config, problem) + (8 if by_tma(config) else 0)
+    # mma.sync holds one step in registers: one stage more than there are buffers.
+    extra = tile_resources.holds_a_step(config, problem, device)
+    depths = tma_space.depths(stage, 16, each, device)
+    stages = {min(each, depth) + (extra and depth < each) for depth in depths}
+    return sorted({min(depth, tile_resources.most_stages(device)) for depth in stages})
+
+
+WORKSPACE = Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True)
+RULES = (
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/splitting.py"),
+    WORKSPACE,
+    Rule("idle split", "the shape itself", _idle_split),
+    Rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2", _crowd),
+)
+"""Of kernels that load either way and may split; of the problem as the kernel sees it."""

@@ -1,0 +1,300 @@
+"""Operands loaded, and the output stored, by the tensor memory accelerator through descriptors made on the host.
+
+`matmul_kernel`: one tile a program, or one split of a tile's sum (kernels `tma`, `split_k`, `swap_ab`).
+`persistent_kernel`: programs that stay and take tile after tile, after Triton's tutorial 09 (kernel `persistent_tma`).
+`composite_kernel`: a tile of two parts side by side that share their rows of A (kernel `composite_n`).
+
+What the arguments mean is said at `tma_tile` and `pointer_kernel.matmul_kernel`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import (
+    await_predecessor,
+    collect,
+    count_blocks,
+    grouped,
+    prefetch_rows,
+    publish,
+    release_last,
+    steps_of_split,
+)
+from tuner.kernels.gemm.tma.tile import load, sum_products, write
+
+
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
+    do_not_specialize_on_alignment=["stride_prefetched", "stride_cm", "stride_cn"],
+)
+def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
+    a_desc,
+    b_desc,
+    c,
+    prefetched_ptr,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    partials_ptr,
+    counters_ptr,
+    M,
+    N,
+    K,
+    stride_prefetched,
+    stride_cm,
+    stride_cn,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    C_TRANSPOSED: tl.constexpr,
+    BIAS_ALONG_M: tl.constexpr,
+    SCALING: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
+):
+    """One tile of C a program; its sum is split over grid axis 1 where there are partial sums.
+
+    prefetched_ptr: the operand whose rows go to the L2 ahead, stored row by row along K; None where PREFETCH is 0.
+    """
+    tile = tl.program_id(0)
+    pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
+    start_m = pid_m * BLOCK_SIZE_M
+    start_n = pid_n * BLOCK_SIZE_N
+    first = 0
+    beyond = count_blocks(K, BLOCK_SIZE_K)
+    if partials_ptr is not None:
+        first, beyond = steps_of_split(beyond)
+
+    if PREFETCH > 0:
+        share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
+        start = start_m if BIAS_ALONG_M else start_n
+        rows = (M if BIAS_ALONG_M else N) - start
+        ROWS: tl.constexpr = BLOCK_SIZE_M if BIAS_ALONG_M else BLOCK_SIZE_N
+        corner = prefetched_ptr + tl.cast(start, tl.int64) * stride_prefetched + first * BLOCK_SIZE_K
+        prefetch_rows(corner, stride_prefetched, rows, share, ROWS, PREFETCH)
+    await_predecessor(PDL, TRIGGER)
+    sums = sum_products(
+        a_desc,
+        b_desc,
+        start_m,
+        start_n,
+        first,
+        beyond,
+        BLOCK_SIZE_M,
+        BLOCK_SIZE_N,
+        BLOCK_SIZE_K,
+        A_TRANSPOSED,
+        B_TRANSPOSED,
+        PRECISION,
+        MAX_IMPRECISE,
+        WARP_SPECIALIZE,
+        PDL=PDL,
+        TRIGGER=TRIGGER,
+    )
+    release_last(PDL, TRIGGER)
+
+    mine = True
+    if partials_ptr is not None:
+        mine = publish(sums, partials_ptr, counters_ptr, tile)
+    if mine:
+        if partials_ptr is not None:
+            sums = collect(sums, partials_ptr, tile, TOGETHER)
+        write(
+            c,
+            sums,
+            bias_ptr,
+            a_scale_ptr,
+            b_scale_ptr,
+            start_m,
+            start_n,
+            M,
+            N,
+            stride_cm,
+            stride_cn,
+            C_TRANSPOSED,
+            SCALING,
+            ACTIVATION,
+            BIAS_ALONG_M,
+        )
+
+
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
+    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
+)
+def persistent_kernel(  # noqa: ANN201, PLR0917
+    a_desc,
+    b_desc,
+    c,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    M,
+    N,
+    K,
+    stride_cm,
+    stride_cn,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    EPILOGUE_PARTS: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    C_TRANSPOSED: tl.constexpr,
+    SCALING: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
+):
+    """Tiles of C, one after the other; EPILOGUE_PARTS: 1 stores a tile whole, 2 half its columns at a time.
+
+    The loops over tiles and over K are flattened into one pipeline: the next tile's loads fly during this one's store.
+    WARP_SPECIALIZE: it is one pipeline of several groups of warps.
+    """
+    tiles_m = count_blocks(M, BLOCK_SIZE_M)
+    tiles_n = count_blocks(N, BLOCK_SIZE_N)
+    steps = count_blocks(K, BLOCK_SIZE_K)
+    await_predecessor(PDL)
+    for tile in tl.range(
+        tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True, warp_specialize=WARP_SPECIALIZE
+    ):
+        pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
+        start_m = pid_m * BLOCK_SIZE_M
+        start_n = pid_n * BLOCK_SIZE_N
+        sums = sum_products(
+            a_desc,
+            b_desc,
+            start_m,
+            start_n,
+            0,
+            steps,
+            BLOCK_SIZE_M,
+            BLOCK_SIZE_N,
+            BLOCK_SIZE_K,
+            A_TRANSPOSED,
+            B_TRANSPOSED,
+            PRECISION,
+            MAX_IMPRECISE,
+            False,
+        )
+        parts = (sums,)
+        if EPILOGUE_PARTS == 2:
+            halves = tl.permute(tl.reshape(sums, (BLOCK_SIZE_M, 2, BLOCK_SIZE_N // 2)), (0, 2, 1))
+            parts = tl.split(halves)
+        for part in tl.static_range(EPILOGUE_PARTS):
+            start_part = start_n + part * (BLOCK_SIZE_N // EPILOGUE_PARTS)
+            write(
+                c,
+                parts[part],
+                bias_ptr,
+                a_scale_ptr,
+                b_scale_ptr,
+                start_m,
+                start_part,
+                M,
+                N,
+                stride_cm,
+                stride_cn,
+                C_TRANSPOSED,
+                SCALING,
+                ACTIVATION,
+            )
+
+
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
+    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
+)
+def composite_kernel(  # noqa: ANN201, PLR0917
+    a_desc,
+    b_desc,
+    b_rest_desc,
+    c,
+    c_rest,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    M,
+    N,
+    K,
+    stride_cm,
+    stride_cn,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_N_REST: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    C_TRANSPOSED: tl.constexpr,
+    SCALING: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
+):
+    """One tile of BLOCK_SIZE_N + BLOCK_SIZE_N_REST columns: a width between the powers of two that `tl.dot` takes."""
+    tiles_n = count_blocks(N, BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
+    pid_m, pid_n = grouped(tl.program_id(0), count_blocks(M, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
+    start_m = pid_m * BLOCK_SIZE_M
+    start_n = pid_n * (BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
+    start_rest = start_n + BLOCK_SIZE_N
+    await_predecessor(PDL)
+    sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
+    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
+    rest = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N_REST), dtype=sum_dtype)
+    for step in tl.range(count_blocks(K, BLOCK_SIZE_K), warp_specialize=WARP_SPECIALIZE):
+        a = load(a_desc, start_m, step * BLOCK_SIZE_K, A_TRANSPOSED)
+        b = load(b_desc, step * BLOCK_SIZE_K, start_n, B_TRANSPOSED)
+        b_rest = load(b_rest_desc, step * BLOCK_SIZE_K, start_rest, B_TRANSPOSED)
+        sums = tl.dot(a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype)
+        rest = tl.dot(
+            a, b_rest, rest, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
+        )
+    write(
+        c,
+        sums,
+        bias_ptr,
+        a_scale_ptr,
+        b_scale_ptr,
+        start_m,
+        start_n,
+        M,
+        N,
+        stride_cm,
+        stride_cn,
+        C_TRANSPOSED,
+        SCALING,
+        ACTIVATION,
+    )
+    write(
+        c_rest,
+        rest,
+        bias_ptr,
+        a_scale_ptr,
+        b_scale_ptr,
+        start_m,
+        start_rest,
+        M,
+        N,
+        stride_cm,
+        stride_cn,
+        C_TRANSPOSED,
+        SCALING,
+        ACTIVATION,
+    )

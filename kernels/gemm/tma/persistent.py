@@ -1,0 +1,186 @@
+"""The `persistent_tma` kernel: a program a multiprocessor takes tile after tile; the next loads fly during a store."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner.hardware.device import Device, multiprocessors
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.operands import Operands, placement
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.pointer_cycles import Tile, cycles
+from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm.tma import jit as tma_kernel
+from tuner.kernels.gemm.tma import space as tma_space
+from tuner.kernels.gemm.tma import tile as tma_tile
+from tuner.kernels.gemm.tma.spec import descriptor, destination, destination_strides
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.problem import Problem, dtype
+
+NAME = "persistent_tma"
+VERSION = 1
+_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG, refinements.WARP_SPECIALIZE)
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
+    tiles, group, constants, options = _static(operands.problem, shape, config, transposed)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    arguments = (
+        descriptor(a, block_m, block_k),
+        descriptor(b, block_k, block_n),
+        destination(out, block_m, block_n // constants["EPILOGUE_PARTS"]),
+        operands.bias,
+        operands.scale_a,
+        operands.scale_b,
+        *shape,
+        *destination_strides(out),
+        group,
+    )
+    # Programs of several blocks need as many multiprocessors each, to run all at once.
+    programs = multiprocessors(a.device.index if a.device.type == "cuda" else None) // config.integer("num_ctas", 1)
+    grid = (min(tiles, max(1, programs)),)
+    return (Launch(tma_kernel.persistent_kernel, grid, arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool]
+) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
+    """Tiles, GROUP_SIZE_M, constexprs and compiler options."""
+    m, n, _ = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m = -(-m // block_m)
+    constants = {
+        "PDL": bool(config.get("launch_pdl", False)),
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
+        "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
+        "WARP_SPECIALIZE": "warp_specialize" in config,
+        **epilogue_constants(problem, block_k),
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    return tiles_m * -(-n // block_n), group, constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := tma_space.supports_tiles(problem, device):
+        return reason
+    smallest = -(-problem.m // 64) * -(-problem.n // 64)
+    if smallest <= device.sm_count and not device.is_interpreter:
+        return f"{smallest} tiles of 64x64 for {device.sm_count} multiprocessors: no program would take a second"
+    return None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, pointer_space.canonical, _expand, _OPTIONS, refine)
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))
+        return {**tile, "GROUP_SIZE_M": (1,), "EPILOGUE_PARTS": (1, 2), "num_stages": (1,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (64, 128, 256),
+        "BLOCK_SIZE_N": (64, 128, 256),
+        "BLOCK_SIZE_K": (32, 64, 128, 256),
+        "GROUP_SIZE_M": tile_rules.GROUPS,
+        "EPILOGUE_PARTS": (1, 2),
+        "num_stages": (1,),
+        "num_warps": (4, 8),
+        **tile_rules.overlap(device),
+    }
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time, its groups of 8 rows."""
+
+    def estimated(config: Config) -> tuple[float, int]:
+        block_m, block_n, block_k = tile_resources.tile(config)
+        tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, True)
+        return cycles(tile, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+
+    tried = space(problem, device).narrowed(EPILOGUE_PARTS=(1,))
+    return tried.best(estimated) or tried.smallest()
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block: the pipeline and, beside it, the part of the tile that is on its way out."""
+    # Scales of rows change hands too, with 4 warps.
+    scales = 4 * max(tile_resources.tile(config)[:2]) if problem.scaling == "row" else 0
+    beside = scales + refinements.specialized_bytes(config, device)
+    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + beside
+
+
+def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
+    block_m, block_n, _ = tile_resources.tile(config)
+    parts = config.integer("EPILOGUE_PARTS", 1)
+    stored = block_m * (block_n // parts) * dtype.ITEMSIZE[problem.out_dtype]
+    if parts == 1:
+        return stored
+    if device.capability < 100:
+        # Of 64 rows both warpgroups of 8 warps hold half the columns: all of the tile changes hands to be split.
+        return 3 * stored if block_m == 64 and config.integer("num_warps") == 8 else stored
+    # tcgen05's sums: both halves lie there at once where nothing is done to them; half a half is scratch where a tile
+    # of 64 rows is rearranged. Source: as `tma_space.pipeline_bytes`.
+    if tma_space.stores_sums(problem):
+        return 2 * stored
+    return stored + stored // 2 if block_m == 64 else stored
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    if device.is_interpreter:
+        yield config
+        return
+    deepest = tma_space.deepest(lambda tried: shared_bytes(tried, problem, device), config, device)
+    for stages in range(max(2, deepest - 1), deepest + 1):
+        yield config.replace(num_stages=stages)
+
+
+def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | None:
+    tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
+    if tiles_m * tiles_n > device.sm_count or device.is_interpreter:
+        return None
+    return f"{tiles_m * tiles_n} tiles for {device.sm_count} multiprocessors: no program takes a second"
+
+
+RULES = (
+    tile_rules.parameters(_axes, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/persistent.py"),
+    tma_space.TENSOR_CORES,
+    Rule("one tile each", "the shape itself", _one_tile_each, early=True),
+    *tma_space.TILE_RULES,
+)
+
+SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destination, placement)
+
+
+def _precedence(problem: Problem, device: Device) -> int:
+    """Ahead of `tma` where programs have a second tile of 128x128 to take."""
+    tiles = -(-problem.m // 128) * -(-problem.n // 128)
+    return 2 if tiles > device.sm_count and not device.is_interpreter else -1
+
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    precedence=_precedence,
+    shared_bytes=shared_bytes,
+    estimate_us=functools.partial(cost.tiled, by_tma=True, persistent=True),
+    sources=SOURCES,
+)

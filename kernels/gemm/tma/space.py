@@ -1,0 +1,231 @@
+"""What the kernels that load through TMA descriptors have in common, and the search space of `tma` itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.problem import Problem, dtype
+
+NAME = "tma"
+DEEPEST = 12
+_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG, refinements.WARP_SPECIALIZE)
+_BARRIER_BYTES = 8
+_ALIGNMENT = 16
+"""Of an array of barriers in shared memory."""
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why a kernel that loads through TMA cannot serve a problem on a device, or None."""
+    if reason := pointer_space.supports(problem, device):
+        return reason
+    if not device.is_interpreter and (device.vendor != "nvidia" or device.capability < 90):
+        return f"no {device.arch}: TMA needs sm_90 or newer"
+    if not problem.aligned:
+        return "not aligned: TMA takes addresses, leading strides and contiguous extents of multiples of 16 bytes"
+    if not tile_resources.uses_tensor_cores(problem) and not device.is_interpreter:
+        return "float32 by plain multiply-adds: these are the limit there, not loads"
+    return None
+
+
+def supports_tiles(problem: Problem, device: Device) -> str | None:
+    """The same for kernels whose tiles have 64 rows of A or more; exchanged or split tiles are other kernels' work."""
+    if reason := supports(problem, device):
+        return reason
+    if device.is_interpreter:
+        return None
+    if not tile_resources.reads_shared(64, 64, 4, problem, device):
+        return (
+            f"no {problem.a_dtype} on {device.arch}: it is multiplied from registers there, which pointers feed as well"
+        )
+    if problem.m > 32:
+        return None
+    return f"M is {problem.m}: a tile has 64 rows, more than half of them would be padding"
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `tma`."""
+    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
+    return SearchSpace(NAME, problem, device, axes(device), RULES, pointer_space.canonical, expand, _OPTIONS, refine)
+
+
+def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values on a device; num_stages comes with each tile, see `expand`."""
+    if device.is_interpreter:
+        tile: Mapping[str, tuple[Value, ...]] = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), (32,))
+        return {**tile, "GROUP_SIZE_M": (1,), "num_stages": (1,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (64, 128, 256),
+        "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
+        "BLOCK_SIZE_K": (32, 64, 128, 256),
+        "GROUP_SIZE_M": tile_rules.GROUPS,
+        "num_stages": (1,),
+        "num_warps": (4, 8),
+        **tile_rules.overlap(device),
+    }
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The tile that fills the device best, with the deepest pipeline that fits."""
+    tried = space(problem, device)
+    return tried.best(lambda config: _cost(config, problem, device)) or tried.smallest()
+
+
+def _cost(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """Rounds of tiles over the device, each as long as its tile is large and oblong."""
+    block_m, block_n, block_k = tile_resources.tile(config)
+    tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
+    rounds = -(-tiles_m * tiles_n // device.sm_count)
+    loaded = 64 * (block_m + block_n)
+    depth = config.integer("num_stages") * block_k
+    group = abs(config.integer("GROUP_SIZE_M", 1) - 8)
+    return rounds * (block_m * block_n + loaded), -depth, config.integer("num_warps"), group
+
+
+def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A tile with every pipeline worth trying."""
+    if device.is_interpreter:
+        yield config
+        return
+    block_m, block_n, _ = tile_resources.tile(config)
+    stored = block_m * block_n * 4 if beside_pipeline(config, problem, device) else 0
+    stage = tile_resources.tile_bytes(config, problem) + _BARRIER_BYTES * barrier_arrays(problem)
+    other = pipeline_bytes(config, problem, device) - stage + stored + 2 * _ALIGNMENT
+    steps = tile_resources.tile_counts(config, problem)[2]
+    for stages in sorted(depths(stage, other, steps, device)):
+        yield config.replace(num_stages=stages)
+
+
+def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of_b: int = 1) -> int:
+    """Shared memory of a pipeline of TMA loads: its stages and their barriers.
+
+    Source: exact for 16-bit operands on the kernels that tests/compile compiles; an
+    upper bound for others, which may be transposed by way of registers.
+
+    Args:
+        config: of a kernel that loads through TMA.
+        problem: what is computed, as the kernel sees it.
+        device: where.
+        parts_of_b: tiles of B in a stage, BLOCK_SIZE_N columns and in the second BLOCK_SIZE_N_REST, each with a dot.
+    """
+    buffers, (block_m, block_n, block_k) = tile_resources.buffers(config, problem, device), tile_resources.tile(config)
+    columns = block_n + config.integer("BLOCK_SIZE_N_REST")
+    a_bytes, b_bytes = dtype.ITEMSIZE[problem.a_dtype] * block_k * block_m, dtype.ITEMSIZE[problem.b_dtype] * block_k
+    asynchronous = tile_resources.asynchronous(config, problem, device)
+    barriers = _BARRIER_BYTES * buffers
+    aligned = -(-barriers // _ALIGNMENT) * _ALIGNMENT
+    # Loads that are waited for together share their barriers.
+    arrays = barrier_arrays(problem, parts_of_b)
+    if dtype.is_fp8(problem.a_dtype) and not asynchronous:
+        arrays = max(arrays, 2)  # upcast to float16, each in its own time
+    taken = buffers * (a_bytes + b_bytes * columns) + (arrays - 1) * aligned
+    if device.capability >= 100 and buffers == config.integer("num_stages"):
+        taken += aligned + _ALIGNMENT * parts_of_b
+    else:
+        taken += barriers
+    return taken + _transposed_bytes(a_bytes, b_bytes * columns, problem, device)
+
+
+def barrier_arrays(problem: Problem, parts_of_b: int = 1) -> int:
+    """Arrays of barriers, one barrier a stage in each."""
+    a_transposed, b_transposed = problem.layout[0] == "t", problem.layout[1] == "t"
+    converted = dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt"
+    first = 2 if a_transposed or converted or problem.precision == "tf32x3" else 1
+    return first + (parts_of_b > 1 and (b_transposed or converted))
+
+
+def _transposed_bytes(a_bytes: int, b_bytes: int, problem: Problem, device: Device) -> int:
+    """What float32 operands take besides: copies that are transposed (tcgen05), or cut for tf32x3."""
+    if problem.a_dtype != "float32":
+        return 0
+    taken = 3 * a_bytes if problem.precision == "tf32x3" else 0
+    if device.capability >= 100:
+        taken += 2 * a_bytes * (problem.layout[0] == "t") + 2 * b_bytes * (problem.layout[1] == "n")
+    return taken
+
+
+def stores_sums(problem: Problem) -> bool:
+    """Whether sums are stored as they are: neither rounded, scaled, biased nor activated."""
+    return problem.out_dtype in ("float32", "int32") and problem.epilogue == "none" and problem.scaling == "none"
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block of `tma`: the pipeline, or the tile on its way out if that takes more.
+
+    Hopper's sums that are stored as they are go to shared memory before the pipeline's last buffer is free: there the
+    two add up.
+    """
+    block_m, block_n, _ = tile_resources.tile(config)
+    stored = block_m * block_n * dtype.ITEMSIZE[problem.out_dtype]
+    pipeline = pipeline_bytes(config, problem, device)
+    whole = pipeline + stored if beside_pipeline(config, problem, device) else max(pipeline, stored)
+    return whole + refinements.specialized_bytes(config, device)
+
+
+def beside_pipeline(config: Config, problem: Problem, device: Device) -> bool:
+    """Whether the tile on its way out lies beside the pipeline: see `shared_bytes`."""
+    whole = config.integer("SPLIT_K", 1) == 1 and stores_sums(problem)
+    return whole and tile_resources.uses_wgmma(config, problem, device)
+
+
+def depths(stage_bytes: int, other_bytes: int, steps: int, device: Device) -> set[int]:
+    """Pipelines worth trying: the deepest that fits a multiprocessor, one less, and the deepest that fits it twice.
+
+    Small tiles gain by depth, as long as the loop fills it; two programs beside each other hide each other's ends.
+
+    Args:
+        stage_bytes: of one stage, with its barrier.
+        other_bytes: of shared memory that is no stage.
+        steps: along K: a deeper pipeline is never full.
+        device: where.
+    """
+    alone = (device.shared_bytes - other_bytes) // stage_bytes
+    twice = ((device.shared_bytes - 1024) // 2 - other_bytes) // stage_bytes
+    shallowest = min(2, alone, steps)
+    return {max(1, shallowest, min(DEEPEST, steps, depth)) for depth in (alone, alone - 1, (alone + twice) // 2, twice)}
+
+
+def deepest(shared_bytes: Callable[[Config], int], config: Config, device: Device) -> int:
+    """The most stages, at most `DEEPEST`, of a config that fit a block of the device; 0 where one does not fit."""
+    fitting = range(DEEPEST, 0, -1)
+    return next((n for n in fitting if shared_bytes(config.replace(num_stages=n)) <= device.shared_bytes), 0)
+
+
+def _without_tensor_cores(config: Config, problem: Problem, device: Device) -> str | None:
+    """The reason of a tile too small for wgmma and tcgen05."""
+    if device.is_interpreter or tile_resources.asynchronous(config, problem, device):
+        return None
+    return f"{config.integer('BLOCK_SIZE_M')} rows and {config.integer('num_warps')} warps are too few for wgmma"
+
+
+TENSOR_CORES = Rule(
+    "tensor cores",
+    "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows",
+    _without_tensor_cores,
+    early=True,
+    reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps"),
+)
+
+TILE_RULES = (
+    tile_rules.DOT_SIZE,
+    tile_rules.REGISTERS,
+    tile_rules.IDLE_WARPS,
+    tile_rules.PADDING,
+    tile_rules.BEYOND_K,
+    tile_rules.SHORT_ROWS,
+    tile_rules.WAVES,
+    tile_rules.OBLONG,
+    tile_rules.GROUP,
+)
+"""Rules that hold for a tile however it is loaded."""
+
+RULES = (
+    tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/space.py"),
+    TENSOR_CORES,
+    *TILE_RULES,
+)

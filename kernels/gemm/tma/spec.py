@@ -1,0 +1,139 @@
+"""The `tma` kernel: one tile a program, loaded and stored through descriptors; and the launch its relatives share."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement
+from tuner.kernels.base.workspace import splits_together, workspace
+from tuner.kernels.cost import model as cost
+from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, overlap_constants, sources_of
+from tuner.kernels.gemm.tma import jit as tma_kernel
+from tuner.kernels.gemm.tma import tile as tma_tile
+from tuner.kernels.gemm.tma.space import NAME, default_config, shared_bytes, space, supports_tiles
+from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.problem import Problem
+
+VERSION = 1
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    return (tma_launch(operands, config),)
+
+
+def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -> Launch:
+    """One launch of `tma_kernel.matmul_kernel`; with SPLIT_K above 1 in the config, of split sums.
+
+    Args:
+        operands: A and B as TMA takes them, see `operands.row_alignment`.
+        config: tile, GROUP_SIZE_M, SPLIT_K and the compiler's options.
+        exchanged: the operands are those of the transposed output: the bias runs along the rows.
+    """
+    a, b, out = operands.a, operands.b, operands.out
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
+    grid, group, constants, options = _static(operands.problem, shape, config, transposed, exchanged)
+    block_m, block_n, block_k = (constants[name] for name in TILE)
+    partials = counters = None
+    ahead = (a if exchanged else b.t()) if constants["PREFETCH"] else None
+    if len(grid) == 2:
+        elements = grid[0] * grid[1] * block_m * block_n
+        memory = workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)
+        partials, counters = memory.partials, memory.counters
+    arguments = (
+        descriptor(a, block_m, block_k),
+        descriptor(b, block_k, block_n),
+        destination(out, block_m, block_n),
+        ahead,
+        operands.bias,
+        operands.scale_a,
+        operands.scale_b,
+        partials,
+        counters,
+        *shape,
+        None if ahead is None else ahead.stride(0),
+        *destination_strides(out),
+        group,
+    )
+    return Launch(tma_kernel.matmul_kernel, grid, arguments, constants, options)
+
+
+def descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A descriptor of a matrix as it is stored, of blocks [rows, columns] of the matrix as it is meant."""
+    block = [rows, columns]
+    if placement(matrix).transposed:
+        matrix, block = matrix.t(), [columns, rows]
+    lead = matrix.stride(0)
+    if matrix.shape[0] == 1:
+        # The stride of a dimension of one element is never used, but the hardware checks that 16 bytes divide it.
+        unit = VECTOR_BYTES // matrix.element_size()
+        lead = -(-matrix.shape[1] // unit) * unit
+    return TensorDescriptor(matrix, list(matrix.shape), [lead, 1], block)
+
+
+def destination(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor | torch.Tensor:
+    """What a kernel stores blocks through: a descriptor, or the matrix itself where TMA cannot write it."""
+    return descriptor(matrix, rows, columns) if _written_by_tma(matrix) else matrix
+
+
+def destination_strides(matrix: torch.Tensor) -> tuple[int | None, int | None]:
+    """The strides to store by where there is no descriptor; None where there is."""
+    if _written_by_tma(matrix):
+        return None, None
+    row_stride, column_stride = matrix.stride()
+    return row_stride, column_stride
+
+
+def _written_by_tma(matrix: torch.Tensor) -> bool:
+    # Loads end with the row's last element, stores with its 16 bytes: what lies behind an odd row would be written too
+    # (seen on an H200, benchmarks/numerics.py).
+    return is_aligned(matrix)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    problem: Problem,
+    shape: tuple[int, int, int],
+    config: Config,
+    transposed: tuple[bool, bool, bool],
+    exchanged: bool,
+) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
+    """Grid, GROUP_SIZE_M, constexprs and compiler options."""
+    m, n, _ = shape
+    block_m, block_n, block_k = (config.integer(name) for name in TILE)
+    tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
+    constants = {
+        **overlap_constants(config),
+        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
+        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
+        "BIAS_ALONG_M": exchanged,
+        "WARP_SPECIALIZE": "warp_specialize" in config,
+        **epilogue_constants(problem, block_k),
+    }
+    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
+    splits = config.integer("SPLIT_K", 1)
+    grid = (tiles_m * tiles_n,) if splits == 1 else (tiles_m * tiles_n, splits)
+    return grid, group, constants, compiler_options(config)
+
+
+SOURCES = sources_of(tma_kernel, tma_tile, tma_launch, _static, descriptor, destination, placement, workspace)
+
+SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports_tiles,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=functools.partial(cost.tiled, by_tma=True),
+    sources=SOURCES,
+    precedence=lambda _problem, device: int(not device.is_interpreter),
+)

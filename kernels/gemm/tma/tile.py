@@ -1,0 +1,125 @@
+"""One tile of a product by the tensor memory accelerator, through descriptors made on the host.
+
+What lies outside an operand is read as 0 and not stored. No size or stride is compiled in. What the arguments mean is
+said at `pointer_kernel.matmul_kernel`. An output that TMA cannot write (kernel `padded`) comes as a pointer with its
+strides; with a descriptor these are None.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import release_midway
+from tuner.kernels.base.epilogue import finish
+
+
+@triton.jit
+def load(desc, row, column, TRANSPOSED: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
+    """A block of a matrix, from a descriptor of it as it is stored, by its own row and column."""
+    return desc.load([column, row]).T if TRANSPOSED else desc.load([row, column])
+
+
+@triton.jit
+def load_of(  # noqa: ANN201, PLR0917
+    desc, index, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TRANSPOSED: tl.constexpr
+):
+    """A block of matrix `index` from a descriptor of a batch as it is stored; `index` None: of one matrix."""
+    if index is None:
+        block = load(desc, row, column, TRANSPOSED)
+    elif TRANSPOSED:
+        block = desc.load([index, column, row]).reshape(COLUMNS, ROWS).T
+    else:
+        block = desc.load([index, row, column]).reshape(ROWS, COLUMNS)
+    return block
+
+
+@triton.jit
+def sum_products(  # noqa: ANN201, PLR0917
+    a_desc,
+    b_desc,
+    start_m,
+    start_n,
+    first,
+    beyond,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
+    a_index=None,
+    b_index=None,
+    PDL: tl.constexpr = False,
+    TRIGGER: tl.constexpr = 0,
+):
+    """Sums of A @ B over steps `first` to `beyond` along K, for the tile that starts at (start_m, start_n).
+
+    WARP_SPECIALIZE: other warps load, and on Blackwell issue the products.
+    `a_index`, `b_index`: which matrix of a batch; None where the descriptor is of one matrix.
+    PDL, TRIGGER: see `blocks.release_midway`.
+    """
+    sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
+    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
+    for step in tl.range(first, beyond, warp_specialize=WARP_SPECIALIZE):
+        release_midway(step - first, beyond - first, PDL, TRIGGER)
+        start_k = step * BLOCK_SIZE_K
+        a = load_of(a_desc, a_index, start_m, start_k, BLOCK_SIZE_M, BLOCK_SIZE_K, A_TRANSPOSED)
+        b = load_of(b_desc, b_index, start_k, start_n, BLOCK_SIZE_K, BLOCK_SIZE_N, B_TRANSPOSED)
+        sums = tl.dot(a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype)
+    return sums
+
+
+@triton.jit
+def store(c, row, column, values, M, N, stride_m, stride_n, TRANSPOSED: tl.constexpr):  # noqa: ANN201, PLR0917
+    """Write a block of a matrix [M, N] through a descriptor of it as it is stored, or by a pointer and its strides."""
+    if stride_m is not None:
+        offs_m = tl.arange(0, values.shape[0])
+        offs_n = tl.arange(0, values.shape[1])
+        inside = (offs_m < M - row)[:, None] & (offs_n < N - column)[None, :]
+        rows = (row + offs_m).to(tl.int64) * stride_m
+        columns = (column + offs_n).to(tl.int64) * stride_n
+        tl.store(c + rows[:, None] + columns[None, :], values, mask=inside)
+    elif TRANSPOSED:
+        c.store([column, row], values.T)
+    else:
+        c.store([row, column], values)
+
+
+@triton.jit
+def write(  # noqa: ANN201, PLR0917
+    c,
+    sums,
+    bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
+    start_m,
+    start_n,
+    M,
+    N,
+    stride_cm,
+    stride_cn,
+    C_TRANSPOSED: tl.constexpr,
+    SCALING: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BIAS_ALONG_M: tl.constexpr = False,
+):
+    """Store epilogue(sums) at (start_m, start_n) of C[M, N], see `epilogue.finish`."""
+    out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
+    values = finish(
+        sums,
+        bias_ptr,
+        a_scale_ptr,
+        b_scale_ptr,
+        start_m,
+        start_n,
+        M - start_m,
+        N - start_n,
+        BIAS_ALONG_M,
+        SCALING,
+        ACTIVATION,
+        out_dtype,
+    )
+    store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)

@@ -1,0 +1,260 @@
+"""Tiles of many products of different sizes, in one launch; how many each has is found out on the device.
+
+Programs take tile after tile, as in Triton's tutorial 08; which product a tile belongs to is not searched for product
+by product but by one comparison with all of their last tiles. What the arguments mean is said at
+`pointer_kernel.matmul_kernel`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, known_multiple
+from tuner.kernels.gemm.pointer.tile import multiply
+
+COLUMNS = tl.constexpr(12)
+"""Of `listed_kernel`'s table: addresses of A, B and C, M, N, K, strides of A, B and C along rows, then columns."""
+
+
+@triton.jit
+def blocks_of(extents, BLOCK: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
+    """Blocks that cover each extent, none for an extent below 1."""
+    return tl.where(extents > 0, count_blocks(tl.maximum(extents, 1), BLOCK), 0)
+
+
+@triton.jit
+def locate(beyond, tile):  # noqa: ANN201
+    """The product that a tile belongs to, and the tile's number there; `beyond`: one more than each one's last tile."""
+    before = beyond <= tile
+    return tl.sum(before.to(tl.int32), axis=0), tile - tl.max(tl.where(before, beyond, 0), axis=0)
+
+
+@triton.jit
+def bounds(ends_ptr, group, GROUPS, M):  # noqa: ANN201
+    """First row of a group, or of each of a block of groups, and one beyond its last: in M rows, whatever the ends."""
+    known = group < GROUPS
+    first = tl.load(ends_ptr + group - 1, mask=known & (group > 0), other=0)
+    beyond = tl.load(ends_ptr + group, mask=known, other=0)
+    first = tl.minimum(tl.maximum(first, 0), M)
+    return first, tl.maximum(tl.minimum(beyond, M), first)
+
+
+@triton.jit
+def last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M: tl.constexpr, BLOCK_GROUPS: tl.constexpr):  # noqa: ANN201, PLR0917
+    """One more than the last tile of each group, the tiles of all groups counted through."""
+    first, last = bounds(ends_ptr, tl.arange(0, BLOCK_GROUPS), GROUPS, M)
+    return tl.cumsum(blocks_of(last - first, BLOCK_SIZE_M) * tiles_n, axis=0)
+
+
+@triton.jit
+def place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M: tl.constexpr):  # noqa: ANN201, PLR0917
+    """Group of a tile, its first row and one beyond its last, and the row and column of the tile there."""
+    group, within = locate(beyond, tile)
+    start, end = bounds(ends_ptr, group, GROUPS, M)
+    pid_m, pid_n = grouped(within, count_blocks(end - start, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
+    return group, start, end, pid_m, pid_n
+
+
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUPS", "GROUP_SIZE_M", "stride_bg"],
+    do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
+)
+def grouped_kernel(  # noqa: ANN201, PLR0917
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    bias_ptr,
+    ends_ptr,
+    M,
+    N,
+    K,
+    GROUPS,
+    stride_am,
+    stride_ak,
+    stride_bg,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    BLOCK_GROUPS: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    C_TRANSPOSED: tl.constexpr,
+    A_VECTOR: tl.constexpr,
+    B_VECTOR: tl.constexpr,
+    C_VECTOR: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Rows of C = epilogue(rows of A @ B[group]), the groups' rows as `ends_ptr` [GROUPS] says; bias [GROUPS, N].
+
+    BLOCK_GROUPS is a power of two that holds GROUPS. Rows of C that belong to no group are not written.
+    """
+    await_predecessor(PDL)
+    tiles_n = count_blocks(N, BLOCK_SIZE_N)
+    beyond = last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M, BLOCK_GROUPS)
+    for tile in range(tl.program_id(0), tl.max(beyond, axis=0), tl.num_programs(0)):
+        group, start, end, pid_m, pid_n = place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M)
+        start = start.to(tl.int64)
+        bias = bias_ptr
+        if bias_ptr is not None:
+            bias = bias_ptr + group.to(tl.int64) * N
+        multiply(
+            a_ptr + start * (stride_am if A_TRANSPOSED else known_multiple(stride_am, A_VECTOR)),
+            b_ptr + group.to(tl.int64) * known_multiple(stride_bg, B_VECTOR),
+            c_ptr + start * (stride_cm if C_TRANSPOSED else known_multiple(stride_cm, C_VECTOR)),
+            bias,
+            pid_m,
+            pid_n,
+            end - start.to(tl.int32),
+            N,
+            K,
+            stride_am,
+            stride_ak,
+            stride_bk,
+            stride_bn,
+            stride_cm,
+            stride_cn,
+            BLOCK_SIZE_M,
+            BLOCK_SIZE_N,
+            BLOCK_SIZE_K,
+            A_TRANSPOSED,
+            B_TRANSPOSED,
+            C_TRANSPOSED,
+            A_VECTOR,
+            B_VECTOR,
+            C_VECTOR,
+            EVEN_K,
+            WIDE,
+            "none",
+            ACTIVATION,
+            PRECISION,
+            MAX_IMPRECISE,
+        )
+
+
+@triton.jit
+def pointer_at(cell_ptr, like_ptr, VECTOR: tl.constexpr):  # noqa: ANN201
+    """A pointer of `like_ptr`'s type to the address in a cell, which is a multiple of VECTOR elements' bytes."""
+    bytes_known: tl.constexpr = VECTOR * like_ptr.dtype.element_ty.primitive_bitwidth // 8
+    return tl.multiple_of(tl.load(cell_ptr).to(like_ptr.dtype), bytes_known)
+
+
+@triton.jit
+def strides_at(cell_ptr, STORED: tl.constexpr, WIDE: tl.constexpr):  # noqa: ANN201
+    """Strides along rows and columns from two cells; the one that STORED says is 1 is known to the compiler."""
+    along_rows = tl.load(cell_ptr)
+    along_columns = tl.load(cell_ptr + 1)
+    if not WIDE:
+        along_rows = along_rows.to(tl.int32)
+        along_columns = along_columns.to(tl.int32)
+    return 1 if STORED == "t" else along_rows, 1 if STORED == "n" else along_columns
+
+
+@triton.jit(do_not_specialize=["GROUPS", "GROUP_SIZE_M"])
+def listed_kernel(  # noqa: ANN201, PLR0917
+    table_ptr,
+    a_like_ptr,
+    b_like_ptr,
+    c_like_ptr,
+    GROUPS,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    BLOCK_GROUPS: tl.constexpr,
+    A_STORED: tl.constexpr,
+    B_STORED: tl.constexpr,
+    C_STORED: tl.constexpr,
+    A_VECTOR: tl.constexpr,
+    B_VECTOR: tl.constexpr,
+    C_VECTOR: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """C[i] = epilogue(A[i] @ B[i]), each of a size of its own: int64 `table_ptr` [GROUPS, COLUMNS].
+
+    A_STORED, B_STORED, C_STORED: "n" where all of those matrices have contiguous rows, "t" where columns, "" neither.
+    The pointers `..._like_ptr` are read for their types only. EVEN_K: BLOCK_SIZE_K divides every K, and none is 0.
+    """
+    await_predecessor(PDL)
+    products = tl.arange(0, BLOCK_GROUPS)
+    rows = tl.load(table_ptr + products * COLUMNS + 3, mask=products < GROUPS, other=0).to(tl.int32)
+    columns = tl.load(table_ptr + products * COLUMNS + 4, mask=products < GROUPS, other=0).to(tl.int32)
+    beyond = tl.cumsum(blocks_of(rows, BLOCK_SIZE_M) * blocks_of(columns, BLOCK_SIZE_N), axis=0)
+    for tile in range(tl.program_id(0), tl.max(beyond, axis=0), tl.num_programs(0)):
+        product, within = locate(beyond, tile)
+        row_ptr = table_ptr + product * COLUMNS
+        M = tl.load(row_ptr + 3).to(tl.int32)
+        N = tl.load(row_ptr + 4).to(tl.int32)
+        K = tl.load(row_ptr + 5).to(tl.int32)
+        stride_am, stride_ak = strides_at(row_ptr + 6, A_STORED, WIDE)
+        stride_bk, stride_bn = strides_at(row_ptr + 8, B_STORED, WIDE)
+        stride_cm, stride_cn = strides_at(row_ptr + 10, C_STORED, WIDE)
+        tiles_m, tiles_n = count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N)
+        pid_m, pid_n = grouped(within, tiles_m, tiles_n, GROUP_SIZE_M)
+        multiply(
+            pointer_at(row_ptr, a_like_ptr, A_VECTOR),
+            pointer_at(row_ptr + 1, b_like_ptr, B_VECTOR),
+            pointer_at(row_ptr + 2, c_like_ptr, C_VECTOR),
+            None,
+            pid_m,
+            pid_n,
+            M,
+            N,
+            K,
+            stride_am,
+            stride_ak,
+            stride_bk,
+            stride_bn,
+            stride_cm,
+            stride_cn,
+            BLOCK_SIZE_M,
+            BLOCK_SIZE_N,
+            BLOCK_SIZE_K,
+            A_STORED == "t",
+            B_STORED == "t",
+            C_STORED == "t",
+            A_VECTOR,
+            B_VECTOR,
+            C_VECTOR,
+            EVEN_K,
+            WIDE,
+            "none",
+            ACTIVATION,
+            PRECISION,
+            MAX_IMPRECISE,
+        )
+
+
+@triton.jit(
+    do_not_specialize=["ROW", "A", "B", "C", "M", "N", "K", "S0", "S1", "S2", "S3", "S4", "S5"],
+)
+def write_row(table_ptr, ROW, A, B, C, M, N, K, S0, S1, S2, S3, S4, S5):  # noqa: ANN201, PLR0917
+    """Write one row of `listed_kernel`'s table: a launch's own arguments need no memory of the host."""
+    row_ptr = table_ptr + ROW * COLUMNS
+    tl.store(row_ptr, A.to(tl.int64))
+    tl.store(row_ptr + 1, B.to(tl.int64))
+    tl.store(row_ptr + 2, C.to(tl.int64))
+    tl.store(row_ptr + 3, M.to(tl.int64))
+    tl.store(row_ptr + 4, N.to(tl.int64))
+    tl.store(row_ptr + 5, K.to(tl.int64))
+    tl.store(row_ptr + 6, S0.to(tl.int64))
+    tl.store(row_ptr + 7, S1.to(tl.int64))
+    tl.store(row_ptr + 8, S2.to(tl.int64))
+    tl.store(row_ptr + 9, S3.to(tl.int64))
+    tl.store(row_ptr + 10, S4.to(tl.int64))
+    tl.store(row_ptr + 11, S5.to(tl.int64))

@@ -1,0 +1,167 @@
+"""Operands of the op `grouped_mm`: rows of one matrix in groups, or lists of matrices; and inputs made for tuning."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from tuner.errors import ProblemError
+from tuner.kernel.config import Config
+from tuner.kernels.base import interpreted
+from tuner.kernels.base.numerics import reference as matrix_reference
+from tuner.kernels.base.operands import Operands, Values, bias_dtype, cannot_align, guarded
+from tuner.kernels.batched.operands import stacked
+from tuner.problem import Problem, dtype
+
+Run = Callable[["GroupedOperands | ListedOperands", Config], None]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedOperands:
+    """Rows in groups, each group times a matrix of its own.
+
+    Attributes:
+        a: [M, K], any strides.
+        b: [G, K, N], any strides.
+        out: [M, N], any strides that do not overlap.
+        bias: [G, N], contiguous, or None.
+        ends: int32 [G], contiguous: one beyond each group's last row, in order. Read on the device alone.
+        problem: what is computed.
+        buffer: the allocation `out` lies inside; `out` itself where there is none around it.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    out: torch.Tensor
+    bias: torch.Tensor | None
+    ends: torch.Tensor
+    problem: Problem
+    buffer: torch.Tensor
+
+    @property
+    def output(self) -> torch.Tensor:
+        """What a launch writes."""
+        return self.out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operands and the output."""
+        tensors = (self.a, self.b, self.out, self.ends, *(() if self.bias is None else (self.bias,)))
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def products(self) -> list[Operands]:
+        """Each group's own operands; waits for the device."""
+        bounds = itertools.pairwise((0, *self.ends.tolist()))
+        biases = itertools.repeat(None) if self.bias is None else self.bias
+        return [
+            Operands(self.a[first:beyond], b, self.out[first:beyond], bias, self.problem, self.buffer)
+            for (first, beyond), b, bias in zip(bounds, self.b, biases, strict=False)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOperands:
+    """Products of any sizes.
+
+    Attributes:
+        a, b, out: [M_i, K_i], [K_i, N_i] and [M_i, N_i], any strides; those of `out` do not overlap.
+        problem: what is computed.
+        output: what a launch writes: all of `out`; of consequence to the tuner alone.
+        buffer: the allocation `output` lies inside.
+    """
+
+    a: tuple[torch.Tensor, ...]
+    b: tuple[torch.Tensor, ...]
+    out: tuple[torch.Tensor, ...]
+    problem: Problem
+    output: torch.Tensor
+    buffer: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operands and the output."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.a, *self.b, *self.out))
+
+    @property
+    def products(self) -> list[Operands]:
+        """Each product's own operands."""
+        return [
+            Operands(a, b, out, None, self.problem, self.buffer)
+            for a, b, out in zip(self.a, self.b, self.out, strict=True)
+        ]
+
+
+def groups_of(problem: Problem) -> int:
+    """How many groups a problem has.
+
+    Raises:
+        ProblemError: its extras do not say so.
+    """
+    groups = dict(problem.extras).get("groups")
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+        raise ProblemError(f"groups is {groups!r}: expected a whole number from 1 on, as extras={{'groups': 8}}")
+    return groups
+
+
+def is_listed(problem: Problem) -> bool:
+    """Whether the operands come as lists of matrices."""
+    return bool(dict(problem.extras).get("listed", False))
+
+
+def make_operands(problem: Problem, torch_device: str, seed: int) -> GroupedOperands | ListedOperands:
+    """Operands N(0, 1) of a problem of the op `grouped_mm`; its M rows in groups of ragged sizes, drawn by the seed.
+
+    Lists are views of the same tensors: all of one N and K.
+
+    Raises:
+        ProblemError: the problem has no groups, or says it is aligned and its sizes cannot be.
+    """
+    if reason := cannot_align(problem):
+        raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
+    groups, (m, n, k) = groups_of(problem), problem.shape
+    values = Values(torch_device, seed)
+    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
+    shift = 1 if natural and not problem.aligned else 0
+    a = values.matrix(m, k, dtype.to_torch(problem.a_dtype), problem.layout[0] == "t", shift)
+    b = stacked(values, (groups, k, n), problem.b_dtype, problem.layout[1] == "t", shift)
+    bias = values.vector(groups * n, bias_dtype(problem)).view(groups, n) if problem.has_bias else None
+    out, buffer = guarded(m, n, dtype.to_torch(problem.out_dtype), torch_device)
+    ends = ragged_ends(m, groups, seed)
+    if is_listed(problem):
+        bounds = list(itertools.pairwise((0, *ends)))
+        rows, results = (tuple(matrix[first:beyond] for first, beyond in bounds) for matrix in (a, out))
+        return ListedOperands(rows, tuple(b), results, problem, out, buffer)
+    device_ends = torch.tensor(ends, dtype=torch.int32).to(torch_device)
+    return GroupedOperands(a, b, out, bias, device_ends, problem, buffer)
+
+
+def ragged_ends(rows: int, groups: int, seed: int) -> list[int]:
+    """Ends of groups of half to one and a half times the average size (before rounding), all rows in them."""
+    draw = random.Random(seed)
+    sums = list(itertools.accumulate(draw.uniform(0.5, 1.5) for _ in range(groups)))
+    return [round(rows * part / sums[-1]) for part in sums]
+
+
+def reference(operands: GroupedOperands | ListedOperands) -> torch.Tensor:
+    """Every group's product in float64, one below the other [M, N]."""
+    return torch.cat([matrix_reference(product) for product in operands.products])
+
+
+def launch_grouped_interpreted(operands: GroupedOperands | ListedOperands, config: Config, run: Run) -> None:
+    """`interpreted.launch_interpreted` for both kinds of operands."""
+    if isinstance(operands, GroupedOperands):
+        interpreted.launch_interpreted(operands, config, run)
+        return
+    a, b = (tuple(map(interpreted.widened, matrices)) for matrices in (operands.a, operands.b))
+    out = tuple(map(interpreted.stand_in, operands.out))
+    problem = interpreted.widened_problem(operands.problem)
+    with interpreted.as_silent_as_a_gpu():
+        run(dataclasses.replace(operands, a=a, b=b, out=out, problem=problem), config)
+    for written, result in zip(out, operands.out, strict=True):
+        interpreted.settle(written, result)

@@ -1,0 +1,138 @@
+"""Search spaces of the op `grouped_mm`: those of one product of average size, on its share of the device."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+from tuner.errors import ProblemError
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.batched.space import config_of, of_many, share
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.pointer_cycles import Tile, cycles
+from tuner.kernels.gemm.pointer import default as pointer_default
+from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.gemm.tma import space as tma_space
+from tuner.kernels.grouped.operands import groups_of, is_listed
+from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.launch.launch import TILE
+from tuner.problem import Problem
+
+POINTER = "grouped_pointer"
+TMA = "grouped_tma"
+MOST_GROUPS = 4096
+"""Every program holds one number for each group: 32 registers a thread of four warps."""
+_PROGRAMS = "PROGRAMS_PER_SM"
+_OPTIONS = (refinements.MAXNREG,)
+_MANY = 64
+"""So many programs a multiprocessor that hardly any takes a second tile."""
+
+
+def supports_pointer(problem: Problem, device: Device) -> str | None:
+    """Why `grouped_pointer` cannot serve a problem on a device, or None."""
+    if problem.scaling != "none":
+        return f"no scaling {problem.scaling!r}: groups have no scales"
+    if is_listed(problem) and problem.has_bias:
+        return "no bias: lists of matrices have none"
+    try:
+        groups = groups_of(problem)
+    except ProblemError as e:
+        return str(e)
+    if groups > MOST_GROUPS:
+        return f"{groups} groups: it takes {MOST_GROUPS} at most"
+    return pointer_space.supports(problem, device)
+
+
+def supports_tma(problem: Problem, device: Device) -> str | None:
+    """Why `grouped_tma` cannot serve a problem on a device, or None."""
+    if reason := supports_pointer(problem, device):
+        return reason
+    if is_listed(problem):
+        return "a list of matrices would need a list of descriptors"
+    if problem.layout[0] == "t":
+        return "A's rows are not contiguous: groups would begin anywhere, where TMA takes multiples of 16 bytes"
+    return tma_space.supports_tiles(average(problem), device)
+
+
+@functools.lru_cache(maxsize=1024)
+def average(problem: Problem) -> Problem:
+    """The product of a group of average size."""
+    return problem.with_shape(-(-problem.m // groups_of(problem)), problem.n, problem.k)
+
+
+def pointer(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `grouped_pointer`."""
+    single = pointer_space.space(average(problem), device)
+    if device.is_interpreter:
+        # Twice as many configs as `pointer` has, of many more programs each: a demo should end soon.
+        single = single.narrowed(BLOCK_SIZE_M=(16, 32), BLOCK_SIZE_N=(32,), BLOCK_SIZE_K=(32,))
+    return _of_groups(POINTER, single, groups_of(problem), _pointer_axes)
+
+
+def tma(problem: Problem, device: Device) -> SearchSpace:
+    """The search space of `grouped_tma`."""
+    return _of_groups(TMA, tma_space.space(average(problem), device), groups_of(problem), _tma_axes)
+
+
+def _pointer_axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    return {**pointer_space.axes(device), **_programs(device)}
+
+
+def _tma_axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    return {**tma_space.axes(device), **_programs(device)}
+
+
+def _programs(device: Device) -> dict[str, tuple[Value, ...]]:
+    return {_PROGRAMS: (1, _MANY) if device.is_interpreter else (1, 2, _MANY)}
+
+
+def _of_groups(
+    kernel: str, single: SearchSpace, groups: int, axes: Callable[[Device], Mapping[str, tuple[Value, ...]]]
+) -> SearchSpace:
+    space = of_many(single, kernel, groups, _programs(single.device))
+    own = (tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS), _RESIDENT)
+    refine = refinements.of_tiles(
+        _OPTIONS, tile_resources.shared_bytes if kernel == POINTER else tma_space.shared_bytes
+    )
+    space = dataclasses.replace(space, options=_OPTIONS, refine=refine)
+    return dataclasses.replace(space, rules=(*own, *(rule for rule in space.rules if rule.name != "parameters")))
+
+
+def _not_resident(config: Config, problem: Problem, device: Device) -> str | None:
+    programs = config.integer(_PROGRAMS)
+    # What a stage takes besides the tiles does not decide whether two fit.
+    needed = programs * tile_resources.shared_bytes(config, problem, device)
+    if 1 < programs < _MANY and needed > device.shared_bytes and not device.is_interpreter:
+        return f"{programs} programs take {needed} B, a multiprocessor has {device.shared_bytes}"
+    return None
+
+
+_RESIDENT = Rule("resident", "programs that wait until others end find no tile left", _not_resident)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """Microseconds of products that are all of average size."""
+    return cost.tiled(
+        config, average(problem), device, by_tma=config.kernel == TMA, products=groups_of(problem), persistent=True
+    )
+
+
+def default_pointer(problem: Problem, device: Device) -> Config:
+    """What the `pointer` kernel would take for one product of average size; a program for every tile."""
+    single = pointer_default.default_config(average(problem), share(device, groups_of(problem)))
+    return config_of(single.replace(**{_PROGRAMS: _MANY}), pointer(problem, device))
+
+
+def default_tma(problem: Problem, device: Device) -> Config:
+    """The candidate of least estimated time for a product of average size; a program for every tile."""
+    single, part = average(problem), share(device, groups_of(problem))
+
+    def estimated(config: Config) -> tuple[float, int, int]:
+        tile = Tile(*tile_resources.tile(config), config.integer("num_stages"), config.integer("num_warps"), True, True)
+        return cycles(tile, single, part), -config.integer(_PROGRAMS), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+
+    launched = {"GROUP_SIZE_M": 1, _PROGRAMS: _MANY, "num_stages": 1, "num_warps": 4}
+    return tma(problem, device).best(estimated) or Config(TMA, **dict.fromkeys(TILE, 64), **launched)

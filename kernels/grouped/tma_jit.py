@@ -1,0 +1,88 @@
+"""`grouped_kernel.grouped_kernel` with operands loaded by the tensor memory accelerator.
+
+A tile reads rows of the next group where its own ends: they are multiplied and not stored.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_multiple
+from tuner.kernels.base.epilogue import finish
+from tuner.kernels.gemm.tma.tile import sum_products
+from tuner.kernels.grouped.jit import last_tiles, place
+
+
+@triton.jit(
+    do_not_specialize=["M", "N", "K", "GROUPS", "GROUP_SIZE_M", "B_BATCHED"],
+    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
+)
+def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
+    a_desc,
+    b_desc,
+    c_ptr,
+    bias_ptr,
+    ends_ptr,
+    M,
+    N,
+    K,
+    GROUPS,
+    B_BATCHED,
+    stride_cm,
+    stride_cn,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    BLOCK_GROUPS: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    C_VECTOR: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAX_IMPRECISE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Rows of C = epilogue(rows of A @ B[group]); A and C have contiguous rows, C_VECTOR divides N and C's stride."""
+    await_predecessor(PDL)
+    tiles_n = count_blocks(N, BLOCK_SIZE_N)
+    beyond = last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M, BLOCK_GROUPS)
+    for tile in range(tl.program_id(0), tl.max(beyond, axis=0), tl.num_programs(0)):
+        group, start, end, pid_m, pid_n = place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M)
+        start_m = start + pid_m * BLOCK_SIZE_M
+        start_n = pid_n * BLOCK_SIZE_N
+        sums = sum_products(
+            a_desc,
+            b_desc,
+            start_m,
+            start_n,
+            0,
+            count_blocks(K, BLOCK_SIZE_K),
+            BLOCK_SIZE_M,
+            BLOCK_SIZE_N,
+            BLOCK_SIZE_K,
+            False,
+            B_TRANSPOSED,
+            PRECISION,
+            MAX_IMPRECISE,
+            False,
+            None,
+            group * B_BATCHED,
+        )
+        bias = bias_ptr
+        if bias_ptr is not None:
+            bias = bias_ptr + group.to(tl.int64) * N
+        columns_left = known_multiple(N, C_VECTOR) - start_n
+        out_dtype: tl.constexpr = c_ptr.dtype.element_ty
+        values = finish(
+            sums, bias, None, None, start_m, start_n, end - start_m, columns_left, False, "none", ACTIVATION, out_dtype
+        )
+        offs_m = tl.arange(0, BLOCK_SIZE_M)
+        offs_n = tl.arange(0, BLOCK_SIZE_N)
+        inside = (offs_m < end - start_m)[:, None] & (offs_n < columns_left)[None, :]
+        if WIDE:
+            offs_m = offs_m.to(tl.int64)
+        row_stride = known_multiple(stride_cm, C_VECTOR)
+        c_tile = c_ptr + start_m.to(tl.int64) * row_stride + start_n * stride_cn
+        tl.store(c_tile + offs_m[:, None] * row_stride + offs_n[None, :] * stride_cn, values, mask=inside)

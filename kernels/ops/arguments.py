@@ -1,0 +1,267 @@
+"""Arguments of the ops: what does not fit is one InputError that says what was found, expected, and what to type."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.autograd import forward_ad
+from triton import knobs
+
+from tuner.errors import InputError, ProblemError
+from tuner.kernels.base.operands import SCALE_GROUP
+from tuner.kernels.base.sharing import overlaps_itself, share_memory
+from tuner.kernels.gemm.pointer.space import DTYPES, outputs
+from tuner.launch.torch_precision import torch_precision
+from tuner.problem import dtype as dtypes
+from tuner.problem.gemm_fields import ACTIVATIONS, PRECISIONS
+
+_NEEDED = ("a", "b", "weight")
+
+
+def check_tensors(**tensors: object) -> None:
+    """Each argument is a dense tensor; all but those of `_NEEDED` may be None."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor):
+            check_dense(name, tensor)
+        elif tensor is not None or name in _NEEDED:
+            found = "None" if tensor is None else f"of type {type(tensor).__name__}"
+            remedy = "leave out= away" if name == "out" else f"use torch.as_tensor({name}, device=...)"
+            raise InputError(f"{name} is {found}: expected a torch.Tensor; {remedy}")
+
+
+def check_dense(name: str, tensor: torch.Tensor) -> None:
+    """A tensor's elements lie in memory as they are: it is neither nested nor sparse nor quantized."""
+    if tensor.is_nested:
+        found, remedy = "a nested tensor", f"use torch.nested.to_padded_tensor({name}, 0.0) or each of {name}.unbind()"
+    elif tensor.layout != torch.strided:
+        found, remedy = str(tensor.layout).removeprefix("torch."), f"use {name}.to_dense()"
+    elif tensor.is_quantized:
+        found, remedy = f"quantized, {dtypes.name_of(tensor.dtype)}", f"use {name}.dequantize()"
+    else:
+        return
+    raise InputError(f"{name} is {found}: expected a dense tensor; {'leave out= away' if name == 'out' else remedy}")
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values lie in its own memory; those of a trace (FakeTensor), torch.func and DTensor do not.
+
+    A kernel that is given such a one reads and writes at address 0.
+    """
+    by_torch = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return by_torch and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def check_memory(**tensors: torch.Tensor | None) -> None:
+    """Each tensor has memory of its own."""
+    for name, tensor in tensors.items():
+        if tensor is not None and not has_memory(tensor):
+            raise InputError(
+                f"{name} is a {type(tensor).__name__} without memory of its own: expected a plain tensor; what is "
+                "traced, wrapped or transformed by torch.func goes into `matmul` alone"
+            )
+
+
+def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """a [..., M, K] and b [K, N] fit each other, in dtype and device too, and `bias` fits both."""
+    if a.dim() < 2:
+        raise InputError(f"a has shape {shown(a)}: expected [..., M, K]; for one row use a.unsqueeze(0)")
+    if b.dim() != 2:
+        raise InputError(f"b has shape {shown(b)}: expected [K, N]; call matmul once for each matrix of a batch")
+    if a.shape[-1] != b.shape[0]:
+        raise InputError(
+            f"a {shown(a)} and b {shown(b)} do not fit: a's last size must be b's first; "
+            "a weight stored [N, K] goes in as weight.t()"
+        )
+    check_kinds(a, b)
+    if bias is not None:
+        check_bias(bias, a, b)
+
+
+def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
+    """a and b are of dtypes that are multiplied with each other, and on one device that a kernel runs on."""
+    if (dtype := dtypes.name_of(a.dtype)) not in DTYPES:
+        raise InputError(f"a is {dtype}: expected one of {', '.join(DTYPES)}; convert it with a.to(...)")
+    if a.dtype != b.dtype and not (dtypes.is_fp8(dtype) and dtypes.is_fp8(dtypes.name_of(b.dtype))):
+        raise InputError(f"a is {dtype} and b {dtypes.name_of(b.dtype)}: expected one dtype; use b.to(a.dtype)")
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.device.type == "meta":
+            raise InputError(f'{name} is on meta, without values: expected a GPU; make it there with device="cuda"')
+    if a.device != b.device:
+        raise InputError(f"a is on {a.device} and b on {b.device}: expected one device; use b.to(a.device)")
+    if a.device.type != "cuda" and not knobs.runtime.interpret:
+        raise InputError(
+            f"a is on {a.device}: expected a GPU; use a.cuda(), or set TRITON_INTERPRET=1 before importing triton"
+        )
+
+
+def check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """A bias is [N], contiguous, of a dtype that an epilogue adds."""
+    if bias.shape != b.shape[-1:]:
+        raise InputError(f"bias has shape {shown(bias)}: expected [{b.shape[-1]}], one value for each column of b")
+    if bias.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        name = dtypes.name_of(bias.dtype)
+        raise InputError(f"bias is {name}: expected float32, float16 or bfloat16; use bias.to(...)")
+    if bias.device != a.device:
+        raise InputError(f"bias is on {bias.device} and a on {a.device}: expected one device; use bias.to(a.device)")
+    if bias.stride(0) != 1 and bias.numel() > 1:
+        raise InputError("bias is not contiguous: expected stride 1; use bias.contiguous()")
+
+
+def out_dtype_of(
+    a: torch.Tensor, out: torch.Tensor | None, given: torch.dtype | str | None, scaling: str = "none"
+) -> torch.dtype:
+    """The output's dtype: `out`'s, the one asked for, or torch's choice for a's dtype."""
+    asked = _named(given) if isinstance(given, str) else given
+    known = outputs(dtypes.name_of(a.dtype), scaling)
+    if asked is not None and not isinstance(asked, torch.dtype):
+        raise InputError(f"out_dtype is {asked!r}: expected a torch dtype or its name, one of {', '.join(known)}")
+    if out is not None and asked is not None and out.dtype != asked:
+        raise InputError(f"out is {dtypes.name_of(out.dtype)} and out_dtype {dtypes.name_of(asked)}: give one of them")
+    usual = dtypes.to_torch(dtypes.default_out(dtypes.name_of(a.dtype), scaled=scaling != "none"))
+    dtype = asked or usual
+    # As torch has it: an output of another dtype than the operation's is a mistake unless the dtype was asked for.
+    if out is not None and out.dtype != dtype:
+        found, expected = dtypes.name_of(out.dtype), dtypes.name_of(dtype)
+        raise InputError(f"out is {found}: expected {expected}; to have {found}, add out_dtype=torch.{found}")
+    if dtypes.name_of(dtype) not in known:
+        remedy = ", or scale_a and scale_b" if known == ("int32",) else ""
+        raise InputError(f"out_dtype is {dtypes.name_of(dtype)}: expected {_one_of(known)}{remedy}")
+    return dtype
+
+
+def _named(dtype: str) -> torch.dtype:
+    try:
+        return dtypes.to_torch(dtypes.canonical(dtype))
+    except ProblemError:
+        raise InputError(f"out_dtype is {dtype!r}: expected one of {', '.join(dtypes.ITEMSIZE)}") from None
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+
+
+def precision_of(a: torch.Tensor, asked: str | None) -> str:
+    """How a's values are multiplied: the precision asked for, or torch's own setting."""
+    if asked is not None and asked not in PRECISIONS:
+        raise InputError(f"precision is {asked!r}: expected one of {', '.join(PRECISIONS)}")
+    if a.dtype != torch.float32:
+        if asked not in (None, "default"):
+            raise InputError(f"precision {asked!r} is for float32, a is {dtypes.name_of(a.dtype)}: leave it out")
+        return "default"
+    return torch_precision() if asked in (None, "default") else str(asked)
+
+
+def activation_of(asked: str | None) -> str:
+    """The activation asked for, "none" for None."""
+    if asked is not None and asked not in ACTIVATIONS:
+        raise InputError(f"activation is {asked!r}: expected one of {', '.join(ACTIVATIONS)}")
+    return asked or "none"
+
+
+def scales_of(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None
+) -> tuple[str, torch.Tensor | None, torch.Tensor | None]:
+    """The kind of scaling (`gemm_fields.SCALINGS`), and both scales as kernels take them (`Operands.scale_a`)."""
+    if scale_a is None or scale_b is None:
+        if scale_a is not scale_b:
+            missing, given = ("scale_a", "scale_b") if scale_a is None else ("scale_b", "scale_a")
+            raise InputError(f"{given} is given without {missing}: expected both; {missing} may be torch.ones(1)")
+        return "none", None, None
+    name = dtypes.name_of(a.dtype)
+    if name != "int8" and not dtypes.is_fp8(name):
+        raise InputError(f"scale_a is given and a is {name}: expected fp8 or int8 operands; leave the scales out")
+    for which, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale.dtype != torch.float32:
+            found = dtypes.name_of(scale.dtype)
+            raise InputError(f"{which} is {found}: expected float32; use {which}.float()")
+        if scale.device != a.device:
+            raise InputError(f"{which} is on {scale.device} and a on {a.device}: use {which}.to(a.device)")
+    kind = _scaling_kind(a, b, scale_a, scale_b)
+    if kind == "block":
+        if name == "int8":
+            raise InputError("scales of blocks are for fp8, a is int8: expected scales of rows, [M, 1] and [1, N]")
+        return kind, scale_a.reshape(-1, scale_a.shape[-1]), scale_b
+    scale_a, scale_b = scale_a.reshape(-1), scale_b.reshape(-1)
+    for which, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale.numel() > 1 and scale.stride(0) != 1:
+            raise InputError(f"{which} is not contiguous: expected stride 1; use {which}.contiguous()")
+    return kind, scale_a, scale_b
+
+
+def _scaling_kind(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> str:
+    leading, (k, n) = tuple(a.shape[:-1]), b.shape
+    rows, blocks_k, blocks_n = math.prod(leading), -(-k // SCALE_GROUP), -(-n // SCALE_GROUP)
+    if scale_a.numel() == scale_b.numel() == 1:
+        return "scalar"
+    by_row = tuple(scale_a.shape) in ((rows,), (rows, 1), leading, (*leading, 1))
+    if by_row and tuple(scale_b.shape) in ((n,), (1, n)):
+        return "row"
+    if tuple(scale_a.shape) in ((rows, blocks_k), (*leading, blocks_k)) and scale_b.shape == (blocks_k, blocks_n):
+        return "block"
+    raise InputError(
+        f"scale_a has shape {shown(scale_a)} and scale_b {shown(scale_b)}: expected one element each, [{rows}, 1] and "
+        f"[1, {n}], or [{rows}, {blocks_k}] and [{blocks_k}, {blocks_n}]; one scale for all rows goes in as "
+        "scale.expand(rows, 1).contiguous()"
+    )
+
+
+def fast_accum_of(a: torch.Tensor, asked: bool | None, scaling: str) -> bool | None:
+    """The fast accumulation asked for; None leaves it to the output's dtype."""
+    if asked is None:
+        return None
+    if not isinstance(asked, bool):
+        raise InputError(f"fast_accum is {asked!r}: expected True, False or None")
+    if not dtypes.is_fp8(name := dtypes.name_of(a.dtype)):
+        raise InputError(f"fast_accum is for fp8 operands, a is {name}: leave it out")
+    if asked and scaling == "block":
+        raise InputError("fast_accum cannot be with scales of blocks, which sum 128 products at a time: leave it out")
+    return asked
+
+
+def check_epilogue(dtype: torch.dtype, bias: torch.Tensor | None, activation: str) -> None:
+    """int32 sums take neither bias nor activation."""
+    if dtype == torch.int32 and (bias is not None or activation != "none"):
+        found = "bias" if bias is not None else "activation"
+        raise InputError(f"{found} is given and the result is int32: leave it out, or give scale_a and scale_b")
+
+
+def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.Tensor | None, ...]) -> None:
+    """`out` has the result's shape, on its device, and memory that neither itself nor an operand shares."""
+    a = operands[0]
+    assert a is not None
+    if out.shape != shape:
+        raise InputError(f"out has shape {shown(out)}: expected {list(shape)}")
+    if out.device != a.device:
+        raise InputError(f"out is on {out.device} and a on {a.device}: expected one device; use torch.empty_like")
+    if out.is_neg():
+        raise InputError("out has torch's negative bit (x.conj().imag?): expected plain memory; leave out= away")
+    if overlaps_itself(out):
+        raise InputError("out has elements that share memory (an expanded tensor?): expected one of its own for each")
+    if any(operand is not None and share_memory(out, operand) for operand in operands):
+        raise InputError("out shares memory with an operand: expected memory of its own; leave out= away")
+
+
+def ask_derivatives(*tensors: torch.Tensor | None) -> bool:
+    """Whether a gradient by one of the tensors is asked for, or one has a tangent."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:  # half the time of `any` at each call
+            if tensor is not None and tensor.requires_grad:
+                return True
+    # Inside of an autograd.Function, which has its own rule for tangents, nothing asks for more.
+    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+        return False
+    return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def check_gradients(*tensors: torch.Tensor | None) -> None:
+    """No tensor asks for a gradient."""
+    if ask_derivatives(*tensors):
+        raise InputError(
+            "an operand requires a gradient, and there is none: call it under torch.no_grad() or use .detach()"
+        )
+
+
+def shown(tensor: torch.Tensor) -> str:
+    """A tensor's shape as messages have it."""
+    return str(list(tensor.shape))

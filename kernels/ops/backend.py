@@ -1,0 +1,136 @@
+"""Calls of `matmul` that torch's own library serves: `backend="auto"` where it measured faster, `"vendor"` always.
+
+What was decided for a kind of call is kept: the next one costs a dict access beside torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+
+from tuner.errors import InputError
+from tuner.hardware import device as devices
+from tuner.kernels.base.operands import Operands
+from tuner.kernels.gemm.vendor import activate_in_place, vendor
+from tuner.launch.torch_precision import torch_precision
+from tuner.lookup import lookup
+from tuner.problem import Problem
+
+BACKENDS = ("triton", "auto", "vendor")
+NOISE = 0.01
+"""By how much the library must have been faster: a table holds no interval, and finals call 0.5% a tie."""
+_MOST = 8192
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+Run = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
+"""The result of a, b and bias, in new memory."""
+_runs: dict[Hashable, Run | None] = {}
+"""By kind of call: how torch serves it; None where ours does."""
+lookup.on_change(_runs.clear)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call that need not be ours.
+
+    Attributes:
+        backend: "auto" or "vendor".
+        kind: all that the decision depends on; None where it is not kept, of calls with scales or an output.
+    """
+
+    backend: str
+    kind: Hashable
+
+    def serves(self, operands: Operands) -> bool:
+        """Write the output by torch where it is to; False, and nothing is written, where ours is.
+
+        Raises:
+            InputError: torch has no such product, and nothing else was asked for.
+        """
+        sources = lookup.desk()
+        done = self._is_faster(operands) and self._run(operands)
+        if self.kind is not None:
+            if len(_runs) >= _MOST:
+                _runs.clear()
+            _runs[self.kind] = _again(operands.problem, operands.out.dtype) if done else None
+            if lookup.desk() is not sources:
+                _runs.pop(self.kind, None)
+        return done
+
+    def _is_faster(self, operands: Operands) -> bool:
+        if self.backend == "vendor":
+            return True
+        row = lookup.row_of(operands.problem, devices.current(operands.a.device.index))
+        return row is not None and row.vs_vendor is not None and row.vs_vendor < 1 - NOISE
+
+    def _run(self, operands: Operands) -> bool:
+        try:
+            if operands.bias is not None and operands.bias.dtype != operands.out.dtype:
+                raise NotImplementedError("torch adds a bias of the output's dtype")
+            vendor(operands)
+        except NotImplementedError as e:
+            if self.backend == "vendor":
+                raise InputError(f"backend 'vendor': {e}: use 'auto' or 'triton'") from e
+            return False
+        return True
+
+
+def check(backend: str) -> None:
+    """A backend is one that there is.
+
+    Raises:
+        InputError: it is not.
+    """
+    if backend not in BACKENDS:
+        raise InputError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
+
+
+def kind_of(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, options: Hashable) -> Hashable:
+    """All that the decision depends on, of a call without scales and output."""
+    by_torch = torch_precision() if a.dtype is torch.float32 else None
+    return *map(_mark, (a, b, bias)), options, by_torch
+
+
+def known(kind: Hashable) -> tuple[bool, Run | None]:
+    """Whether a kind of call was decided, and how torch serves it: None where ours does."""
+    run = _runs.get(kind)
+    return run is not None or kind in _runs, run
+
+
+def _again(problem: Problem, dtype: torch.dtype) -> Run:
+    floats = problem.a_dtype == problem.out_dtype and dtype in _FLOATS
+    if not floats or (dtype is torch.float32 and problem.precision != torch_precision()):
+        return _by_rule(problem, dtype)
+    activation = problem.activation
+
+    def run(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if bias is None:
+            result = torch.matmul(a, b)
+        else:
+            result = torch.addmm(bias, a.reshape(problem.m, problem.k), b).view(*a.shape[:-1], problem.n)
+        if activation != "none":
+            activate_in_place(result, activation)
+        return result
+
+    return run
+
+
+def _by_rule(problem: Problem, dtype: torch.dtype) -> Run:
+    """What torch has a function of its own for, or a setting."""
+
+    def run(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        result = torch.empty((*a.shape[:-1], problem.n), dtype=dtype, device=a.device)
+        out = result.view(problem.m, problem.n)
+        vendor(Operands(a.reshape(problem.m, problem.k), b, out, bias, problem, out))
+        return result
+
+    return run
+
+
+def _mark(tensor: torch.Tensor | None) -> Hashable:
+    if tensor is None:
+        return None
+    at = tensor.data_ptr() & 15
+    return tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), at

@@ -1,0 +1,158 @@
+"""The op `bmm`: a call seen before runs its plan; any other is checked, looked up and launched."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels.base.operands import Operands
+from tuner.kernels.batched.operands import is_aligned, placement
+from tuner.kernels.ops.arguments import (
+    activation_of,
+    check_bias,
+    check_epilogue,
+    check_gradients,
+    check_kinds,
+    check_memory,
+    check_out,
+    check_tensors,
+    out_dtype_of,
+    precision_of,
+    shown,
+)
+from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
+from tuner.launch.call_cache import Calls
+from tuner.lookup.lookup import desk
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+
+CALLS = Calls()
+
+
+def bmm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | str | None = None,
+    precision: str | None = None,
+) -> torch.Tensor:
+    """activation(a[i] @ b[i] + bias) for every i, by a tuned Triton kernel on a's device and current stream.
+
+    Everything that `matmul` says of its products holds for each of these; the config comes from `tuner.lookup`. Sizes
+    of 0 give what torch gives.
+
+    Args:
+        a: [B, M, K] with any strides, 0 between matrices too: `x.expand(B, M, K)` is not copied.
+        b: [B, K, N] with any strides; weights stored [B, N, K] go in as `weights.mT`.
+        bias: [N], float32, float16 or bfloat16: the same for every product.
+        activation: relu, leaky_relu (slope 0.01), gelu (tanh form), silu; None or "none" for none.
+        out: [B, M, N] to write into, any strides without overlap.
+        out_dtype: of the results, or its name; torch's choice unless given (bfloat16 for fp8, int32 for int8).
+        precision: of float32 operands, "ieee", "tf32" or "tf32x3"; torch's own setting unless given.
+
+    Returns:
+        `out`, or a new tensor [B, M, N].
+
+    Raises:
+        InputError: arguments that are no dense tensors, shapes, dtypes, devices or options that do not fit, or operands
+            that ask for a gradient.
+        KernelError: no installed kernel serves the problem on this device.
+    """
+    options = (activation, out_dtype, None if precision == "default" else precision)
+    alone = out is None and bias is None
+    found = CALLS.of_two(a, b, options) if alone else CALLS.of((a, b, bias), options, out)
+    return _served((out, a, b, bias), options) if found is None else found
+
+
+_Tensors = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]
+_Options = tuple[str | None, torch.dtype | str | None, str | None]
+
+
+def _served(given: _Tensors, options: _Options) -> torch.Tensor:
+    """A call whose every argument is looked at; its plan is kept."""
+    (out, a, b, bias), (activation, out_dtype, precision) = given, options
+    check_tensors(a=a, b=b, bias=bias, out=out)
+    check_memory(a=a, b=b, bias=bias, out=out)
+    # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
+    a, b = a.resolve_neg(), b.resolve_neg()
+    bias = None if bias is None else bias.resolve_neg()
+    _check_shapes(a, b)
+    check_kinds(a, b)
+    if bias is not None:
+        check_bias(bias, a, b)
+    shape = (a.shape[0], a.shape[1], b.shape[2])
+    dtype = out_dtype_of(a, out, out_dtype)
+    settled, activation = precision_of(a, precision), activation_of(activation)
+    check_epilogue(dtype, bias, activation)
+    if out is None:
+        out = torch.empty(shape, dtype=dtype, device=a.device)
+    else:
+        check_out(out, shape, (a, b, bias))
+    check_gradients(a, b, bias, out)
+    if out.numel() == 0:
+        return out
+    if a.shape[2] == 0:
+        fill_without_products(out, bias, activation)
+        return out
+    epilogue = epilogue_of(has_bias=bias is not None, activation=activation)
+    problem = _problem(_key(a), _key(b), _key(out), epilogue, settled)
+    sources = desk()
+    seen = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
+    by_torch = settled if a.dtype == torch.float32 and precision is None else None
+    CALLS.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
+    return out
+
+
+def _check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
+    for name, tensor, expected in (("a", a, "[B, M, K]"), ("b", b, "[B, K, N]")):
+        if tensor.dim() != 3:
+            raise InputError(f"{name} has shape {shown(tensor)}: expected {expected}; for one product use matmul")
+    if a.shape[0] != b.shape[0]:
+        raise InputError(
+            f"a {shown(a)} and b {shown(b)} do not fit: as many matrices are expected of both; one for all goes in as "
+            "x.expand(B, -1, -1)"
+        )
+    if a.shape[2] != b.shape[1]:
+        raise InputError(
+            f"a {shown(a)} and b {shown(b)} do not fit: a's last size must be b's middle one; "
+            "weights stored [B, N, K] go in as weights.mT"
+        )
+
+
+_Key = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, bool]
+
+
+def _key(tensor: torch.Tensor) -> _Key:
+    """All that a problem takes from a tensor."""
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.data_ptr() % 16 == 0
+
+
+@functools.lru_cache(maxsize=8192)
+def _problem(a: _Key, b: _Key, out: _Key, epilogue: str, precision: str) -> Problem:
+    tensors = [_like(key) for key in (a, b, out)]
+    return Problem(
+        a[0][1],
+        b[0][2],
+        a[0][2],
+        a_dtype=dtypes.name_of(a[2]),
+        b_dtype=dtypes.name_of(b[2]),
+        out_dtype=dtypes.name_of(out[2]),
+        layout="".join("t" if placement(tensor).transposed else "n" for tensor in tensors[:2]),
+        # A transposed output is written element by element, whatever its address.
+        aligned=all(key[3] for key in (a, b, out)) and is_aligned(*tensors) and out[1][2] == 1,
+        epilogue=epilogue,
+        precision=precision,
+        op="bmm",
+        extras={"batch": a[0][0]},
+    )
+
+
+def _like(key: _Key) -> torch.Tensor:
+    """A tensor that lies so, without memory."""
+    shape, strides, dtype, _ = key
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")

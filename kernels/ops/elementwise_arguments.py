@@ -1,0 +1,66 @@
+"""Arguments of the ops that only move memory: what does not fit is one InputError, as `arguments` has it."""
+
+from __future__ import annotations
+
+import torch
+from triton import knobs
+
+from tuner.errors import InputError
+from tuner.kernels.base.sharing import overlaps_itself, share_memory
+from tuner.kernels.elementwise.spec import DTYPES
+from tuner.kernels.ops.arguments import check_dense, check_memory, shown
+from tuner.problem import dtype
+
+
+def check_input(name: str, tensor: object) -> torch.Tensor:
+    """An operand: a dense tensor of a dtype that is computed with, where a kernel runs; its memory has its values."""
+    if not isinstance(tensor, torch.Tensor):
+        found = "None" if tensor is None else f"of type {type(tensor).__name__}"
+        raise InputError(f"{name} is {found}: expected a torch.Tensor; use torch.as_tensor({name}, device=...)")
+    check_dense(name, tensor)
+    check_memory(**{name: tensor})
+    if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
+        raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
+    if tensor.device.type == "meta":
+        raise InputError(f'{name} is on meta, without values: expected a GPU; make it there with device="cuda"')
+    if tensor.device.type != "cuda" and not knobs.runtime.interpret:
+        raise InputError(
+            f"{name} is on {tensor.device}: expected a GPU; use {name}.cuda(), or set TRITON_INTERPRET=1 before "
+            "importing triton"
+        )
+    # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
+    return tensor.resolve_neg()
+
+
+def check_alike(x: torch.Tensor, y: torch.Tensor) -> None:
+    """x and y are of one dtype and on one device."""
+    if x.dtype != y.dtype:
+        raise InputError(f"x is {dtype.name_of(x.dtype)} and y {dtype.name_of(y.dtype)}: use y.to(x.dtype)")
+    if x.device != y.device:
+        raise InputError(f"x is on {x.device} and y on {y.device}: expected one device; use y.to(x.device)")
+
+
+def check_out(out: object, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """`out` is as x is, in memory of its own or exactly in an operand's; returns it."""
+    if not isinstance(out, torch.Tensor):
+        raise InputError(f"out is of type {type(out).__name__}: expected a torch.Tensor; leave out= away")
+    check_dense("out", out)
+    check_memory(out=out)
+    if out.shape != x.shape:
+        raise InputError(f"out has shape {shown(out)}: expected {shown(x)}")
+    if out.dtype != x.dtype:
+        raise InputError(f"out is {dtype.name_of(out.dtype)}: expected {dtype.name_of(x.dtype)}, as x is")
+    if out.device != x.device:
+        raise InputError(f"out is on {out.device} and x on {x.device}: expected one device; use torch.empty_like(x)")
+    if out.is_neg():
+        raise InputError("out has torch's negative bit (x.conj().imag?): expected plain memory; leave out= away")
+    if overlaps_itself(out):
+        raise InputError("out has elements that share memory (an expanded tensor?): expected one of its own for each")
+    if any(share_memory(out, operand) and not _same(out, operand) for operand in (x, *others)):
+        raise InputError("out shares memory with an operand and is not the same view: give that very operand as out=")
+    return out
+
+
+def _same(out: torch.Tensor, operand: torch.Tensor) -> bool:
+    """Every element lies where the operand's does: it is read before it is written."""
+    return out.data_ptr() == operand.data_ptr() and out.stride() == operand.stride()

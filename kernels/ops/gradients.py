@@ -1,0 +1,190 @@
+"""Derivatives of `matmul`, by the same tuned kernels: dA = dC B^T, dB = A^T dC, and dC summed for the bias.
+
+A product that asks for gradients is multiplied and biased by a kernel; its activation is torch's own, on the rounded
+product, for its gradient needs the values before it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tuner.errors import InputError
+from tuner.kernels.ops.arguments import activation_of, check_operands, check_tensors, out_dtype_of
+from tuner.problem import dtype as dtypes
+
+Multiply = Callable[..., torch.Tensor]
+"""The op `matmul`, which imports this module and is handed in."""
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda values: values,
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "gelu": lambda values: F.gelu(values, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def transformed(*tensors: torch.Tensor | None) -> bool:
+    """Whether torch.func maps one of the tensors or takes derivatives by it."""
+    func = torch._C._functorch
+    return any(t is not None and (func.is_batchedtensor(t) or func.is_gradtrackingtensor(t)) for t in tensors)
+
+
+def matmul(  # noqa: PLR0917
+    multiply: Multiply,
+    given: Any,
+    activation: str | None,
+    out_dtype: torch.dtype | str | None,
+    precision: str | None,
+    fast_accum: bool | None,
+) -> torch.Tensor:
+    """`tuner.kernels.matmul` of tensors one of which asks for a gradient.
+
+    Args:
+        multiply: the op itself.
+        given: a, b, out, bias, scale_a, scale_b by name.
+        activation, out_dtype, precision, fast_accum: as `matmul` takes them.
+
+    Raises:
+        InputError: there is no such gradient: with `out`, with scales, of operands or results of 8 bits.
+    """
+    check_tensors(**given._asdict())
+    check_operands(given.a, given.b, given.bias)
+    name = activation_of(activation)
+    dtype = out_dtype_of(given.a, None, out_dtype) if given.scale_a is None and given.out is None else None
+    check(given.a, given.out, given.scale_a, given.scale_b, dtype)
+    for which in ("a", "b"):
+        if getattr(given, which).is_inference():
+            raise InputError(
+                f"{which} was made under torch.inference_mode() and a tensor requires a gradient: "
+                f"use {which}.clone(), or call it under torch.no_grad()"
+            )
+    product: torch.Tensor = Product.apply(multiply, given.a, given.b, given.bias, dtype, precision, fast_accum)
+    return activated(product, name)
+
+
+def check(
+    a: torch.Tensor,
+    out: torch.Tensor | None,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> None:
+    """There is a gradient of such a product.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = obstacle(a, out, scale_a, scale_b, out_dtype)
+    if found is not None:
+        raise InputError(
+            f"{found} and a tensor requires a gradient: expected float32, float16 or bfloat16 without scales and out=; "
+            "call it under torch.no_grad() or use .detach()"
+        )
+
+
+def obstacle(
+    a: torch.Tensor,
+    out: torch.Tensor | None,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> str | None:
+    """Why there is no gradient of such a product: `out`, scales or 8 bits; None where there is one."""
+    if out is not None:
+        return "out is given"
+    if scale_a is not None or scale_b is not None:
+        return "scales are given"
+    if a.dtype not in _DTYPES:
+        return f"a is {dtypes.name_of(a.dtype)}"
+    if out_dtype is not None and out_dtype not in _DTYPES:
+        return f"out_dtype is {dtypes.name_of(out_dtype)}"
+    return None
+
+
+def activated(product: torch.Tensor, activation: str) -> torch.Tensor:
+    """The activation, by torch."""
+    return _ACTIVATIONS[activation](product)
+
+
+class Product(torch.autograd.Function):
+    """a @ b + bias, with its derivatives, for autograd and for torch.func."""
+
+    @staticmethod
+    def forward(  # noqa: D102, PLR0917
+        multiply: Multiply,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        bias: torch.Tensor | None,
+        out_dtype: torch.dtype | str | None,
+        precision: str | None,
+        fast_accum: bool | None,
+    ) -> torch.Tensor:
+        return multiply(a, b, bias=bias, out_dtype=out_dtype, precision=precision, fast_accum=fast_accum)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: D102
+        ctx.multiply, a, b, bias, _, ctx.precision, _ = inputs
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+        ctx.set_materialize_grads(False)  # a product by zeros costs as much as any
+        ctx.bias_dtype, ctx.out_dtype = None if bias is None else bias.dtype, output.dtype
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[torch.Tensor, int]:  # noqa: D102
+        _, at_a, *others = in_dims
+        multiply, a, b, *rest = given
+        if others[:2] == [None, None]:
+            return Product.apply(multiply, a.movedim(at_a, 0), b, *rest), 0  # rows of one product
+        pairs = [*zip(given, in_dims, strict=True)]
+        products = [
+            Product.apply(*(each if at is None else each.select(at, index) for each, at in pairs))
+            for index in range(info.batch_size)
+        ]
+        return torch.stack(products), 0
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: torch.Tensor | None) -> torch.Tensor:  # noqa: D102
+        a, b = ctx.saved_tensors
+        d_a, d_b, d_bias, *_ = tangents
+        multiply = functools.partial(ctx.multiply, precision=ctx.precision, out_dtype=ctx.out_dtype)
+        parts = [
+            *([] if d_a is None else [multiply(d_a, b)]),
+            *([] if d_b is None else [multiply(a, d_b)]),
+            *([] if d_bias is None else [d_bias.to(ctx.out_dtype).expand(*a.shape[:-1], b.shape[1])]),
+        ]
+        return functools.reduce(torch.add, parts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
+        if grad is None:
+            return (None,) * 7
+        a, b = ctx.saved_tensors
+        _, needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
+        bias_dtype = ctx.bias_dtype if needs_bias else None
+        multiply = functools.partial(ctx.multiply, precision=ctx.precision)
+        return (None, *of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), None, None, None)
+
+
+def of_product(  # noqa: PLR0917
+    grad: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    needed: tuple[bool, bool],
+    bias_dtype: torch.dtype | None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of a [..., M, K], b [K, N] and the bias, from the product's [..., M, N]; None where not needed."""
+    rows = grad.flatten(0, -2)
+    d_bias = None if bias_dtype is None else rows.sum(0, dtype=torch.float32).to(bias_dtype)
+    if 1 not in rows.stride():
+        rows = rows.contiguous()  # the gradient of a sum, for instance, is one number for all
+    rows = rows.to(a.dtype)
+    d_a = multiply(rows, b.t()).reshape(a.shape) if needed[0] else None
+    d_b = multiply(a.flatten(0, -2).t(), rows) if needed[1] else None
+    return d_a, d_b, d_bias

@@ -1,0 +1,131 @@
+"""`grouped_mm` of two lists of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels.base.operands import is_aligned
+from tuner.kernels.base.sharing import first_shared
+from tuner.kernels.grouped.operands import ListedOperands
+from tuner.kernels.grouped.table import stored
+from tuner.kernels.ops.arguments import (
+    activation_of,
+    check_epilogue,
+    check_gradients,
+    check_memory,
+    check_operands,
+    check_out,
+    check_tensors,
+    out_dtype_of,
+    precision_of,
+)
+from tuner.kernels.ops.dispatch import epilogue_of, launch
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+
+
+def listed_mm(
+    a: Sequence[torch.Tensor],
+    b: object,
+    *,
+    activation: str | None,
+    out: object,
+    out_dtype: torch.dtype | str | None,
+    precision: str | None,
+) -> list[torch.Tensor]:
+    """activation(a[i] @ b[i]) for every i, see `grouped_mm`.
+
+    Raises:
+        InputError: lists of different lengths, matrices that do not fit each other or the list's first, or results that
+            share memory.
+    """
+    b, given = _list_of("b", b, len(a)), None if out is None else _list_of("out", out, len(a))
+    if not a:
+        return []
+    pairs = [_resolved(index, *pair) for index, pair in enumerate(zip(a, b, strict=True))]
+    _check_given(given or [])
+    first = pairs[0][0]
+    precision, activation = precision_of(first, precision), activation_of(activation)
+    dtype = out_dtype_of(first, None if given is None else given[0], out_dtype)
+    check_epilogue(dtype, None, activation)
+    for index, (one, other) in enumerate(pairs):
+        if (one.dtype, other.dtype, one.device) != (first.dtype, pairs[0][1].dtype, first.device):
+            raise InputError(f"a[{index}] and b[{index}] are not of the dtypes and the device of a[0] and b[0]")
+        check_gradients(one, other)
+    if given is None:
+        results = [torch.empty(one.shape[0], other.shape[1], dtype=dtype, device=first.device) for one, other in pairs]
+    else:
+        results = given
+        for result, (one, other) in zip(results, pairs, strict=True):
+            check_out(result, (one.shape[0], other.shape[1]), tuple(matrix for pair in pairs for matrix in pair))
+            out_dtype_of(first, result, dtype)
+            check_gradients(result)
+        if (shared := first_shared(results)) is not None:
+            one, other = shared
+            raise InputError(f"out[{one}] and out[{other}] share memory: expected its own for each; leave out= away")
+    if any(result.numel() for result in results):
+        ones, others = zip(*pairs, strict=True)
+        problem = _problem(ones, others, results, epilogue_of(has_bias=False, activation=activation), precision)
+        operands = ListedOperands(ones, others, tuple(results), problem, results[0], results[0])
+        launch(operands, problem, first.device)
+    return results
+
+
+def _problem(
+    a: Sequence[torch.Tensor],
+    b: Sequence[torch.Tensor],
+    out: Sequence[torch.Tensor],
+    epilogue: str,
+    precision: str,
+) -> Problem:
+    """The key of a list: all rows together, the widest N and the longest K."""
+    filled = [matrix for matrix in (*a, *b, *out) if matrix.numel()]
+    return Problem(
+        max(1, sum(matrix.shape[0] for matrix in a)),
+        max(1, *(matrix.shape[1] for matrix in b)),
+        max(1, *(matrix.shape[1] for matrix in a)),
+        a_dtype=dtypes.name_of(a[0].dtype),
+        b_dtype=dtypes.name_of(b[0].dtype),
+        out_dtype=dtypes.name_of(out[0].dtype),
+        layout="".join(stored(matrices)[0] or "n" for matrices in (a, b)),
+        aligned=is_aligned(*filled) and stored(out)[0] == "n",
+        epilogue=epilogue,
+        precision=precision,
+        op="grouped_mm",
+        extras={"groups": len(a), "listed": True},
+    )
+
+
+def _list_of(name: str, value: object, length: int) -> list[torch.Tensor]:
+    if not isinstance(value, (list, tuple)):
+        raise InputError(f"{name} is of type {type(value).__name__} and a a list: expected a list of {length} matrices")
+    if len(value) != length:
+        raise InputError(f"{name} has {len(value)} matrices and a {length}: expected as many")
+    return list(value)
+
+
+def _resolved(index: int, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    try:
+        check_tensors(a=a, b=b)
+        check_memory(a=a, b=b)
+        a, b = a.resolve_neg(), b.resolve_neg()
+        check_operands(a, b, None)
+        if a.dim() != 2:
+            raise InputError(f"a has shape {list(a.shape)}: expected [M, K]")
+    except InputError as e:
+        raise InputError(f"pair {index}: {e}") from None
+    return a, b
+
+
+def _check_given(results: Sequence[object]) -> None:
+    for index, result in enumerate(results):
+        if result is None:
+            raise InputError(f"out[{index}] is None: expected a torch.Tensor; leave out= away")
+        try:
+            check_tensors(out=result)
+            check_memory(out=result)
+        except InputError as e:
+            raise InputError(f"pair {index}: {e}") from None

@@ -1,0 +1,170 @@
+"""The op `grouped_mm`: products of different sizes in one launch; a call seen before runs its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels.base.operands import is_aligned, placement
+from tuner.kernels.batched import operands as batched_operands
+from tuner.kernels.grouped.operands import GroupedOperands
+from tuner.kernels.ops.arguments import (
+    activation_of,
+    check_epilogue,
+    check_gradients,
+    check_kinds,
+    check_memory,
+    check_out,
+    check_tensors,
+    out_dtype_of,
+    precision_of,
+    shown,
+)
+from tuner.kernels.ops.dispatch import epilogue_of, launch
+from tuner.kernels.ops.grouped_lists import listed_mm
+from tuner.launch.call_cache import Calls
+from tuner.lookup.lookup import desk
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+
+CALLS = Calls()
+"""Of rows in groups; lists of matrices are looked at each time."""
+
+
+def grouped_mm(
+    a: torch.Tensor | Sequence[torch.Tensor],
+    b: torch.Tensor | Sequence[torch.Tensor],
+    offs: torch.Tensor | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    out: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    out_dtype: torch.dtype | str | None = None,
+    precision: str | None = None,
+) -> torch.Tensor | list[torch.Tensor]:
+    """Products of different sizes in one launch of a tuned Triton kernel, on the operands' device and current stream.
+
+    With `offs`, as torch's own grouped_mm: rows offs[g-1] to offs[g] of `a` by b[g]. `offs` stays on the device:
+    nothing waits for it, and a captured CUDA graph replays with whatever it holds then. Rows from offs[-1] on are not
+    written. Without, `a` and `b` are lists of as many matrices: a[i] @ b[i].
+
+    What `matmul` says of its product holds for each of these; the config comes from `tuner.lookup`.
+
+    Args:
+        a: [M, K] with any strides; or a list of [M_i, K_i].
+        b: [G, K, N] with any strides, weights stored [G, N, K] go in as `weights.mT`; or a list of [K_i, N_i].
+        offs: int32 [G], one beyond each group's last row, in ascending order.
+        bias: [G, N], contiguous, float32, float16 or bfloat16; not with lists.
+        activation: relu, leaky_relu (slope 0.01), gelu (tanh form), silu; None or "none" for none.
+        out: [M, N] to write into, or a list of [M_i, N_i]; any strides without overlap.
+        out_dtype: of the results, or its name; torch's choice unless given (bfloat16 for fp8, int32 for int8).
+        precision: of float32 operands, "ieee", "tf32" or "tf32x3"; torch's own setting unless given.
+
+    Returns:
+        `out`, or a new tensor [M, N] or list.
+
+    Raises:
+        InputError: arguments that are no dense tensors, shapes, dtypes, devices or options that do not fit, or operands
+            that ask for a gradient.
+        KernelError: no installed kernel serves the problem on this device.
+    """
+    if offs is None and isinstance(a, (list, tuple)):
+        if bias is not None:
+            raise InputError("bias is given and a is a list: expected none; add it to the results, or use offs=")
+        return listed_mm(a, b, activation=activation, out=out, out_dtype=out_dtype, precision=precision)
+    options = (activation, out_dtype, None if precision == "default" else precision)
+    found = CALLS.of((a, b, offs, bias), options, out)
+    return _served((out, a, b, offs, bias), options) if found is None else found
+
+
+_Options = tuple[str | None, torch.dtype | str | None, str | None]
+
+
+def _served(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
+    """A call with `offs` whose every argument is looked at; its plan is kept."""
+    (out, a, b, offs, bias), (activation, out_dtype, precision) = given, options
+    check_tensors(a=a, b=b, offs=offs, bias=bias, out=out)
+    assert isinstance(a, torch.Tensor)
+    assert isinstance(b, torch.Tensor)
+    assert out is None or isinstance(out, torch.Tensor)
+    check_memory(a=a, b=b, offs=offs, bias=bias, out=out)
+    # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
+    a, b = a.resolve_neg(), b.resolve_neg()
+    bias = None if bias is None else bias.resolve_neg()
+    offs = _check_shapes(a, b, offs)
+    check_kinds(a, b)
+    if bias is not None:
+        _check_bias(bias, a, b)
+    dtype = out_dtype_of(a, out, out_dtype)
+    settled, activation = precision_of(a, precision), activation_of(activation)
+    check_epilogue(dtype, bias, activation)
+    if out is None:
+        out = torch.empty(a.shape[0], b.shape[2], dtype=dtype, device=a.device)
+    else:
+        check_out(out, (a.shape[0], b.shape[2]), (a, b, bias, offs))
+    check_gradients(a, b, bias, out)
+    if out.numel() and b.shape[0]:
+        problem = _problem(a, b, out, epilogue_of(has_bias=bias is not None, activation=activation), settled)
+        sources = desk()
+        seen = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
+        by_torch = settled if a.dtype == torch.float32 and precision is None else None
+        CALLS.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
+    return out
+
+
+def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: str, precision: str) -> Problem:
+    layout = (placement(a).transposed, batched_operands.placement(b).transposed)
+    return Problem(
+        a.shape[0],
+        b.shape[2],
+        # Sums over no products are a kernel's ordinary business here: the rest of the key is as if there were one.
+        max(1, a.shape[1]),
+        a_dtype=dtypes.name_of(a.dtype),
+        b_dtype=dtypes.name_of(b.dtype),
+        out_dtype=dtypes.name_of(out.dtype),
+        layout="".join("t" if transposed else "n" for transposed in layout),
+        # A transposed output is written element by element, whatever its address.
+        aligned=is_aligned(a, out) and batched_operands.is_aligned(b) and out.stride(1) == 1 and a.shape[1] > 0,
+        epilogue=epilogue,
+        precision=precision,
+        op="grouped_mm",
+        extras={"groups": b.shape[0]},
+    )
+
+
+def _check_shapes(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -> torch.Tensor:
+    if a.dim() != 2 or b.dim() != 3:
+        raise InputError(
+            f"a has shape {shown(a)} and b {shown(b)}: expected [M, K] and [G, K, N], or two lists of matrices; "
+            "for [G, M, K] use bmm"
+        )
+    if a.shape[1] != b.shape[1]:
+        raise InputError(
+            f"a {shown(a)} and b {shown(b)} do not fit: a's last size must be b's middle one; "
+            "weights stored [G, N, K] go in as weights.mT"
+        )
+    if offs is None:
+        raise InputError(f"offs is None: expected int32 [{b.shape[0]}], one beyond each group's last row")
+    if offs.shape != b.shape[:1]:
+        raise InputError(f"offs has shape {shown(offs)}: expected [{b.shape[0]}], one end for each matrix of b")
+    if offs.dtype != torch.int32:
+        raise InputError(f"offs is {dtypes.name_of(offs.dtype)}: expected int32; use offs.int()")
+    if offs.device != a.device:
+        raise InputError(f"offs is on {offs.device} and a on {a.device}: expected one device; use offs.to(a.device)")
+    return offs.contiguous()
+
+
+def _check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    expected = [b.shape[0], b.shape[2]]
+    if list(bias.shape) != expected:
+        raise InputError(f"bias has shape {shown(bias)}: expected {expected}, one row for each matrix of b")
+    if bias.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        name = dtypes.name_of(bias.dtype)
+        raise InputError(f"bias is {name}: expected float32, float16 or bfloat16; use bias.to(...)")
+    if bias.device != a.device:
+        raise InputError(f"bias is on {bias.device} and a on {a.device}: expected one device; use bias.to(a.device)")
+    if not bias.is_contiguous():
+        raise InputError("bias is not contiguous: expected rows one behind the other; use bias.contiguous()")

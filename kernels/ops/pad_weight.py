@@ -1,0 +1,39 @@
+"""The op `pad_weight`: a weight laid out once in rows that TMA reads at full speed."""
+
+from __future__ import annotations
+
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels.base.operands import ROW_BYTES, padded_extent, placement, row_alignment
+from tuner.kernels.ops.arguments import check_tensors
+
+
+def pad_weight(weight: torch.Tensor) -> torch.Tensor:
+    """A weight laid out once so that `matmul(x, padded.t())` needs no copy of it at each call.
+
+    For weights whose rows are no multiple of 128 bytes: odd in_features, for instance. Values and shape stay as they
+    are; what lies between the rows is zeros. It costs the memory of a copy, unless nothing is to be padded. What copies
+    a tensor (`.to`, `.contiguous`, saving a state dict and loading it) may drop the padding: pad last.
+
+    Args:
+        weight: [N, K], as nn.Linear stores it; any strides, any device.
+
+    Returns:
+        A view [N, K] of a buffer whose rows are a multiple of 128 bytes long, detached; `weight` itself, detached,
+        where its rows are already.
+
+    Raises:
+        InputError: the weight is no dense tensor, or has not two dimensions.
+    """
+    check_tensors(weight=weight)
+    if weight.dim() != 2:
+        raise InputError(f"weight has shape {list(weight.shape)}: expected [N, K]; pad the matrices of a batch singly")
+    weight = weight.detach()
+    if row_alignment(weight) == ROW_BYTES and not placement(weight).transposed:
+        return weight
+    rows, columns = weight.shape
+    room = weight.new_zeros(rows, padded_extent(columns, weight.element_size()))
+    padded = room[:, :columns]
+    padded.copy_(weight)
+    return padded

@@ -1,0 +1,98 @@
+"""The op `softmax`: a call seen before runs its plan; any other is checked, looked up and launched."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels.base.operands import is_aligned, placement
+from tuner.kernels.elementwise.spec import Tensors
+from tuner.kernels.ops.arguments import check_gradients
+from tuner.kernels.ops.dispatch import launch
+from tuner.kernels.ops.elementwise_arguments import check_input, check_out
+from tuner.launch.call_cache import Calls
+from tuner.lookup.lookup import desk
+from tuner.problem import Problem, dtype
+from tuner.problem.gemm_fields import MAX_SIZE
+
+CALLS = Calls()
+
+
+def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Softmax of every row, exp(x - max) / sum(exp(x - max)), by a tuned Triton kernel on x's device and stream.
+
+    Computed in float32 and rounded once; the same bits each time. The config comes from `tuner.lookup`; nothing is
+    measured and nothing written. A row of -inf alone, and one that holds NaN or +inf, becomes NaN.
+
+    Args:
+        x: [..., N], float32, float16 or bfloat16, any strides; leading dimensions are flattened into M (copied only
+            where torch must). Along another dimension: `softmax(x.movedim(d, -1))`.
+        out: [..., N] to write into, any strides without overlap; x itself too.
+
+    Returns:
+        `out`, or a new tensor [..., N].
+
+    Raises:
+        InputError: arguments that are no dense tensors, shapes, dtypes or devices that do not fit, or an operand that
+            asks for a gradient.
+        KernelError: no installed kernel serves the problem on this device.
+    """
+    found = CALLS.of_one(x, ()) if out is None else CALLS.of((x,), (), out)
+    return _served(x, out) if found is None else found
+
+
+def _served(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """A call whose every argument is looked at; its plan is kept."""
+    x = check_input("x", given)
+    if x.dim() == 0:
+        raise InputError("x has shape []: expected [..., N]; use x.reshape(1)")
+    result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x)
+    check_gradients(x, out)
+    if x.numel() == 0:
+        return result
+    rows = math.prod(x.shape[:-1])
+    matrix = x.reshape(rows, x.shape[-1])
+    # An output whose leading dimensions cannot be flattened in place is filled by a copy below.
+    flat = _flat(result, rows)
+    problem = _problem(_key(matrix), _key(flat))
+    sources = desk()
+    seen = launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
+    if flat.data_ptr() == result.data_ptr():
+        CALLS.remember((given,), (), seen, result, sources, out=out)
+    else:
+        result.copy_(flat.view(x.shape))
+    return result
+
+
+def _flat(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    try:
+        return tensor.view(rows, tensor.shape[-1])
+    except RuntimeError:
+        return torch.empty(rows, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
+
+
+_Key = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, bool]
+
+
+def _key(matrix: torch.Tensor) -> _Key:
+    """All that a problem takes from a matrix."""
+    return tuple(matrix.shape), matrix.stride(), matrix.dtype, matrix.data_ptr() % 16 == 0
+
+
+@functools.lru_cache(maxsize=8192)
+def _problem(x: _Key, out: _Key) -> Problem:
+    matrices = [torch.empty_strided(key[0], key[1], dtype=key[2], device="meta") for key in (x, out)]
+    rows, columns = x[0]
+    return Problem(
+        min(rows, MAX_SIZE),
+        columns,
+        1,
+        dtype=dtype.name_of(x[2]),
+        layout="tn" if placement(matrices[0]).transposed else "nn",
+        # A transposed output is written element by element, whatever its address.
+        aligned=x[3] and out[3] and is_aligned(*matrices) and matrices[1].stride(1) == 1,
+        op="softmax",
+    )

@@ -1,0 +1,132 @@
+"""`matmul` as torch.compile and torch.export see it: operators `triton_tuner::matmul` and `triton_tuner::matmul_out`.
+
+An eager call runs the op itself, which costs less.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from tuner.kernels.ops import gradients
+from tuner.kernels.ops.arguments import (
+    activation_of,
+    ask_derivatives,
+    check_epilogue,
+    check_operands,
+    check_tensors,
+    out_dtype_of,
+    scales_of,
+)
+from tuner.kernels.ops.gradients import Multiply
+from tuner.problem import dtype as dtypes
+
+_TENSORS = "Tensor? bias, Tensor? scale_a, Tensor? scale_b"
+_OPTIONS = "str activation, ScalarType? out_dtype, str? precision, bool? fast_accum"
+
+
+def matmul(  # noqa: PLR0917  as the op has them
+    multiply: Multiply,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    activation: str | None,
+    out_dtype: torch.dtype | str | None,
+    precision: str | None,
+    fast_accum: bool | None,
+) -> torch.Tensor:
+    """`tuner.kernels.matmul` for whatever traces it.
+
+    Raises:
+        InputError: as the op does.
+    """
+    check_tensors(a=a, b=b, out=out, bias=bias, scale_a=scale_a, scale_b=scale_b)
+    dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
+    name = activation_of(activation)
+    ops = torch.ops.triton_tuner
+    by_func = not torch.compiler.is_compiling() and gradients.transformed(a, b, bias)
+    if by_func and gradients.obstacle(a, out, scale_a, scale_b, dtype) is None:
+        # torch.func refuses gradients of an operator, and takes its tangents for zeros.
+        return gradients.activated(gradients.Product.apply(multiply, a, b, bias, dtype, precision, fast_accum), name)
+    if ask_derivatives(a, b, out, bias, scale_a, scale_b):
+        gradients.check(a, out, scale_a, scale_b, dtype)
+        # As in an eager call: the product is the operator, its activation torch's own.
+        product = ops.matmul(a, b, bias, None, None, "none", dtype, precision, fast_accum)
+        return gradients.activated(product, name)
+    if out is not None:
+        ops.matmul_out(a, b, out, bias, scale_a, scale_b, name, dtype, precision, fast_accum)
+        return out
+    return ops.matmul(a, b, bias, scale_a, scale_b, name, dtype, precision, fast_accum)
+
+
+def _run(  # noqa: PLR0917
+    multiply: Multiply,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    *options: Any,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    named = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
+    with torch.no_grad():
+        return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
+
+
+def _run_out(multiply: Multiply, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *rest: Any) -> None:
+    _run(multiply, a, b, *rest, out=out)
+
+
+def _shaped(  # noqa: PLR0917
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    activation: str,
+    out_dtype: torch.dtype | None,
+    *_: Any,
+) -> torch.Tensor:
+    """The result without values, from operands without."""
+    check_operands(a, b, bias)
+    dtype = out_dtype_of(a, None, out_dtype, scales_of(a, b, scale_a, scale_b)[0])
+    check_epilogue(dtype, bias, activation)
+    return a.new_empty((*a.shape[:-1], b.shape[1]), dtype=dtype)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+    a, b, bias, *_, ctx.precision, _ = inputs
+    ctx.save_for_backward(a, b)
+    ctx.bias_dtype = None if bias is None else bias.dtype
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
+    bias_dtype = ctx.bias_dtype if needs_bias else None
+
+    def multiply(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        # The operator, not the op: what traces a gradient sees no values either.
+        return torch.ops.triton_tuner.matmul(first, second, None, None, None, "none", None, ctx.precision, None)
+
+    return (*gradients.of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), *[None] * 6)
+
+
+def register(multiply: Multiply) -> None:
+    """Have both operators run the op `matmul`, which imports this module and is handed in."""
+    _library.impl("matmul", functools.partial(_run, multiply), "CompositeExplicitAutograd")
+    _library.impl("matmul_out", functools.partial(_run_out, multiply), "CompositeExplicitAutograd")
+
+
+_library = torch.library.Library("triton_tuner", "DEF")
+_library.define(f"matmul(Tensor a, Tensor b, {_TENSORS}, {_OPTIONS}) -> Tensor")
+_library.define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {_TENSORS}, {_OPTIONS}) -> ()")
+torch.library.register_fake("triton_tuner::matmul", _shaped, lib=_library)
+torch.library.register_fake("triton_tuner::matmul_out", lambda *_: None, lib=_library)
+torch.library.register_autograd("triton_tuner::matmul", _backward, setup_context=_keep, lib=_library)

@@ -1,0 +1,135 @@
+"""Softmax of rows in blocks, with a running maximum (kernel `softmax_online`); `softmax_split` shares its loops."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import await_predecessor, count_blocks
+from tuner.kernels.softmax.whole_jit import divisible, inside, offsets_of
+
+
+@triton.jit
+def finite(highest):  # noqa: ANN201  jit bodies take no such annotation
+    """What to subtract: the maximum, 0 where all so far is -inf, whose difference from itself would be NaN."""
+    return tl.where(highest == float("-inf"), 0.0, highest)
+
+
+@triton.jit
+def sum_powers(  # noqa: ANN201, PLR0917
+    x_tile,
+    x_step,
+    rows_left,
+    N,
+    first,
+    beyond,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    EVEN_N: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Maximum of each row over its blocks from `first` on, and the sum of exp(x - maximum), float32 [BLOCK_SIZE_M].
+
+    Each lane keeps a sum of its own, scaled down whenever the running maximum grows (Milakov and Gimelshein, Online
+    normalizer calculation for softmax, arXiv 1805.02867); they meet once, at the end.
+    """
+    rows = tl.arange(0, BLOCK_SIZE_M)
+    columns = tl.arange(0, BLOCK_SIZE_N)
+    highest = tl.full((BLOCK_SIZE_M,), float("-inf"), tl.float32)
+    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
+    for block in tl.range(first, beyond, num_stages=STAGES):
+        mask = inside(rows, columns, rows_left, N - block * BLOCK_SIZE_N, EVEN_N)
+        x = tl.load(x_tile + tl.cast(block, tl.int64) * x_step, mask=mask, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(highest, tl.max(x, axis=1))
+        shift = finite(higher)
+        sums = sums * tl.exp(highest - shift)[:, None] + tl.exp(x - shift[:, None])
+        highest = higher
+    return highest, tl.sum(sums, axis=1)
+
+
+@triton.jit
+def write_blocks(  # noqa: ANN201, PLR0917
+    x_tile,
+    x_step,
+    out_tile,
+    out_step,
+    rows_left,
+    N,
+    first,
+    beyond,
+    highest,
+    total,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    EVEN_N: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """exp(x - highest) / total of the same blocks, which are read again."""
+    rows = tl.arange(0, BLOCK_SIZE_M)
+    columns = tl.arange(0, BLOCK_SIZE_N)
+    shift = finite(highest)[:, None]
+    share = (1.0 / total)[:, None]
+    for block in tl.range(first, beyond, num_stages=STAGES):
+        mask = inside(rows, columns, rows_left, N - block * BLOCK_SIZE_N, EVEN_N)
+        x = tl.load(x_tile + tl.cast(block, tl.int64) * x_step, mask=mask, other=0.0).to(tl.float32)
+        values = tl.exp(x - shift) * share
+        to = out_tile + tl.cast(block, tl.int64) * out_step
+        tl.store(to, values.to(out_tile.dtype.element_ty), mask=mask)
+
+
+@triton.jit(
+    do_not_specialize=["M", "N"],
+    do_not_specialize_on_alignment=["stride_xm", "stride_xn", "stride_om", "stride_on"],
+)
+def online_kernel(  # noqa: ANN201, PLR0917
+    x_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    stride_om,
+    stride_on,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    X_TRANSPOSED: tl.constexpr,
+    X_VECTOR: tl.constexpr,
+    OUT_VECTOR: tl.constexpr,
+    EVEN_N: tl.constexpr,
+    WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Rows in blocks of BLOCK_SIZE_N columns, read twice: for maximum and sum, then for the result.
+
+    The arguments are those of `whole_kernel`; STAGES is the pipeline of both loops.
+    """
+    M, N, stride_xm, stride_xn, stride_om = divisible(
+        M, N, stride_xm, stride_xn, stride_om, X_TRANSPOSED, X_VECTOR, OUT_VECTOR
+    )
+    rows = tl.arange(0, BLOCK_SIZE_M)
+    columns = tl.arange(0, BLOCK_SIZE_N)
+    start = tl.cast(tl.program_id(0), tl.int64) * BLOCK_SIZE_M
+    x_tile = x_ptr + start * stride_xm + offsets_of(rows, columns, stride_xm, stride_xn, WIDE)
+    out_tile = out_ptr + start * stride_om + offsets_of(rows, columns, stride_om, stride_on, WIDE)
+    x_step = tl.cast(stride_xn, tl.int64) * BLOCK_SIZE_N
+    out_step = tl.cast(stride_on, tl.int64) * BLOCK_SIZE_N
+    blocks = count_blocks(N, BLOCK_SIZE_N)
+    await_predecessor(PDL)
+    highest, total = sum_powers(x_tile, x_step, M - start, N, 0, blocks, BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, STAGES)
+    write_blocks(
+        x_tile,
+        x_step,
+        out_tile,
+        out_step,
+        M - start,
+        N,
+        0,
+        blocks,
+        highest,
+        total,
+        BLOCK_SIZE_M,
+        BLOCK_SIZE_N,
+        EVEN_N,
+        STAGES,
+    )

@@ -1,0 +1,129 @@
+"""What the kernels of the op `softmax` share on the host: constexprs of a matrix, formulas and rules of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tuner.hardware.device import Device
+from tuner.kernel import KernelSpec
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule
+from tuner.kernels.base.operands import placement
+from tuner.kernels.base.program import Program
+from tuner.kernels.elementwise import rules
+from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking
+from tuner.kernels.softmax import whole_jit as softmax_kernel
+from tuner.kernels.softmax.operands import SOFTMAX
+from tuner.kernels.space.tile_resources import next_power_of_two
+from tuner.problem import Problem, dtype
+
+INTERPRETED_COLUMNS = 128
+"""Of a block on the interpreter, which takes milliseconds for each."""
+_INT32_SPAN = 2**31
+
+
+def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
+    """A kernel of the op, with the sources that all of them rest on; the arguments are as `spec_of` has them."""
+    shared = (softmax_kernel, tile_constants, layout_of, placement)
+    return elementwise_spec(SOFTMAX, name, version, program, sources=(*sources, *shared), **fields)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why no kernel of the op serves a problem on a device, or None."""
+    if problem.k != 1:
+        return f"K is {problem.k}: a matrix's problem is Problem(M, N, 1, op='softmax')"
+    return lacking(problem, device, ("nn", "tn"))
+
+
+def strides_of(inputs: Tensors) -> tuple[int, int, int, int]:
+    """Of x's rows and columns, then the output's."""
+    return (*_strides(inputs.a), *_strides(inputs.out))
+
+
+def _strides(matrix: torch.Tensor) -> tuple[int, int]:
+    # The stride of a dimension of one element is never used, whatever torch says it is.
+    rows, columns = matrix.shape
+    return (0 if rows == 1 else matrix.stride(0)), (1 if columns == 1 else matrix.stride(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How x and the output lie in memory, as far as a binary depends on it: see `softmax_kernel.whole_kernel`."""
+
+    x_transposed: bool
+    x_vector: int
+    out_vector: int
+
+
+def layout_of(inputs: Tensors) -> Layout:
+    """The layout of operands; an output whose rows are contiguous is written element by element."""
+    x, out = placement(inputs.a), placement(inputs.out)
+    return Layout(x.transposed, x.vector, 1 if out.transposed else out.vector)
+
+
+def tile_constants(
+    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, tile: tuple[int, int]
+) -> dict[str, Any]:
+    """Constexprs of a tile: BLOCK_SIZE_M by BLOCK_SIZE_N of a matrix [M, N]."""
+    block_m, block_n = tile
+    stride_xm, stride_xn, stride_om, stride_on = strides
+    spans = (
+        (block_m - 1) * stride_xm + (block_n - 1) * stride_xn,
+        (block_m - 1) * stride_om + (block_n - 1) * stride_on,
+    )
+    return {
+        "BLOCK_SIZE_M": block_m,
+        "BLOCK_SIZE_N": block_n,
+        "X_TRANSPOSED": layout.x_transposed,
+        "X_VECTOR": layout.x_vector,
+        "OUT_VECTOR": layout.out_vector,
+        "EVEN_N": shape[1] % block_n == 0,
+        "WIDE": max(spans) >= _INT32_SPAN,
+    }
+
+
+def covering(problem: Problem) -> int:
+    """Elements of the smallest tile that covers the whole matrix."""
+    return min(rules.MOST_ELEMENTS, next_power_of_two(problem.m) * next_power_of_two(problem.n))
+
+
+def shared_bytes(tile: tuple[int, int], stages: int, config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of a program, bytes, an upper bound.
+
+    A tile for each load in flight but the one at work; a float32 value a row and warp, which warps exchange; and a tile
+    once more where x's rows are contiguous and the output's columns are: it passes from thread to thread. Source:
+    compiled for sm_80, sm_90 and sm_100 (tests/compile/test_elementwise.py); nothing is pipelined on AMD.
+
+    Args:
+        tile: rows and columns.
+        stages: of the pipeline, 1 for none.
+        config, problem, device: as `KernelSpec.shared_bytes` has them.
+    """
+    held = tile[0] * tile[1] * dtype.ITEMSIZE[problem.a_dtype]
+    pipeline = (stages - 1) * held if device.vendor == "nvidia" else 0
+    exchanged = max(16, 4 * tile[0] * config.integer("num_warps"))
+    turned = held if problem.layout[0] == "t" else 0
+    return pipeline + max(exchanged, turned)
+
+
+def in_flight(elements: int, config: Config, problem: Problem, device: Device) -> int:
+    """Bytes that the programs on a multiprocessor wait for at once."""
+    return rules.resident(config, device) * elements * dtype.ITEMSIZE[problem.a_dtype]
+
+
+def _part_of_a_sector(config: Config, problem: Problem, device: Device) -> str | None:
+    size, block_m = dtype.ITEMSIZE[problem.a_dtype], config.integer("BLOCK_SIZE_M")
+    least = min(32, next_power_of_two(problem.m) * size)
+    if problem.layout[0] == "n" or device.is_interpreter or block_m * size >= least:
+        return None
+    return f"{block_m} rows are {block_m * size} bytes of a column: a sector of memory has 32"
+
+
+SECTORS = Rule(
+    "sectors", "CUDA C++ Best Practices Guide, 32-byte sectors of global memory", _part_of_a_sector, early=True
+)
+"""Where rows are contiguous, a tile has enough of them beside each other."""

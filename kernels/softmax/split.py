@@ -1,0 +1,201 @@
+"""The `softmax_split` kernel: few long rows, each shared by several programs; two launches.
+
+The first writes the maximum and the sum of every part, the second adds a row's parts up, always in the same order, and
+writes the result: the same bits each time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.base.workspace import scratch
+from tuner.kernels.elementwise import rules
+from tuner.kernels.elementwise.spec import Tensors
+from tuner.kernels.softmax import online_jit as softmax_online_kernel
+from tuner.kernels.softmax import space as softmax_space
+from tuner.kernels.softmax import split_jit as softmax_split_kernel
+from tuner.kernels.softmax.space import Layout
+from tuner.kernels.space import tile_rules
+from tuner.launch.launch import Launch, compiler_options
+from tuner.problem import Problem, dtype
+
+NAME = "softmax_split"
+VERSION = 1
+FEWEST_COLUMNS = 8192
+"""Below, a second launch costs more than one program's row."""
+_MOST_WAVES = 8
+_SECOND_LAUNCH_US = 2.0
+"""It ranks, and does no more."""
+
+
+def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
+    """The launches of a config: partial sums, then the result."""
+    rows, columns = inputs.a.shape
+    strides = softmax_space.strides_of(inputs)
+    layout = softmax_space.layout_of(inputs)
+    constants, options = _static((rows, columns), strides, layout, config)
+    splits = config.integer("SPLIT_N")
+    partials = scratch(rows * 2 * splits * 4, inputs.a.device).view(torch.float32)
+    summed = {name: value for name, value in constants.items() if name != "OUT_VECTOR"}
+    return (
+        Launch(
+            softmax_split_kernel.split_sums_kernel,
+            (rows * splits,),
+            (inputs.a, partials, columns, *strides[:2]),
+            summed,
+            options,
+        ),
+        Launch(
+            softmax_split_kernel.split_write_kernel,
+            (rows * splits,),
+            (inputs.a, inputs.out, partials, columns, *strides),
+            constants,
+            options,
+        ),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Constexprs of the second launch, and compiler options."""
+    block_n = config.integer("BLOCK_SIZE_N")
+    constants = {
+        **softmax_space.tile_constants(shape, strides, layout, (1, block_n)),
+        "SPLIT_N": config.integer("SPLIT_N"),
+        "STAGES": config.integer("num_stages"),
+        "PDL": bool(config.get("launch_pdl", False)),
+    }
+    # One row a program, and of contiguous columns.
+    del constants["BLOCK_SIZE_M"], constants["X_TRANSPOSED"]
+    return constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := softmax_space.supports(problem, device):
+        return reason
+    if problem.layout[0] == "t":
+        return "no layout tn: its programs take one row each, of contiguous columns"
+    if device.is_interpreter:
+        one = problem.n <= softmax_space.INTERPRETED_COLUMNS
+        return f"N is {problem.n}: a row is one block; softmax_whole serves it" if one else None
+    if problem.n < FEWEST_COLUMNS:
+        return f"N is {problem.n}: rows below {FEWEST_COLUMNS} are one program's work; softmax_whole serves them"
+    if problem.m > 2 * device.sm_count:
+        return f"M is {problem.m}: whole rows keep {device.sm_count} multiprocessors busy"
+    return None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(device), RULES)
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        blocks: tuple[Value, ...] = (softmax_space.INTERPRETED_COLUMNS, 512)
+        return {"BLOCK_SIZE_N": blocks, "SPLIT_N": (2, 4), "num_stages": (2,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_N": (512, 1024, 2048, 4096, 8192),
+        "SPLIT_N": (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+        "num_stages": rules.stages(device, (1, 2, 3)),
+        "num_warps": rules.warps(device),
+        **tile_rules.overlap(device),
+    }
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """See `softmax_space.shared_bytes`."""
+    tile = 1, config.integer("BLOCK_SIZE_N")
+    return softmax_space.shared_bytes(tile, config.integer("num_stages"), config, problem, device)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """See `elementwise_rules.estimate_us`."""
+    size = dtype.ITEMSIZE[problem.a_dtype]
+    loaded = _elements(config, problem) * size * max(1, config.integer("num_stages") - 1)
+    again = 0.3 if problem.m * problem.n * size <= device.l2_bytes else 1.0
+    moved = int((2 + again) * problem.m * problem.n * size)
+    programs = problem.m * config.integer("SPLIT_N")
+    return _SECOND_LAUNCH_US + rules.estimate_us(moved, loaded, programs, config, device)
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """Two programs a multiprocessor, two loads of 16 bytes a thread at a time."""
+    size = dtype.ITEMSIZE[problem.a_dtype]
+
+    def rank(config: Config) -> tuple[float, ...]:
+        block, programs = config.integer("BLOCK_SIZE_N"), problem.m * config.integer("SPLIT_N")
+        each = block * size / rules.threads(config, device)
+        away = abs(math.log2(each / (2 * rules.VECTOR_BYTES))) + abs(config.integer("num_warps") - 4)
+        return (
+            abs(math.log2(programs / (2 * device.sm_count))),
+            away,
+            abs(config.integer("num_stages") - 2),
+            block,
+        )
+
+    tried = space(problem, device)
+    return tried.best(rank) or tried.smallest()
+
+
+def simplicity(config: Config) -> tuple[Any, ...]:
+    """Sorts configs from simplest: fewest parts, least memory in flight, fewest threads."""
+    held = config.integer("BLOCK_SIZE_N") * config.integer("num_stages")
+    return (config.integer("SPLIT_N"), held, config.integer("num_warps"), config)
+
+
+def precedence(problem: Problem, device: Device) -> int:
+    """Before the others where rows leave half of the multiprocessors idle, and are worth a second launch."""
+    few = 2 * problem.m <= device.sm_count and problem.n >= 4 * FEWEST_COLUMNS
+    return 3 if few and not device.is_interpreter else -1
+
+
+def _elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
+    return config.integer("BLOCK_SIZE_N")
+
+
+def _values(config: Config, problem: Problem, device: Device) -> float:
+    return 2 * _elements(config, problem) / rules.threads(config, device)
+
+
+def _parts(config: Config, problem: Problem, device: Device) -> str | None:
+    blocks, splits = -(-problem.n // config.integer("BLOCK_SIZE_N")), config.integer("SPLIT_N")
+    if splits > 1 and -(-blocks // splits) * (splits - 1) >= blocks:
+        return f"{splits} parts of {blocks} blocks: one would have none"
+    programs = problem.m * splits
+    if not device.is_interpreter and programs > _MOST_WAVES * device.sm_count:
+        return f"{programs} programs: fewer parts fill {device.sm_count} multiprocessors"
+    return None
+
+
+RULES = (
+    rules.parameters(_axes),
+    tile_rules.shared_memory(shared_bytes, "kernels/softmax/split.py"),
+    Rule("parts", "the shape itself", _parts),
+    *rules.of_tile(_elements, softmax_space.covering, _values),
+)
+
+SPEC = softmax_space.softmax_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=(softmax_online_kernel, softmax_split_kernel, program, _static),
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    simplicity=simplicity,
+    precedence=precedence,
+)

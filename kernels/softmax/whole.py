@@ -1,0 +1,192 @@
+"""The `softmax_whole` kernel: rows that fit into a program's registers, read once and written once."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner.hardware.device import Device, multiprocessors
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernels.elementwise import rules
+from tuner.kernels.elementwise.spec import Tensors
+from tuner.kernels.softmax import space as softmax_space
+from tuner.kernels.softmax import whole_jit as softmax_kernel
+from tuner.kernels.softmax.operands import SOFTMAX
+from tuner.kernels.softmax.space import Layout
+from tuner.kernels.space import refinements, tile_rules
+from tuner.kernels.space.tile_resources import next_power_of_two
+from tuner.launch.launch import Launch, compiler_options
+from tuner.problem import Problem, dtype
+
+NAME = "softmax_whole"
+VERSION = 1
+_OPTIONS = (refinements.RECOMPUTED, refinements.MAXNREG)
+_ALONE = 8192
+"""Columns beyond which a program's float32 values leave no registers for a second program."""
+_PACKED = 16_384
+"""Columns beyond which x packed is the default (benchmarks/results/axes-bandwidth-h200.json).
+
+Aligned rows alone: of others, loaded element by element, 64 registers spill (compiled for sm_80, sm_90 and sm_100).
+"""
+MOST_COLUMNS = 32_768
+"""1,024 threads of 64 registers hold 32 values each, and what is computed with them."""
+_MOST_APART = 1024
+"""Columns where rows are contiguous (layout tn): 16 rows and more of a column are a sector of memory."""
+
+
+def program(inputs: Tensors, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    rows, columns = inputs.a.shape
+    strides = softmax_space.strides_of(inputs)
+    layout = softmax_space.layout_of(inputs)
+    blocks, constants, options = _static((rows, columns), strides, layout, config)
+    grid = blocks
+    if each := config.integer("PROGRAMS_PER_SM"):
+        grid = min(blocks, each * multiprocessors(inputs.a.device.index if inputs.a.is_cuda else None))
+    arguments = (inputs.a, inputs.out, rows, columns, *strides)
+    return (Launch(softmax_kernel.whole_kernel, (grid,), arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(
+    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Blocks of rows, constexprs and compiler options."""
+    block_m = config.integer("BLOCK_SIZE_M")
+    constants = {
+        **softmax_space.tile_constants(shape, strides, layout, (block_m, next_power_of_two(shape[1]))),
+        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
+        "PDL": bool(config.get("launch_pdl", False)),
+        "RECOMPUTED": "RECOMPUTED" in config,
+    }
+    return -(-shape[0] // block_m), constants, compiler_options(config)
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := softmax_space.supports(problem, device):
+        return reason
+    if problem.n > MOST_COLUMNS:
+        return f"N is {problem.n}: a program's registers hold {MOST_COLUMNS}; softmax_online reads longer rows twice"
+    if problem.layout[0] == "t" and problem.n > _MOST_APART:
+        return (
+            f"N is {problem.n}, of columns that lie apart: too few rows fit beside each other; softmax_online has more"
+        )
+    return None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, _OPTIONS)
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """A config; of long rows of 16 bits also with x packed meanwhile, so that two programs have registers."""
+    yield config
+    threads = rules.threads(config, device)
+    limit = min(248, rules.FILE // (2 * threads))
+    fits = elements(config, problem) <= limit * threads
+    if problem.n > _ALONE and fits and not config.integer("PROGRAMS_PER_SM") and device.vendor == "nvidia":
+        yield config.replace(RECOMPUTED=True, maxnreg=limit)
+
+
+def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    if device.is_interpreter:
+        return {"BLOCK_SIZE_M": (4, 16), "PROGRAMS_PER_SM": (0, 2), "num_stages": (2,), "num_warps": (4,)}
+    return {
+        "BLOCK_SIZE_M": (1, 2, 4, 8, 16, 32, 64, 128),
+        "PROGRAMS_PER_SM": (0, 1, 2, 4, 8),
+        "num_stages": rules.stages(device, (2, 3, 4)),
+        "num_warps": rules.warps(device),
+        **tile_rules.overlap(device),
+    }
+
+
+def elements(config: Config, problem: Problem) -> int:
+    """Elements of a tile, what covers a row's rest included."""
+    return config.integer("BLOCK_SIZE_M") * next_power_of_two(problem.n)
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """See `softmax_space.shared_bytes`."""
+    stages = config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 1
+    tile = config.integer("BLOCK_SIZE_M"), next_power_of_two(problem.n)
+    return softmax_space.shared_bytes(tile, stages, config, problem, device)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """See `elementwise_rules.estimate_us`."""
+    loaded = elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype] * rules.loads_ahead(config)
+    return rules.estimate_us(SOFTMAX.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """A tile that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, two loads of 16 bytes a thread.
+
+    Fewer rows a program where blocks would not reach all multiprocessors; at least four warps a row that is shared. Of
+    16-bit rows that are long, eight loads a thread, the longest packed: fewer warps have to meet (the same results).
+    """
+    size = dtype.ITEMSIZE[problem.a_dtype]
+    loads = 8 if size == 2 and problem.n > _ALONE else 2
+    packed = problem.n > _PACKED and problem.aligned
+
+    def rank(config: Config) -> tuple[float, ...]:
+        held = elements(config, problem)
+        each = held * size / rules.threads(config, device)
+        idle = max(0, device.sm_count - _blocks(config, problem))
+        short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
+        away = abs(math.log2(each / (loads * rules.VECTOR_BYTES)))
+        odd = ("RECOMPUTED" in config) != packed
+        return odd, idle, short, away, abs(config.integer("num_warps") - 4)
+
+    tried = space(problem, device)
+    return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()
+
+
+def simplicity(config: Config) -> tuple[Any, ...]:
+    """Sorts configs from simplest: no loop, fewest rows and threads."""
+    names = ("PROGRAMS_PER_SM", "BLOCK_SIZE_M", "num_warps", "num_stages")
+    return (*(config.integer(name) for name in names), len(config), config)
+
+
+def _blocks(config: Config, problem: Problem) -> int:
+    return -(-problem.m // config.integer("BLOCK_SIZE_M"))
+
+
+def _values(config: Config, problem: Problem, device: Device) -> float:
+    packed = 2 if "RECOMPUTED" in config else 1
+    return elements(config, problem) / packed / rules.threads(config, device)
+
+
+def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
+    rows = max(16 if device.is_interpreter else 1, next_power_of_two(problem.m))
+    block_m = config.integer("BLOCK_SIZE_M")
+    return f"BLOCK_SIZE_M is {block_m}, {rows} covers M" if block_m > rows else None
+
+
+RULES = (
+    rules.parameters(_axes, _OPTIONS),
+    rules.too_large(elements),
+    tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
+    *rules.of_tile(elements, softmax_space.covering, _values),
+    rules.takes_turns(_blocks, shared_bytes),
+    Rule("beyond M", "the shape itself", _beyond, early=True),
+    softmax_space.SECTORS,
+)
+
+SPEC = softmax_space.softmax_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    sources=(program, _static),
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    simplicity=simplicity,
+    precedence=lambda _problem, _device: 2,
+)

@@ -1,0 +1,177 @@
+"""Softmax of rows that lie whole in registers (kernel `softmax_whole`), and what the other kernels share with it.
+
+All of them subtract the row's maximum, sum in float32 in an order that the config alone decides, and multiply by the
+sum's reciprocal. A row of -inf alone, and one with a NaN or +inf, become NaN, as torch has it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_multiple
+
+
+@triton.jit
+def offsets_of(rows, columns, stride_m, stride_n, WIDE: tl.constexpr):  # noqa: ANN201
+    """Elements from a tile's first to each of its others."""
+    if WIDE:
+        rows = rows.to(tl.int64)
+        columns = columns.to(tl.int64)
+    return rows[:, None] * stride_m + columns[None, :] * stride_n
+
+
+@triton.jit
+def inside(rows, columns, rows_left, columns_left, EVEN_N: tl.constexpr):  # noqa: ANN201
+    """Which elements of a tile belong to the matrix; columns need no mask where blocks divide a row."""
+    mask = (rows < rows_left)[:, None]
+    if not EVEN_N:
+        mask = mask & (columns < columns_left)[None, :]
+    return mask
+
+
+@triton.jit
+def divisible(  # noqa: ANN201, PLR0917
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    stride_om,
+    X_TRANSPOSED: tl.constexpr,
+    X_VECTOR: tl.constexpr,
+    OUT_VECTOR: tl.constexpr,
+):
+    """Sizes and strides of two matrices as the multiples that they are, see `known_multiple`."""
+    stride_om = known_multiple(stride_om, OUT_VECTOR)
+    N = known_multiple(N, OUT_VECTOR)
+    if X_TRANSPOSED:
+        stride_xn = known_multiple(stride_xn, X_VECTOR)
+        M = known_multiple(M, X_VECTOR)
+    else:
+        stride_xm = known_multiple(stride_xm, X_VECTOR)
+        N = known_multiple(N, X_VECTOR)
+    return M, N, stride_xm, stride_xn, stride_om
+
+
+@triton.jit
+def opaque(x):  # noqa: ANN201
+    """x of 16 bits, two a register, as a value that the compiler knows nothing of: it cannot keep what it made of x."""
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
+def normalize_rows(  # noqa: ANN201, PLR0917
+    block,
+    x_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    stride_om,
+    stride_on,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    EVEN_N: tl.constexpr,
+    WIDE: tl.constexpr,
+    RECOMPUTED: tl.constexpr,
+):
+    """The block-th block of whole rows."""
+    rows = tl.arange(0, BLOCK_SIZE_M)
+    columns = tl.arange(0, BLOCK_SIZE_N)
+    start = tl.cast(block, tl.int64) * BLOCK_SIZE_M
+    mask = inside(rows, columns, M - start, N, EVEN_N)
+    x_tile = x_ptr + start * stride_xm + offsets_of(rows, columns, stride_xm, stride_xn, WIDE)
+    x = tl.load(x_tile, mask=mask, other=float("-inf"))
+    highest = tl.max(x.to(tl.float32), axis=1)[:, None]
+    if RECOMPUTED:
+        x = opaque(x)
+    powers = tl.exp(x.to(tl.float32) - highest)
+    share = (1.0 / tl.sum(powers, axis=1))[:, None]
+    if RECOMPUTED:
+        powers = tl.exp(opaque(x).to(tl.float32) - highest)
+    values = powers * share
+    out_tile = out_ptr + start * stride_om + offsets_of(rows, columns, stride_om, stride_on, WIDE)
+    tl.store(out_tile, values.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(
+    do_not_specialize=["M", "N"],
+    do_not_specialize_on_alignment=["stride_xm", "stride_xn", "stride_om", "stride_on"],
+)
+def whole_kernel(  # noqa: ANN201, PLR0917
+    x_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    stride_om,
+    stride_on,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    X_TRANSPOSED: tl.constexpr,
+    X_VECTOR: tl.constexpr,
+    OUT_VECTOR: tl.constexpr,
+    EVEN_N: tl.constexpr,
+    WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+    RECOMPUTED: tl.constexpr,
+):
+    """Rows that fit into a program's registers: read once, written once.
+
+    Args:
+        x_ptr, out_ptr: matrices of M rows and N columns; out may be x.
+        M, N: at least 1.
+        stride_xm, stride_xn, stride_om, stride_on: of rows and columns, in elements.
+        BLOCK_SIZE_M: rows of a program, a power of two.
+        BLOCK_SIZE_N: the power of two that holds N.
+        X_TRANSPOSED: whether x's rows are contiguous, not its columns.
+        X_VECTOR: a power of two that divides stride_xm and N (transposed: stride_xn and M).
+        OUT_VECTOR: the same of stride_om and N.
+        EVEN_N: whether BLOCK_SIZE_N divides N.
+        WIDE: offsets within a tile may pass 2^31.
+        STAGES: 0: a block of rows a program. Else programs take block after block, so many loads in flight.
+        PDL: see `await_predecessor`.
+        RECOMPUTED: x stays in registers as it was read, 16 bits a value; powers are made anew for the result.
+    """
+    M, N, stride_xm, stride_xn, stride_om = divisible(
+        M, N, stride_xm, stride_xn, stride_om, X_TRANSPOSED, X_VECTOR, OUT_VECTOR
+    )
+    await_predecessor(PDL)
+    if STAGES == 0:
+        normalize_rows(
+            tl.program_id(0),
+            x_ptr,
+            out_ptr,
+            M,
+            N,
+            stride_xm,
+            stride_xn,
+            stride_om,
+            stride_on,
+            BLOCK_SIZE_M,
+            BLOCK_SIZE_N,
+            EVEN_N,
+            WIDE,
+            RECOMPUTED,
+        )
+    else:
+        for block in tl.range(tl.program_id(0), count_blocks(M, BLOCK_SIZE_M), tl.num_programs(0), num_stages=STAGES):
+            normalize_rows(
+                block,
+                x_ptr,
+                out_ptr,
+                M,
+                N,
+                stride_xm,
+                stride_xn,
+                stride_om,
+                stride_on,
+                BLOCK_SIZE_M,
+                BLOCK_SIZE_N,
+                EVEN_N,
+                WIDE,
+                RECOMPUTED,
+            )

@@ -1,0 +1,1 @@
+"""Rules and axes that the search spaces of several kernels share."""

@@ -1,0 +1,49 @@
+"""Rows that begin at odd multiples of 16 bytes: half of TMA's lines of them are parts of one sector more.
+
+Each line is then more than one request of the L2. Blocks of a cluster that share an operand's loads share its requests.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from tuner.problem import Problem, dtype
+
+SECTOR_BYTES = 32
+"""Of the L2 (CUDA C++ Best Practices Guide, coalesced access to global memory)."""
+_LINE_SECTORS = 4
+_WORTH = 2.0
+"""Such rows of a whole line take as long as so many others. Fitted on seven tiles of 3000x3000x3000 bf16, single and in
+clusters: benchmarks/results/padding-h200.json."""
+LATER = 1.25
+"""So many times as long a load of such rows is under way: tiles of 128x320 with three stages, single and in pairs, of
+3000x3000x3000 and 5000x5000x5000 bf16 in benchmarks/results/three-warpgroups-h200.json."""
+
+
+@functools.lru_cache(maxsize=1024)
+def odd(problem: Problem) -> tuple[bool, bool]:
+    """Whether A's rows are such, and B's."""
+    a_extent = problem.k if problem.layout[0] == "n" else problem.m
+    b_extent = problem.k if problem.layout[1] == "t" else problem.n
+    size = dtype.ITEMSIZE[problem.a_dtype]
+    return a_extent * size % SECTOR_BYTES != 0, b_extent * size % SECTOR_BYTES != 0
+
+
+def asked(problem: Problem, rows: int, columns: int, length: int, *, ctas: int, share_b: bool) -> float:
+    """Rows of both operands that one step of a tile asks the L2 for, odd ones for what they are worth.
+
+    Args:
+        problem: as the kernel sees it.
+        rows, columns, length: of the tile.
+        ctas: blocks of a cluster that share the loads of A, with `share_b` those of B.
+        share_b: SHARE_B.
+    """
+    if not any(odd(problem)):
+        return rows + columns
+    sharing = (1, ctas) if share_b else (ctas, 1)
+    # One sector more of each line, or of each part of one: loaded by halves, a line takes one more.
+    taken = length * dtype.ITEMSIZE[problem.a_dtype] // SECTOR_BYTES
+    sectors = max(1, min(taken, _LINE_SECTORS))
+    worth = _WORTH * (1 + 1 / sectors) / (1 + 1 / _LINE_SECTORS)
+    more = [(worth - 1) * is_odd / blocks for is_odd, blocks in zip(odd(problem), sharing, strict=True)]
+    return rows * (1 + more[0]) + columns * (1 + more[1])

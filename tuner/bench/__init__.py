@@ -1,0 +1,1 @@
+"""`tuner bench`: what a lookup gives, in paired rounds with other tuners."""

@@ -1,0 +1,135 @@
+"""A contest as one JSON document, and files that are written complete or not at all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tuner
+from tuner.bench.score import OURS, Figures, Row, geomeans
+from tuner.errors import TunerError
+from tuner.hardware.device import Device, Environment
+from tuner.store.records import PROTOCOL
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A contest's end.
+
+    Attributes:
+        device, environment: what was played on.
+        rivals: who was asked to play against ours.
+        rows: one a problem that got its turn.
+        unplayed: how many did not.
+    """
+
+    device: Device
+    environment: Environment
+    rivals: tuple[str, ...]
+    rows: tuple[Row, ...]
+    unplayed: int
+
+
+def document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
+    """What `--json` prints and bench.json holds.
+
+    Args:
+        report: the contest.
+        argv: the command that played it.
+    """
+    return {
+        "tuner": tuner.__version__,
+        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "argv": list(argv),
+        "protocol": PROTOCOL,
+        "device": asdict(report.device),
+        "environment": asdict(report.environment),
+        "contestants": [OURS, *report.rivals],
+        "unplayed": report.unplayed,
+        "rows": [_row(row) for row in report.rows],
+        "geomeans": [asdict(mean) for mean in geomeans(report.rows, report.rivals)],
+    }
+
+
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    """Write a document.
+
+    Raises:
+        TunerError: it cannot be written.
+    """
+    text = json.dumps(body, indent=1, sort_keys=True) + "\n"
+    write(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def write(path: Path, fill: Callable[[Path], object]) -> None:
+    """Write a file complete or not at all.
+
+    Args:
+        path: the file.
+        fill: writes all of it to the path it is given.
+
+    Raises:
+        TunerError: it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            fill(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as e:
+        raise TunerError(f"cannot write {path}: {e.strerror or e}") from e
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that files can be written into.
+
+    Raises:
+        TunerError: it cannot be made, or nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise TunerError(f"cannot make the folder {folder}: {e.strerror or e}") from e
+    if not os.access(folder, os.W_OK):
+        raise TunerError(f"cannot write into {folder}: permission denied")
+
+
+def _row(row: Row) -> dict[str, Any]:
+    match = row.match
+    return {
+        "problem": row.problem.fields(),
+        "places": [asdict(place) for place in row.heat.places],
+        "kernel": match and match.kernel,
+        "config": match and dict(match.config),
+        "rule": match and match.rule,
+        "source": match and match.source,
+        "grade": match and match.grade,
+        "flops": row.flops,
+        "bytes_moved": row.bytes_moved,
+        "memory_bound": row.memory_bound,
+        "contestants": {
+            **{name: _figures(row, found) for name, found in row.figures.items()},
+            **{name: {"reason": reason} for name, reason in row.reasons.items()},
+        },
+    }
+
+
+def _figures(row: Row, figures: Figures) -> dict[str, Any]:
+    paired = figures.against_ours
+    return {
+        "median_us": figures.median_us,
+        "p20_us": figures.p20_us,
+        "p80_us": figures.p80_us,
+        "rounds": figures.rounds,
+        "tflops": row.tflops(figures.median_us),
+        "gbytes_s": row.gbytes_s(figures.median_us),
+        "time_over_ours": paired and {"ratio": paired.ratio, "low": paired.low, "high": paired.high},
+        "tuning_s": figures.tuning_s,
+    }

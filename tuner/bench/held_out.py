@@ -1,0 +1,249 @@
+"""What a lookup says of problems that it is not shown, in paired rounds with their winners and the default formula."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tuner.errors import KernelError
+from tuner.hardware.device import INTERPRETER, Device, Environment, of_one_arch
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup import rules
+from tuner.lookup.decision import Decision
+from tuner.lookup.device_winners import Shelf, by_problem
+from tuner.lookup.regret import Regret
+from tuner.lookup.sources import Source
+from tuner.problem import Problem
+from tuner.sweep import finals
+from tuner.sweep.child import WorkerDiedError
+from tuner.sweep.compile_pool import CompilePool
+from tuner.sweep.measure import VENDOR
+from tuner.sweep.messages import FinalsPlayed, Hello, PlayFinals, Ready, Refused, SetProblem
+from tuner.sweep.worker import Worker
+
+_SEED = 1
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A tuned problem, and what a lookup says of it that does not see its row.
+
+    Attributes:
+        problem: held out.
+        rule: that answered.
+        answer, formula, winner: the lookup's config, the default formula's, and the one tuned for the problem.
+        declined: the neighbour's config that the lookup preferred the formula to; None where it did not.
+    """
+
+    problem: Problem
+    rule: str
+    answer: Config
+    formula: Config
+    winner: Config
+    declined: Config | None = None
+
+    @property
+    def contestants(self) -> tuple[Config, ...]:
+        """Each config once."""
+        configs = (self.winner, self.answer, self.formula, self.declined)
+        return tuple(dict.fromkeys(config for config in configs if config is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How a case went.
+
+    Attributes:
+        case: which.
+        answer, formula: time of each over the fastest contestant's, 1 for no regret; None where it could not be.
+        fastest_us: microseconds a call of that one; None where all are one config, and nothing was measured.
+        failure: why a figure is missing; "" where none is.
+        declined: as `answer`, None also where nothing was declined.
+    """
+
+    case: Case
+    answer: float | None
+    formula: float | None
+    fastest_us: float | None
+    failure: str = ""
+    declined: float | None = None
+
+
+def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
+    """What to play of the problems that a source has rows for.
+
+    Args:
+        source: a table, a folder of tables or a database.
+        device: where it will be played.
+        suite: these problems, all held out together; None: a sample, each looked up without its own row.
+        sample: how many, where there is no suite; always the same ones.
+    """
+    shelf = source.shelf(device.slug)
+    relatives = [(sm_count, source.shelf(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
+    rows = [row for found in shelf.rows.values() for row in found[:1]]
+    usable = {row.problem for row in rows if rules.refusal(row, row.problem, device) is None}
+    if suite is None:
+        chosen = random.Random(_SEED).sample(sorted(usable, key=str), min(sample, len(usable)))
+    else:
+        chosen = [problem for problem in dict.fromkeys(suite) if problem in usable]
+    found: list[Case] = []
+    for problem in chosen:
+        hidden = {problem} if suite is None else set(chosen)
+        left = Shelf(source.name, *by_problem(row for row in rows if row.problem not in hidden), "")
+        decision = rules.decide(problem, device, [left], relatives)
+        found.append(_case(problem, device, decision, shelf.rows[problem][0].config))
+    return found
+
+
+def summary(played: Iterable[Played]) -> dict[str, Regret]:
+    """The figures of each rule, and of all as "all"; what could not be measured is left out."""
+    by_rule: dict[str, list[tuple[float, float]]] = {}
+    for one in played:
+        if one.answer is not None and one.formula is not None:
+            for rule in (one.case.rule, "all"):
+                by_rule.setdefault(rule, []).append((one.answer, one.formula))
+    found = {}
+    for rule, pairs in by_rule.items():
+        answers, formulas = zip(*pairs, strict=True)
+        found[rule] = Regret(len(pairs), _geomean(answers), max(answers), _geomean(formulas), max(formulas))
+    return found
+
+
+def _case(problem: Problem, device: Device, decision: Decision, winner: Config) -> Case:
+    def program(config: Config) -> Config:
+        """The representative of a config's program, so that equal ones are seen to be."""
+        with contextlib.suppress(KernelError):
+            return registry.find(problem.op, config.kernel).space(problem, device).canonicalize(config)
+        return config
+
+    match = decision.match
+    best = max(decision.offers, key=lambda offer: offer.promise, default=None)
+    return Case(
+        problem,
+        match.rule,
+        program(match.config),
+        program(registry.default_config(problem, device)),
+        program(winner),
+        program(best.row.config) if best is not None and match.rule == "default" else None,
+    )
+
+
+class Bench:
+    """A device's worker, which is replaced when it dies; a context manager.
+
+    Attributes:
+        device: the model.
+        environment: the versions measured under; None for the interpreter before anything is measured.
+    """
+
+    def __init__(self, gpu: int | None) -> None:
+        """Open a device; the interpreter needs no worker before something is measured.
+
+        Args:
+            gpu: CUDA index, None for the interpreter.
+
+        Raises:
+            SweepError: the worker did not start.
+            DeviceError: the device is not there.
+        """
+        self._gpu = gpu
+        self._worker: Worker | None = None
+        self.environment: Environment | None = None
+        self.device = INTERPRETER if gpu is None else self._open().device
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+
+    def play(self, todo: Sequence[Case]) -> Iterator[Played]:
+        """Measure cases one after the other; their binaries are made first, on all cores.
+
+        Args:
+            todo: of `cases`.
+
+        Raises:
+            SweepError: a worker died and no new one could be started.
+        """
+        unlike = [case for case in todo if len(case.contestants) > 1]
+        if unlike and self._gpu is not None:
+            with CompilePool(self.device) as pool:
+                _compile(unlike, pool)
+        for case in todo:
+            yield Played(case, 1.0, 1.0, None) if len(case.contestants) == 1 else self._play(case)
+
+    def _open(self) -> Hello:
+        self._worker = Worker(self._gpu)
+        try:
+            hello = self._worker.hello()
+        except BaseException:
+            self._worker.kill()
+            raise
+        self.environment = hello.environment
+        return hello
+
+    def _play(self, case: Case) -> Played:
+        """One case's paired rounds."""
+        if self._worker is None:
+            self._open()
+        assert self._worker is not None
+        try:
+            reply = self._ask(SetProblem(case.problem))
+            if isinstance(reply, Ready):
+                reply = self._ask(PlayFinals(case.contestants, _SEED))
+        except WorkerDiedError as e:
+            self._worker.kill()
+            self._worker = None
+            return Played(case, None, None, None, str(e))
+        if isinstance(reply, FinalsPlayed):
+            return _judged(case, reply)
+        return Played(case, None, None, None, reply.message if isinstance(reply, Refused) else "")
+
+    def _ask(self, request: SetProblem | PlayFinals) -> Ready | Refused | FinalsPlayed:
+        """The request's last reply; a worker whose context is lost ends, which raises."""
+        worker = self._worker
+        assert worker is not None
+        worker.send(request)
+        while True:
+            reply = worker.wait()
+            if isinstance(reply, (Ready, Refused, FinalsPlayed)):
+                return reply
+
+
+def _judged(case: Case, reply: FinalsPlayed) -> Played:
+    times = {name: figures for name, figures in reply.times.items() if name != VENDOR and figures}
+    failure = "; ".join(sorted(reply.rejected.values()))
+    if not times:
+        return Played(case, None, None, None, failure)
+    standings = finals.standings(times)
+
+    def ratio(config: Config | None) -> float | None:
+        found = None if config is None else standings.get(config.digest)
+        return None if found is None else max(1.0, found.ratio)
+
+    fastest_us = min(standing.median_us for standing in standings.values())
+    return Played(case, ratio(case.answer), ratio(case.formula), fastest_us, failure, ratio(case.declined))
+
+
+def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
+    """Have every binary made, which the GPU's worker then finds in Triton's cache."""
+    keys = [
+        pool.request(registry.find(case.problem.op, config.kernel), case.problem, config)
+        for case in todo
+        for config in case.contestants
+    ]
+    while any(pool.result(key) is None for key in keys):
+        pool.mend()
+        time.sleep(_POLL_S)
+
+
+def _geomean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))

@@ -1,0 +1,93 @@
+"""The same GEMM by TorchInductor's max-autotune, restricted to its Triton templates."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tuner.problem import Problem, dtype
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": torch.relu,
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.01),
+    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why it is not asked for a problem, or None when it is."""
+    if problem.op != "matmul" or problem.extras:
+        return "TorchInductor is compared on torch.mm, torch._scaled_mm and torch._int_mm alone"
+    if problem.precision == "tf32x3":
+        return "torch has no tf32x3"
+    fp8 = dtype.is_fp8(problem.a_dtype)
+    if not fp8 and problem.out_dtype != dtype.default_out(problem.a_dtype):
+        return f"torch.mm has no {problem.dtype_label}"
+    if problem.a_dtype == "int8" and problem.epilogue != "none":
+        return "torch._int_mm has no epilogue"
+    return None
+
+
+def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
+    """The compiled GEMM: takes operands of the op `matmul`, returns a new output. Its first call tunes.
+
+    Without a Triton template for the problem, or on a GPU too small for them, that call raises: with this one backend
+    Inductor does not fall back to the vendor's library. What Dynamo holds of other problems is forgotten, so that it
+    does not give up compiling after a few.
+    """
+    from torch._inductor import list_mode_options
+
+    torch.compiler.reset()
+    mode = list_mode_options("max-autotune-no-cudagraphs")
+    run = torch.compile(
+        _product(problem), options={**mode, "max_autotune_gemm_backends": "TRITON"}, dynamic=False, fullgraph=True
+    )
+
+    def call(inputs: Any) -> torch.Tensor:
+        # Held while it runs too: Dynamo guards on the setting and would compile anew under another.
+        with _precision(problem):
+            out: torch.Tensor = run(inputs.a, inputs.b, inputs.bias)
+        return out
+
+    return call
+
+
+def _product(problem: Problem) -> Callable[..., torch.Tensor]:
+    activation = _ACTIVATIONS.get(problem.activation, lambda x: x)
+    if dtype.is_fp8(problem.a_dtype):
+        one = torch.ones((), dtype=torch.float32, device="cuda")
+        out_dtype = dtype.to_torch(problem.out_dtype)
+
+        def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            scaled = torch._scaled_mm(a, b, one, one, bias=bias, out_dtype=out_dtype, use_fast_accum=True)
+            return activation(scaled)
+
+    elif problem.a_dtype == "int8":
+
+        def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:  # noqa: ARG001
+            return torch._int_mm(a, b)
+
+    else:
+
+        def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            return activation(torch.mm(a, b) if bias is None else torch.addmm(bias, a, b))
+
+    return product
+
+
+@contextlib.contextmanager
+def _precision(problem: Problem) -> Iterator[None]:
+    """torch's float32 setting as the problem asks for it; put back after the block."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    if problem.a_dtype == "float32":
+        matmul.fp32_precision = problem.precision
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before

@@ -1,0 +1,58 @@
+"""What a fresh process finds when it imports torch, Triton and every kernel: one JSON document on stdout.
+
+`tuner doctor` runs this as a child with a time limit: a broken driver may hang, and a broken package may abort.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tuner.kernel import registry
+
+
+def main() -> None:
+    """Print what is here."""
+    kernels = [_kernel(point) for point in registry.points()]
+    found = {"torch": _try(_torch), "triton": _try(_triton), "kernels": kernels}
+    sys.stdout.write(f"\n{json.dumps(found)}\n")
+
+
+def _try(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return look()
+    except Exception as e:  # noqa: BLE001  the boundary of a child: whatever an import raised is the finding
+        return {"error": f"{type(e).__name__}: {e}"}
+
+
+def _torch() -> dict[str, Any]:
+    import torch
+
+    from tuner.hardware.device import from_properties
+
+    version = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    devices = [from_properties(torch.cuda.get_device_properties(index)) for index in range(count)]
+    return version | {"devices": [{"slug": device.slug, "name": device.name} for device in devices]}
+
+
+def _triton() -> dict[str, Any]:
+    import triton
+    from triton import knobs
+
+    return {"version": triton.__version__, "cuobjdump": knobs.nvidia.cuobjdump.path}
+
+
+def _kernel(point: Any) -> dict[str, Any]:
+    def load() -> dict[str, Any]:
+        loaded = point.load()
+        specs = tuple(loaded) if isinstance(loaded, (tuple, list)) else (registry.spec_in(loaded) or loaded,)
+        return {"specs": [f"{spec.op}/{spec.name} version {spec.version}" for spec in specs]}
+
+    return {"name": point.name, "value": point.value, **_try(load)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""`--kernel` and `--problem`: kernels under `tuner.tuned`, and problems by the names of their keys."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from tuner import reference
+from tuner.errors import UsageError
+from tuner.kernel import KernelSpec, registry
+from tuner.problem import Problem, generic_key
+from tuner.problem import suite as suites
+from tuner.problem import typed as sized
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel_option(function: F) -> F:
+    """`--kernel`, of which there may be several: `names`."""
+    return click.option(
+        "--kernel",
+        "names",
+        multiple=True,
+        metavar="MODULE:NAME",
+        help="A kernel under tuner.tuned, my_pkg.my_module:my_kernel or FILE.py:NAME, or an op; may be repeated.",
+    )(function)
+
+
+def problem_option(function: F) -> F:
+    """`--problem`, of a kernel."""
+    return click.option(
+        "--problem",
+        "written",
+        multiple=True,
+        metavar="M=4096,N=1024",
+        help="A problem by the names of --kernel's key (of an op: a suite's columns); may be repeated.",
+    )(function)
+
+
+def typed_dtype(ctx: click.Context) -> str | None:
+    """`--dtype` where it was typed: the default is for GEMMs."""
+    typed = ctx.get_parameter_source("dtype") is ParameterSource.COMMANDLINE
+    return str(ctx.params["dtype"]) if typed else None
+
+
+def find(name: str) -> KernelSpec:
+    """The kernel of a reference "module:name", or of the name of an op that installed kernels serve.
+
+    Raises:
+        UsageError: there is none, or it is not under `tuner.tuned`.
+    """
+    if ":" in name:
+        spec = registry.spec_in(reference.load(name))
+        if spec is None:  # decorated by a call: what a miss prints is then the plain function's name
+            named = [each for each in registry.specs().values() if each.origin == name]
+            spec = named[0] if len(named) == 1 else None
+        if spec is None:
+            raise UsageError(f"{name} is no kernel under tuner.tuned: put @tuner.tuned(...) above its @triton.jit")
+    else:
+        specs = [spec for (op, _), spec in registry.specs().items() if op == name]
+        if not specs:
+            if ops := sorted({op for op, kernel in registry.specs() if kernel == name}):
+                raise UsageError(f"{name} is one kernel of {ops[0]}: type --kernel {ops[0]}, whose kernels compete")
+            raise UsageError(
+                f"no installed kernel is called {name!r}: expected my_pkg.my_module:my_kernel, FILE.py:NAME or an op"
+            )
+        spec = specs[0]
+    return spec
+
+
+def problems_of(
+    spec: KernelSpec, written: Sequence[str], suite_names: Sequence[str], *, dtype: str | None
+) -> list[Problem]:
+    """The problems of a kernel that were typed, and those of CSV files.
+
+    Args:
+        spec: of the kernel.
+        written: texts such as "M=4096,N=1024".
+        suite_names: CSV files whose columns are named as its key; a suite of the package is of GEMMs.
+        dtype: of problems that name none; None lets `make_inputs` choose.
+
+    Raises:
+        ProblemError, SuiteError: a text or a file that cannot be read.
+        KernelError: its `make_inputs` is missing or does not make such a problem.
+    """
+    read = spec.read or functools.partial(sized.read, spec.op)
+    given = {} if dtype is None else {"dtype": dtype}
+
+    def problem(cells: Mapping[str, str]) -> Problem:
+        return read({**given, **{name: cell for name, cell in cells.items() if cell}})
+
+    problems = [problem(generic_key.cells(text)) for text in written]
+    for name in suite_names:
+        if not name.endswith(".csv") and "/" not in name:
+            raise UsageError(f"the suite {name!r} is of GEMMs: --kernel takes FILE.csv, with columns named as its key")
+        problems += [entry.problem for entry in suites.entries(name, read=problem)]
+    return problems

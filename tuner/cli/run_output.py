@@ -1,0 +1,179 @@
+"""What `tuner run` shows: a progress bar on a terminal, a line a problem elsewhere, a closing table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import click
+import rich.progress
+from rich.console import Console
+
+from tuner.cli.output import FIGURES, config_document, figures, print_table, winner_document
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.store.records import Outcome
+from tuner.sweep.job import SPENT, Job
+from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
+
+
+class Progress(Observer):
+    """Draws a sweep on stderr; a context manager."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(bar_width=24),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TextColumn("{task.fields[best]}"),
+            rich.progress.TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._tasks: dict[Problem, rich.progress.TaskID] = {}
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
+        """Say what the sweep runs on."""
+        self._say(
+            f"{device.name} ({device.slug}), Triton {environment.triton}, torch {environment.torch}: "
+            f"{len(problems)} problem{'s' * (len(problems) != 1)}"
+        )
+
+    def problem_started(self, job: Job, gpu: int | None) -> None:
+        """Add a bar."""
+        where = "" if gpu is None else f" cuda:{gpu}"
+        self._tasks[job.problem] = self._bar.add_task(
+            f"{job.problem}{where}", total=job.most, completed=len(job.outcomes), best=""
+        )
+
+    def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
+        """Advance the bar."""
+        best = "" if job.best_us is None else f"best {job.best_us:.2f} us"
+        self._bar.update(self._tasks[job.problem], total=job.most, completed=len(job.outcomes), best=best)
+
+    def problem_ended(self, report: ProblemReport) -> None:
+        """Replace the bar by one line."""
+        if (task := self._tasks.pop(report.problem, None)) is not None:
+            self._bar.remove_task(task)
+        self._say(problem_line(report))
+
+    def _say(self, line: str) -> None:
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def problem_line(report: ProblemReport) -> str:
+    """One problem's end in one line."""
+    if (winner := report.winner) is None:
+        best = (
+            "" if report.best_us is None else f"; best of {sum(report.states.values())} trials {report.best_us:.2f} us"
+        )
+        return f"{report.problem}: no winner: {report.reason}{best}"
+    ratios = "".join(
+        f", {ratio:.2f}x {name}"
+        for name, ratio in (("default", winner.vs_default), ("vendor", winner.vs_vendor))
+        if ratio is not None
+    )
+    trials = f"{report.measured} of {report.considered} configs in {report.seconds:.1f} s"
+    if report.resumed:
+        trials += f", {report.resumed} known"
+    if report.binaries:
+        trials += f", {report.binaries} binaries"
+    if report.stopped:
+        trials += f"; {report.stopped}"
+    tail = report.reason or trials
+    return f"{report.problem}: {winner.config.label}, {winner.median_us:.2f} us{ratios} ({tail})"
+
+
+def closing_table(report: Report) -> None:
+    """Print the winners on stdout, and on stderr what is left and how to go on."""
+    rows = [
+        (str(ended.problem), ended.winner.config.label, *figures(ended.winner))
+        for ended in report.problems
+        if ended.winner is not None
+    ]
+    print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
+    if report.interrupted or report.is_spent:
+        click.echo(_left(report), err=True)
+
+
+def _left(report: Report) -> str:
+    """What a sweep that was cut short leaves undone, and how to go on."""
+    left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
+    why = "interrupted" if report.interrupted else SPENT
+    further = "every trial is kept, the same command (without --fresh) goes on from here"
+    if report.is_spent and not any(problem.measured for problem in report.problems):
+        further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
+    return f"{why}: {left} problem{'s' * (left != 1)} without a winner; {further}"
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """A sweep's end as a JSON document."""
+    return {
+        "device": report.device.slug,
+        "interrupted": report.interrupted,
+        "seconds": round(report.seconds, 3),
+        "start_seconds": round(report.start_s, 3),
+        "compiled": report.compiled,
+        "compile_seconds": round(report.compile_s, 3),
+        "problems": [
+            {
+                "problem": problem.problem.fields(),
+                "winner": None if problem.winner is None else winner_document(problem.winner),
+                "reason": problem.reason,
+                "considered": problem.considered,
+                "measured": problem.measured,
+                "resumed": problem.resumed,
+                "binaries": problem.binaries,
+                "stopped": problem.stopped,
+                "states": {str(state): count for state, count in sorted(problem.states.items())},
+                "best_us": problem.best_us,
+                "seconds": round(problem.seconds, 3),
+                "phases_s": {phase: round(seconds, 3) for phase, seconds in problem.phases_s.items()},
+                "draft_s": round(problem.draft_s, 3),
+            }
+            for problem in report.problems
+        ],
+        "untried": [problem.fields() for problem in report.untried],
+    }
+
+
+def forecast_table(forecasts: Sequence[Forecast]) -> None:
+    """Print what a run would try."""
+    rows = [
+        (
+            str(forecast.problem),
+            forecast.reason or (forecast.default.label if forecast.default else ""),
+            str(forecast.considered),
+            str(forecast.to_try),
+            str(forecast.known),
+        )
+        for forecast in forecasts
+    ]
+    print_table(("problem", "default config", "configs", "to try", "known"), rows, empty="no problem")
+
+
+def forecast_json(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
+    """What a run would try, as a JSON document."""
+    return [
+        {
+            "problem": forecast.problem.fields(),
+            "default": None if forecast.default is None else config_document(forecast.default),
+            "considered": forecast.considered,
+            "to_try": forecast.to_try,
+            "known": forecast.known,
+            "reason": forecast.reason,
+        }
+        for forecast in forecasts
+    ]

@@ -1,0 +1,153 @@
+"""`tuner verify --regret`: what a lookup loses on problems that are held out, measured, beside the default formula."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli import options
+from tuner.cli import output as tables
+from tuner.cli.device_option import gpus_of
+from tuner.errors import UsageError
+from tuner.hardware.device import Device
+from tuner.problem import suite as suites
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tuner.bench.held_out import Bench, Case, Played
+    from tuner.lookup.regret import Regret
+    from tuner.lookup.sources import Source
+    from tuner.problem import Problem
+
+_COLUMNS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst")
+
+
+def measure(place: str, suite: str | None, sample: int, device: str, *, update: bool, as_json: bool) -> bool:
+    """Hold problems of a place out, measure what a lookup says of them, print each rule's figures.
+
+    Args:
+        place: a table, a folder of tables or a SQLite database.
+        suite: whose problems are held out, all together; None for a sample, each looked up without its own row.
+        sample: problems, where no suite is named.
+        device: as `--device` has it.
+        update: write the figures into the tables.
+        as_json: print one JSON document.
+
+    Returns:
+        Whether every problem could be measured.
+
+    Raises:
+        UsageError: there is nothing to hold out, or no table to write the figures into.
+        TableError: the place cannot be read or written.
+    """
+    from tuner.bench import held_out
+    from tuner.lookup import sources
+
+    source = sources.named(place)
+    if update and isinstance(source, sources.Database):
+        raise UsageError(f"{place} is a database: `tuner export DIR --db {place}`, then --update of DIR")
+    listed = None if suite is None else suites.load(suite)
+    with held_out.Bench(gpus_of(device)[0]) as bench:
+        model = bench.device
+        cases = held_out.cases(source, model, listed, sample)
+        if listed is not None and len(cases) < len(listed):
+            click.echo(
+                f"not tuned in {place}, left out: {len(listed) - len(cases)} of {len(listed)} problems", err=True
+            )
+        if not cases:
+            raise UsageError(f"{place} has no tuned problem to hold out for {model.slug}: tune some, `tuner run`")
+        played = _play(cases, bench)
+    figures = held_out.summary(played)
+    if update:
+        for path in _update(source, model, played):
+            click.echo(f"{path}: figures of {len(figures)} rules written", err=True)
+    if as_json:
+        options.print_json(_document(place, bench, figures, played))
+    else:
+        _print(figures)
+    return all(one.answer is not None and not one.failure for one in played)
+
+
+def _play(cases: Sequence[Case], bench: Bench) -> list[Played]:
+    played: list[Played] = []
+    for one in bench.play(cases):
+        played.append(one)
+        shown = f"{one.answer:.3f}, formula {one.formula:.3f}" if one.answer and one.formula else one.failure
+        line = f"[{len(played)}/{len(cases)}] {one.case.problem}: {one.case.rule} {shown}, {one.case.answer.label}"
+        click.echo(line, err=True)
+    return played
+
+
+def _print(figures: dict[str, Regret]) -> None:
+    rows = [
+        (
+            rule,
+            str(figure.count),
+            *(_percent(ratio) for ratio in (figure.geomean, figure.worst)),
+            *(_percent(ratio) for ratio in (figure.formula_geomean, figure.formula_worst)),
+        )
+        for rule, figure in sorted(figures.items(), key=lambda item: (item[0] == "all", item[0]))
+    ]
+    tables.print_table(_COLUMNS, rows, empty="nothing could be measured")
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):.1f}%"
+
+
+def _update(source: Source, device: Device, played: Sequence[Played]) -> list[Path]:
+    """Write each op's figures into its table of this device."""
+    from tuner.bench.held_out import summary
+    from tuner.lookup import sources, table
+
+    if isinstance(source, sources.TableFile):
+        paths = [source.path]
+    else:
+        assert isinstance(source, sources.TableFolder)
+        paths = sorted(source.path.glob(f"*--{device.slug}.json"))
+    written: list[Path] = []
+    for path in paths:
+        found = table.load(path)
+        mine = [one for one in played if one.case.problem.op == found.op]
+        if mine and found.device.slug == device.slug:
+            written.append(replace(found, regret=summary(mine)).write_to(path))
+    return written
+
+
+def _document(place: str, bench: Bench, figures: dict[str, Regret], played: Sequence[Played]) -> dict[str, Any]:
+    import tuner
+    from tuner.lookup import regret
+    from tuner.store.records import PROTOCOL
+
+    return {
+        "tuner": tuner.__version__,
+        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "argv": sys.argv,
+        "protocol": PROTOCOL,
+        "place": place,
+        "device": asdict(bench.device),
+        "environment": bench.environment and asdict(bench.environment),
+        "rules": regret.to_json(figures),
+        "problems": [_row(one) for one in played],
+    }
+
+
+def _row(one: Played) -> dict[str, Any]:
+    problem: Problem = one.case.problem
+    return {
+        "problem": problem.fields(),
+        "rule": one.case.rule,
+        **{name: str(getattr(one.case, name)) for name in ("answer", "formula", "winner")},
+        "declined": one.case.declined and str(one.case.declined),
+        "answer_regret": one.answer,
+        "formula_regret": one.formula,
+        "declined_regret": one.declined,
+        "fastest_us": one.fastest_us,
+        "failure": one.failure,
+    }

@@ -1,1 +1,0 @@
-"""From the store to what ships: tables, databases, packages."""

@@ -1,0 +1,1 @@
+"""GPUs: what a device is, and what its architecture can do."""

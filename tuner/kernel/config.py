@@ -1,0 +1,153 @@
+"""A config: one kernel's meta-parameters, with num_warps and num_stages among them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.errors import ConfigError
+
+Value = int | str | bool
+_TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_SHORT = {
+    "BLOCK_SIZE_N_REST": "rest",
+    "EPILOGUE_PARTS": "parts",
+    "GROUP_SIZE_M": "group",
+    "LOADS": "loads",
+    "SPLIT_K": "split",
+    "launch_pdl": "pdl",
+    "num_stages": "stages",
+    "num_warps": "warps",
+}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Config(Mapping[str, Value]):
+    """A kernel's name and its parameters, immutable and hashable; reads like a dict of the parameters.
+
+    >>> Config("pointer", BLOCK_SIZE_M=128, num_warps=8)["num_warps"]
+    8
+    """
+
+    kernel: str
+    _values: dict[str, Value]
+    _hash: int | None = field(repr=False)
+
+    def __init__(self, kernel: str, /, **parameters: Value) -> None:
+        self._set(kernel, parameters, dict(sorted(parameters.items())))
+
+    def _set(self, kernel: str, unchecked: Mapping[str, Value], values: dict[str, Value]) -> None:
+        for name, value in unchecked.items():
+            if not isinstance(value, (int, str)):
+                raise ConfigError(f"{kernel}: {name} must be a whole number, a truth value or a word, got {value!r}")
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_hash", None)
+
+    @property
+    def pairs(self) -> tuple[tuple[str, Value], ...]:
+        """The parameters as (name, value), sorted by name."""
+        return tuple(self._values.items())
+
+    # Rules ask for parameters a million times a search space: no detour by Mapping's own methods and their KeyError.
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A parameter; `default` when it is not there."""
+        return self._values.get(name, default)
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """A parameter as an int; `default` when it is not there."""
+        return int(self._values.get(name, default))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self.kernel, self.pairs)))
+        return self._hash  # type: ignore[return-value]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Config):
+            return NotImplemented
+        return self.kernel == other.kernel and self._values == other._values
+
+    def __lt__(self, other: Config) -> bool:
+        """Canonical order: by kernel, then by the parameters; a parameter's numbers come before its words."""
+        if self.kernel != other.kernel:
+            return self.kernel < other.kernel
+        try:
+            return self.pairs < other.pairs
+        except TypeError:  # one parameter is a number here and a word there: 8 and "None" of one list
+            return _ordered(self.pairs) < _ordered(other.pairs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self.kernel, dict(self._values)))
+
+    def __str__(self) -> str:
+        return f"{self.kernel}({', '.join(f'{name}={value}' for name, value in self._values.items())})"
+
+    def replace(self, **parameters: Value) -> Config:
+        """A copy with some parameters changed or added."""
+        values = {**self._values, **parameters}
+        if len(values) > len(self._values):
+            values = dict(sorted(values.items()))
+        copy = object.__new__(Config)
+        copy._set(self.kernel, parameters, values)
+        return copy
+
+    @property
+    def label(self) -> str:
+        """Short form for people: "pointer 128x256x64 group 8 stages 3 warps 8"; what is 0 or false is left out."""
+        tile = "x".join(str(self[name]) for name in _TILE if name in self)
+        rest = [
+            _SHORT.get(name, name) if value is True else f"{_SHORT.get(name, name)} {value}"
+            for name, value in self._values.items()
+            if name not in _TILE and value not in (0, "")
+        ]
+        return " ".join(part for part in (self.kernel, tile, *rest) if part)
+
+    @property
+    def parameters_json(self) -> str:
+        """Canonical JSON of the parameters: sorted keys, no spaces."""
+        return json.dumps(dict(self._values), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """The first 16 hex digits of SHA-256 over the kernel's name and the canonical JSON: a config's name on disk."""
+        return hashlib.sha256(f"{self.kernel}{self.parameters_json}".encode()).hexdigest()[:16]
+
+    @staticmethod
+    def from_json(kernel: str, parameters: str) -> Config:
+        """Read what `parameters_json` wrote.
+
+        Raises:
+            ConfigError: the text is no JSON object of whole numbers, truth values and words.
+        """
+        try:
+            loaded = json.loads(parameters)
+        except ValueError as e:
+            raise ConfigError(f"{kernel}: parameters are not JSON: {parameters!r}") from e
+        if not isinstance(loaded, dict):
+            raise ConfigError(f"{kernel}: expected a JSON object of parameters, got {parameters!r}")
+        return Config(kernel, **loaded)
+
+
+def _ordered(pairs: tuple[tuple[str, Value], ...]) -> list[tuple[str, bool, Value]]:
+    return [(name, isinstance(value, str), value) for name, value in pairs]
+
+
+def _rebuild(kernel: str, parameters: dict[str, Value]) -> Config:
+    return Config(kernel, **parameters)

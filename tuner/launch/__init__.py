@@ -1,0 +1,1 @@
+"""Launching compiled kernels: calls seen before, plans, shipped binaries, the compile cache."""

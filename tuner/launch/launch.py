@@ -1,0 +1,143 @@
+"""Launches of jit functions: run, compiled without a GPU, and told apart by the binary they need."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+
+from tuner.kernel.config import Config, Value
+from tuner.launch import binaries as shipped
+from tuner.launch import carveout, compile_cache
+from tuner.launch.plan import recording
+from tuner.problem import dtype
+
+TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_COMPILER = (
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "maxnreg",
+    "launch_pdl",
+    "matrix_instr_nonkdim",
+    "waves_per_eu",
+    "kpack",
+)
+_INT32_SPAN = 2**31
+_BUFFER_OPS_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of one jit function.
+
+    Attributes:
+        function: the jit function.
+        grid: programs along one to three axes.
+        arguments: everything before the constexprs, in the function's order.
+        constants: constexpr arguments by name.
+        options: the compiler's: num_warps, num_stages and so on.
+        beside: the next launch's programs are to start beside this one's: see `carveout`.
+    """
+
+    function: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    constants: Mapping[str, Any]
+    options: Mapping[str, Any]
+    beside: bool = False
+
+    @property
+    def key(self) -> str:
+        """What a compiled kernel that ships is found by: all that the binary depends on, but the source."""
+        return shipped.key_of(_specialization(self))
+
+
+def compiler_options(config: Config) -> dict[str, Value]:
+    """The parameters of a config that are Triton's own; the rest are the kernel's."""
+    options = {name: value for name, value in config.items() if name in _COMPILER}
+    # Triton 3.9 warns unless told: contraction into fused multiply-adds is what every figure was measured with.
+    return {**options, "enable_fp_fusion": True}
+
+
+def run(launches: Iterable[Launch]) -> None:
+    """Launch on the current device and stream, one after the other; what records this thread's launches sees them."""
+    seen = recording()
+    for launch in launches:
+        shipped = seen.find(launch) if seen is not None and seen.find is not None else None
+        if shipped is None:
+            kernel = _launch(launch)
+        else:
+            kernel = shipped
+            values = (launch.constants[parameter.name] for parameter in launch.function.params[len(launch.arguments) :])
+            kernel[(*launch.grid, 1, 1)[:3]](*launch.arguments, *values)
+        if launch.beside:
+            carveout.ask_for_shared(kernel)
+        if seen is not None:
+            seen.launches.append((launch, kernel))
+
+
+def _launch(launch: Launch) -> Any:
+    # The interpreter's functions take none of the compiler's options.
+    options = launch.options if isinstance(launch.function, triton.JITFunction) else {}
+    compile_cache.take(launch.function)
+    return launch.function[launch.grid](*launch.arguments, **launch.constants, **options)
+
+
+def compile_launches(launches: Iterable[Launch]) -> Any:
+    """Compile what `run` would launch, for the active driver's target; returns the last one's CompiledKernel.
+
+    The arguments may be tensors without memory: Triton's cache key is the same, and the process that launches finds the
+    binary.
+    """
+    compiled = None
+    seen = recording()
+    for launch in launches:
+        compiled = launch.function.warmup(*launch.arguments, **launch.constants, **launch.options, grid=launch.grid)
+        if seen is not None:
+            seen.launches.append((launch, compiled))
+    return compiled
+
+
+def binary_class(launches: Iterable[Launch]) -> str:
+    """What the binaries depend on, as canonical JSON: the specialization of every argument, constants, options."""
+    return json.dumps([_specialization(launch) for launch in launches], sort_keys=True, separators=(",", ":"))
+
+
+def source_hash(parts: Sequence[Callable[..., Any] | Any]) -> str:
+    """SHA-256 over the sources of modules, classes and functions."""
+    return hashlib.sha256("\n".join(inspect.getsource(part) for part in parts).encode()).hexdigest()
+
+
+def _specialization(launch: Launch) -> dict[str, Any]:
+    # AMD's backend alone asks whether a 32-bit offset reaches all of a tensor.
+    sized = "matrix_instr_nonkdim" in launch.options
+    arguments = [
+        _argument_class(parameter, argument, sized=sized)
+        for parameter, argument in zip(launch.function.params, launch.arguments, strict=False)
+    ]
+    return {
+        "function": launch.function.__name__,
+        "arguments": arguments,
+        "constants": dict(launch.constants),
+        "options": dict(launch.options),
+    }
+
+
+def _argument_class(parameter: Any, argument: Any, *, sized: bool) -> Any:
+    if argument is None:
+        return None
+    if hasattr(argument, "block_shape"):  # a descriptor, Triton's or Gluon's
+        return [dtype.name_of(argument.base.dtype), *argument.block_shape]
+    if isinstance(argument, torch.Tensor):
+        large = sized and argument.untyped_storage().size() > _BUFFER_OPS_BYTES
+        return [dtype.name_of(argument.dtype), argument.data_ptr() % 16 == 0, large]
+    if argument == 1 and not parameter.do_not_specialize:
+        return 1
+    return "i32" if -_INT32_SPAN <= argument < _INT32_SPAN else "i64"

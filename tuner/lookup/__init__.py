@@ -1,0 +1,1 @@
+"""Which config a problem gets: tables, the order of sources, the rules, misses."""

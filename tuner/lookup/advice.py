@@ -1,0 +1,56 @@
+"""What a miss says: that nobody tuned a problem, and what to type to have it tuned."""
+
+from __future__ import annotations
+
+import logging
+
+from tuner.errors import ProblemError
+from tuner.hardware.device import Device
+from tuner.kernel import registry
+from tuner.lookup import rules
+from tuner.lookup.decision import Decision
+from tuner.problem import Problem
+
+_log = logging.getLogger("tuner.lookup.lookup")  # the name under which people silence or keep it
+
+
+def command(problem: Problem) -> str:
+    """What to type to have a problem tuned."""
+    from tuner.problem import typed
+
+    p = problem
+    if p.is_keyed:
+        origin = next((spec.origin for spec in registry.of(p.op).values() if spec.origin), p.op)
+        return f"tuner run --kernel {origin} --problem {typed.typed_key(p)}"
+    if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
+        scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
+        return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
+    try:
+        return f"tuner run --kernel {p.op} --problem {typed.typed(p)}"
+    except ProblemError:
+        return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
+
+
+def report(problem: Problem, device: Device, decision: Decision) -> None:
+    """Log a miss, and what was refused of a problem's own rows; nothing where all is well."""
+    match = decision.match
+    # That a neighbour's config does not fit another problem is no fault of its row: `tuner.explain` tells.
+    own = [r for r in decision.refused if r.rule == "exact"]
+    refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
+    formulas = [config for config in decision.lost if config not in {r.row.config for r in decision.refused}]
+    refused += "".join(f"; the formula's {config} {rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:])
+    if match.rule == "default":
+        _log.warning(
+            "no tuned config for %s on %s%s: using the default formula's, %s. Performance may be below what tuning "
+            "finds; to tune it: %s",
+            *(problem, device.slug, refused, match.config, command(problem)),
+        )
+    elif match.rule == "near_key":
+        assert decision.row is not None
+        _log.warning(
+            "no tuned config for %s on %s%s: using that of %s, %s. Performance may be below what tuning finds; to tune "
+            "it: %s",
+            *(problem, device.slug, refused, decision.row.problem, match.config, command(problem)),
+        )
+    elif refused:
+        _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)

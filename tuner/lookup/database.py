@@ -1,0 +1,231 @@
+"""The current winners of one device, read from a SQLite database once, read-only, by the standard library.
+
+Serving processes must neither lock, change nor litter a database. A write-ahead-log database makes that delicate:
+opened with `mode=ro`, SQLite leaves a -wal and a -shm file behind where there were none, and cannot open it at all in
+a folder that may not be written. `immutable=1` does neither, but does not see what is still in the -wal file. So:
+immutable where there is no log to see, `mode=ro` where there is, immutable again where that is impossible.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from tuner.errors import TableError
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
+from tuner.lookup.row import BAD_VALUE, Provenance, Row, positive, problem_of, reason
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+MAGIC = b"SQLite format 3\0"
+REVISION = "0001"
+"""The schema that the queries below speak: the head of migrations/. A test holds the two together."""
+BUSY_SECONDS = 2.0
+"""How long a first lookup waits for a writer that recovers its log; ordinary writing never blocks a reader."""
+
+_WAL = 2  # bytes 18 and 19 of the header: file format versions. Source: https://sqlite.org/fileformat.html
+
+_WINNERS = """
+SELECT p.op, p.m, p.n, p.k, p.a_dtype, p.b_dtype, p.out_dtype, p.layout, p.aligned, p.epilogue, p.precision, p.extras,
+       k.name AS kernel, k.version, c.parameters, w.median_us, w.default_us, w.vendor_us, w.ties, w.winner_id,
+       e.triton, e.torch, e.backend, e.driver, e.python, r.protocol, r.tool_version
+FROM device AS d
+JOIN winner AS w ON w.device_id = d.device_id AND w.superseded_by IS NULL
+JOIN environment AS e ON e.environment_id = w.environment_id
+JOIN problem AS p ON p.problem_id = w.problem_id
+JOIN config AS c ON c.config_id = w.config_id
+JOIN kernel AS k ON k.kernel_id = c.kernel_id
+JOIN run AS r ON r.run_id = w.run_id
+WHERE d.slug = ?
+ORDER BY w.decided_at DESC, w.winner_id DESC
+"""
+_DEVICES = "SELECT slug, name, vendor, arch, sm_count, memory_bytes, shared_bytes, l2_bytes FROM device ORDER BY slug"
+_PROBLEM = (
+    *("op", "m", "n", "k", "a_dtype", "b_dtype", "out_dtype"),
+    *("layout", "aligned", "epilogue", "precision", "extras"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Winners:
+    """A device's current winners, the newest first, and what was wrong with the ones left out."""
+
+    rows: tuple[Row, ...]
+    faults: tuple[str, ...]
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is a SQLite database.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def read_winners(path: Path, slug: str) -> Winners:
+    """The current winners of a device.
+
+    Raises:
+        TableError: the file cannot be read, is no database, or its schema is behind or ahead.
+    """
+    return _read(path, lambda connection: _winners(connection, slug))
+
+
+def read_devices(path: Path) -> list[Device]:
+    """The devices a database knows, by slug.
+
+    Raises:
+        TableError: see `read_winners`.
+    """
+    devices, faults = describe_devices(path)
+    for fault in faults:
+        _log.warning("%s: %s", path, fault)
+    return devices
+
+
+def describe_devices(path: Path) -> tuple[list[Device], list[str]]:
+    """The same, and what was wrong with those that are left out.
+
+    Raises:
+        TableError: see `read_winners`.
+    """
+    return _read(path, _devices)
+
+
+def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[str]]:
+    """Devices that can be: SQLite keeps any value in any column."""
+    found: list[Device] = []
+    faults: list[str] = []
+    for number, row in enumerate(connection.execute(_DEVICES), start=1):
+        words, numbers = tuple(row[:4]), tuple(row[4:])
+        if all(isinstance(word, str) for word in words) and all(isinstance(number, int) for number in numbers):
+            found.append(Device(*words, *numbers))
+        else:
+            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(row)}")
+            faults.append(f"device {number} left out: {reason(wrong)}")
+    return found, faults
+
+
+def _winners(connection: sqlite3.Connection, slug: str) -> Winners:
+    rows: list[Row] = []
+    faults: list[str] = []
+    made: dict[Provenance, Provenance] = {}  # a few environments serve thousands of rows
+    for found in connection.execute(_WINNERS, (slug,)):
+        try:
+            rows.append(_row(found, made))
+        except BAD_VALUE as e:
+            faults.append(f"winner {found['winner_id']} left out: {reason(e)}")
+    return Winners(tuple(rows), tuple(faults))
+
+
+def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
+    fields = {name: found[name] for name in _PROBLEM}
+    fields |= {"aligned": bool(found["aligned"]), "extras": json.loads(found["extras"])}
+    environment = Environment(*(str(found[name]) for name in ("triton", "torch", "backend", "driver", "python")))
+    provenance = Provenance(environment, int(found["protocol"]), str(found["tool_version"]))
+    median_us = positive(found["median_us"], "median_us")
+    default_us = positive(found["default_us"], "default_us", optional=True)
+    vendor_us = positive(found["vendor_us"], "vendor_us", optional=True)
+    assert median_us is not None
+    return Row(
+        problem=problem_of(fields),
+        config=Config.from_json(found["kernel"], found["parameters"]),
+        kernel_version=int(found["version"]),
+        made=made.setdefault(provenance, provenance),
+        median_us=median_us,
+        vs_default=default_us / median_us if default_us else None,
+        vs_vendor=vendor_us / median_us if vendor_us else None,
+        ties=max(1, len(json.loads(found["ties"]))),
+    )
+
+
+def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    try:
+        for _ in range(3):
+            before = _state(path)
+            try:
+                answer = _query(path, _how(path), query)
+            except sqlite3.OperationalError:
+                if before == _state(path):
+                    raise
+                continue  # a writer came in between: what was read may be half of it
+            if before == _state(path):
+                return answer
+        return _query(path, "mode=ro", query)  # it is being written all the time: its log is there to stay
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as e:  # the last where SQLite's own message cites damaged bytes
+        raise TableError(f"cannot read the database {path}: {e}") from e
+
+
+def _query(path: Path, how: str, query: Callable[[sqlite3.Connection], T]) -> T:
+    try:
+        with closing(_connect(path, how)) as connection:
+            _check_revision(connection, path)
+            return query(connection)
+    except sqlite3.OperationalError:
+        # The folder may not be written, so SQLite cannot make the -shm file that goes with the log. What was moved
+        # into the database itself can still be read. Without a log this would only hide another fault.
+        if how != "mode=ro" or not _is_wal(path) or os.access(path.parent, os.W_OK):
+            raise
+        _log.warning("%s: its folder may not be written: winners still in its -wal file are not seen", path)
+        return _query(path, "immutable=1", query)
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True, timeout=BUSY_SECONDS)
+    connection.row_factory = sqlite3.Row
+    connection.text_factory = _text
+    return connection
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode(errors="replace")  # sqlite3 would raise: one damaged word would cost every row
+
+
+def _how(path: Path) -> str:
+    return "immutable=1" if _is_wal(path) and not _log_bytes(path) else "mode=ro"
+
+
+def _is_wal(path: Path) -> bool:
+    with path.open("rb") as file:
+        header = file.read(20)
+    if header and not header.startswith(MAGIC):
+        raise TableError(f"{path} is not a SQLite database")
+    return header[18:20] == bytes((_WAL, _WAL))
+
+
+def _log_bytes(path: Path) -> int:
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _state(path: Path) -> tuple[int, int, bool]:
+    """Changes when an immutable reader may have read two versions of the file. A log that grows does no harm."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, _log_bytes(path) > 0
+
+
+def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "alembic_version" not in tables:
+        raise TableError(f"{path} is not a database of triton-tuner: it has no schema revision")
+    (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
+    revision = found if isinstance(found, str) else repr(found)
+    shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"
+    if revision < REVISION:
+        raise TableError(f"{path} has schema {shown}, older than {REVISION}: tuner db upgrade --db {path}")
+    if revision > REVISION:
+        raise TableError(f"{path} has schema {shown}, newer than {REVISION}, which this reads: upgrade triton-tuner")

@@ -1,0 +1,76 @@
+"""One digest of all that this process's lookups rest on: ranks that have one digest choose the same configs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tuner.hardware import device as devices
+from tuner.hardware.device import Device
+from tuner.kernel import registry
+from tuner.lookup import neighbours, regret, rules
+from tuner.lookup.device_winners import Shelf
+from tuner.lookup.lookup import desk
+from tuner.lookup.row import Row
+
+
+def digest(device: Device | None = None) -> str:
+    """SHA-256 over all that a lookup's answer follows from; reads every source and imports every kernel.
+
+    The device, the versions of triton-tuner, Triton and each kernel, the rules, every source's rows for this device
+    and for others of its architecture in the order they are asked, what borrowing from them has cost, and configs that
+    failed to launch in this process.
+    Not where sources lie: ranks may mount one folder in two places.
+
+    Args:
+        device: the GPU model; None is this process's own.
+
+    Returns:
+        "sha256:" and 64 hex digits.
+
+    Raises:
+        DeviceError: no device was given and this process has none.
+    """
+    found = desk()
+    device = device or found.here()
+    content = hashlib.sha256()
+    for part in (_versions(device), *_shelves(found.shelves(device)), *_failures(device)):
+        content.update(f"{json.dumps(part, sort_keys=True)}\n".encode())
+    return f"sha256:{content.hexdigest()}"
+
+
+def _versions(device: Device) -> dict[str, Any]:
+    from tuner.version import __version__
+
+    kernels = sorted((*key, spec.version) for key, spec in registry.specs().items())
+    limits = [rules.NEAR_M, rules.NEAREST, rules.MARGIN, rules.MODELLED, rules.BEYOND, rules.ACROSS, rules.BLIND]
+    limits += [rules.OTHER_DEVICE, neighbours.REACH, neighbours.MOST, neighbours.OTHER_FAMILY]
+    return {
+        "device": device.slug,
+        "tool_version": __version__,
+        "triton": devices.triton_version(),
+        "kernels": kernels,
+        "rules": limits,
+    }
+
+
+def _shelves(shelves: Iterable[tuple[int, Shelf]]) -> Iterator[Any]:
+    """Every shelf that holds something, its rows in their order."""
+    for sm_count, shelf in shelves:
+        rows = [_row(row) for found in shelf.rows.values() for row in found]
+        if rows:
+            figures = {op: regret.to_json(by_rule) for op, by_rule in shelf.regret.items() if by_rule}
+            yield {"sm_count": sm_count, "rows": rows, "regret": figures}
+
+
+def _row(row: Row) -> list[Any]:
+    """What of a row may decide; its figures in microseconds do not."""
+    config = [row.config.kernel, dict(row.config), row.kernel_version]
+    return [row.problem.fields(), *config, row.made.environment.triton, row.vs_default, row.vs_vendor]
+
+
+def _failures(device: Device) -> list[Any]:
+    failed = [(problem, config) for slug, problem, config in rules.failed if slug == device.slug]
+    return sorted(json.dumps([problem.fields(), str(config)], sort_keys=True) for problem, config in failed)

@@ -1,0 +1,138 @@
+"""Look a problem's config up: in under a microsecond once it was asked for, and without measuring, compiling or
+writing anything ever.
+
+What a problem gets is decided by the rules (rules.py); the sources and the answers kept are a desk's (desk.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tuner import entry_points as entries
+from tuner.hardware.device import Device
+from tuner.lookup import resolver, rules
+from tuner.lookup.decision import Match
+from tuner.lookup.resolver import Desk
+from tuner.lookup.row import Row
+from tuner.problem import Problem
+
+
+def lookup(problem: Problem, device: Device | None = None) -> Match:
+    """The config to use for a problem: an exact one, a neighbour's, or the default formula's.
+
+    Args:
+        problem: what is to be computed.
+        device: the GPU model to look up for; None is this process's own, found once.
+
+    Returns:
+        The match. Asked again, it is the same object.
+
+    Raises:
+        DeviceError: no device was given and this process has none.
+        KernelError: no installed kernel serves the problem on the device.
+    """
+    try:
+        return _desk.own[problem] if device is None else _desk.answers[device.slug][problem]
+    except KeyError:
+        pass  # an error below is not to be shown as raised while this one was handled
+    return _desk.answer(problem, device)
+
+
+def use(where: str | Path | None) -> None:
+    """Ask a table, a folder of tables or a SQLite database before every other source; the latest named is asked first.
+
+    Args:
+        where: a path. None forgets all that was named and everything that was read: the next lookup reads afresh.
+
+    Raises:
+        TableError: it cannot be read, or is a folder without tables. The sources stay as they were.
+    """
+    global _desk  # noqa: PLW0603  one assignment swaps sources and answers together: no reader sees half of it
+    if where is None:
+        entries.forget()
+        source = None
+    else:
+        from tuner.lookup import sources
+
+        source = sources.named(where)
+    with resolver.lock:
+        _desk = Desk(()) if source is None else Desk((source, *_desk.named))
+    for forget in _on_change:
+        forget()
+
+
+def record_misses(where: str | Path | None) -> None:
+    """Count from here on the calls of problems that nobody tuned, for a file that `tuner run --from-misses` reads.
+
+    The file is written at the end of the process and by `tuner.flush_misses()`; what it holds is added to. Calls of
+    tuned problems cost nothing more. `$TUNER_MISSES` does the same from a process's first miss on.
+
+    Args:
+        where: the file, made when missing. None ends it.
+
+    Raises:
+        TableError: the file cannot be a record of misses, or the one of before cannot be written.
+    """
+    global _desk  # noqa: PLW0603
+    from tuner.lookup import miss_counts
+
+    miss_counts.start(where)
+    with resolver.lock:
+        _desk = Desk(_desk.named)  # answers and plans of before count nothing
+    for forget in _on_change:
+        forget()
+
+
+def row_of(problem: Problem, device: Device) -> Row | None:
+    """The row that serves a problem, measured for this very one; None where a neighbour's or the formula does.
+
+    Decides anew at each call: for what is asked once.
+
+    Raises:
+        KernelError: see `lookup`.
+    """
+    decision = desk().decide(problem, device)
+    return decision.row if decision.match.rule == "exact" else None
+
+
+def counter(problem: Problem, device: Device) -> Callable[[], Any] | None:
+    """What counts a call that goes past `lookup`; None unless its problem is missed and misses are recorded."""
+    missed = _desk.missed.get((device.slug, problem))
+    return None if missed is None else missed.tally.count
+
+
+def on_change(forget: Callable[[], Any]) -> None:
+    """Have something called each time that answers given before no longer hold."""
+    _on_change.append(forget)
+
+
+def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> Match:
+    """Use a match no more in this process, because it cannot be launched; returns what serves in its place.
+
+    One warning says so. In the place of a formula's config that of the next kernel serves.
+
+    Args:
+        problem, device: what `match` was looked up for.
+        match: the answer that failed.
+        reason: what happened.
+
+    Raises:
+        KernelError: see `lookup`; or nothing is left.
+    """
+    where = device or desk().here()
+    with resolver.lock:
+        rules.failed[where.slug, problem, match.config] = reason
+        _desk.answers.get(where.slug, {}).pop(problem, None)
+        _desk.missed.pop((where.slug, problem), None)
+    return lookup(problem, device)
+
+
+def desk() -> Desk:
+    """The desk of this moment; `use` puts another in its place."""
+    return _desk
+
+
+_desk = Desk(())
+_on_change: list[Callable[[], Any]] = []

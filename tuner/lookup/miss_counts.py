@@ -1,0 +1,190 @@
+"""How often this process calls what nobody tuned: counters without a lock, written to a file at its end and on demand.
+
+Nothing is counted unless `$TUNER_MISSES` or `tuner.record_misses` names a file. What is tuned is never counted: its
+answers and plans know nothing of this module.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tuner.errors import TableError
+from tuner.lookup import misses
+from tuner.lookup.misses import Miss, Record
+from tuner.problem import Problem
+
+VARIABLE = "TUNER_MISSES"
+_log = logging.getLogger(__name__)
+
+
+class Tally:
+    """How often one problem was called.
+
+    Attributes:
+        count: counts a call. One step of a counter in C, which threads share without a lock.
+    """
+
+    __slots__ = ("_taken", "count")
+
+    def __init__(self) -> None:
+        self.count: Callable[[], int] = itertools.count().__next__
+        self._taken = 0
+
+    def take(self) -> int:
+        """Calls since the last time."""
+        drawn = self.count()  # reading the counter moves it on, too
+        fresh, self._taken = drawn - self._taken, drawn + 1
+        return fresh
+
+    def put_back(self, calls: int) -> None:
+        """Undo a `take` whose calls came to nothing."""
+        self._taken -= calls
+
+
+class Recorder:
+    """The tallies of a process and the file that they go to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tallies: dict[Miss, Tally] = {}
+        self._others = Tally()
+        self._lock = threading.RLock()
+        self._writing = False
+
+    def tally(self, miss: Miss) -> Tally:
+        """The tally of a miss; beyond `misses.MOST` of them, one for all others."""
+        if len(self._tallies) >= misses.MOST:
+            return self._tallies.get(miss, self._others)
+        return self._tallies.setdefault(miss, Tally())
+
+    def flush(self) -> None:
+        """Add the calls since the last time to the file.
+
+        Raises:
+            TableError: see `misses.add`. The calls are kept for the next time.
+        """
+        with self._lock:
+            if self._writing:
+                return  # a signal's handler flushes in the middle of a flush
+            self._writing = True
+            taken = [(tally, miss, tally.take()) for miss, tally in list(self._tallies.items())]
+            others, done = self._others.take(), False
+            try:
+                calls = {miss: count for _, miss, count in taken if count}
+                if calls or others:
+                    misses.add(self.path, Record(calls, others))
+                done = True
+            finally:
+                self._writing = False
+                if not done:
+                    self._others.put_back(others)
+                    for tally, _, count in taken:
+                        tally.put_back(count)
+
+    def begin_anew(self) -> None:
+        """Forget all counts: they are another process's."""
+        self._lock, self._writing = threading.RLock(), False
+        for tally in (self._others, *self._tallies.values()):
+            tally.take()
+
+
+def start(where: str | Path | None) -> None:
+    """Count misses from here on, for a file; None ends it. What was counted before goes to the file of before.
+
+    Raises:
+        TableError: the file cannot be a record of misses; all is as it was.
+    """
+    global _recorder, _looked
+    recorder = None if where is None else _open(Path(where).expanduser().absolute())
+    flush()
+    _recorder, _looked = recorder, True
+    if recorder is not None:
+        _arm()
+
+
+def flush() -> None:
+    """Add what was counted to the file; without one, or with nothing new, nothing is done.
+
+    Raises:
+        TableError: it cannot be written; the counts are kept for the next time.
+    """
+    if _recorder is not None:
+        _recorder.flush()
+
+
+def tally_of(problem: Problem, slug: str, rule: str, triton: str) -> Tally | None:
+    """What counts the calls of a problem that is missed; None where misses are not recorded."""
+    recorder = _standing()
+    if recorder is None:
+        return None
+    from tuner.version import __version__
+
+    return recorder.tally(Miss(problem, slug, rule, triton, __version__))
+
+
+def _standing() -> Recorder | None:
+    """The recorder; the first miss of a process looks whether `$TUNER_MISSES` asks for one."""
+    global _looked  # noqa: PLW0603
+    if not _looked:
+        _looked = True
+        if where := os.environ.get(VARIABLE):
+            try:
+                start(where)
+            except TableError as e:
+                _log.warning("$%s: misses are not recorded: %s", VARIABLE, e)
+    return _recorder
+
+
+def _open(path: Path) -> Recorder:
+    """A file that cannot be used is better known at the start than at the end."""
+    if path.is_dir():
+        raise TableError(f"{path} is a folder: expected a file for the record of misses, say {path}/misses.json")
+    if path.exists():
+        misses.load(path)
+    elif not path.parent.is_dir():
+        raise TableError(f"cannot write the record of misses {path}: there is no folder {path.parent}")
+    return Recorder(path)
+
+
+def _arm() -> None:
+    global _armed  # noqa: PLW0603
+    if not _armed:
+        _armed = True
+        atexit.register(_flush_at_exit)
+        _finalize()
+
+
+def _flush_at_exit() -> None:
+    try:
+        flush()
+    except TableError as e:
+        _log.warning("misses of this process are lost: %s", e)
+        if _recorder is not None:
+            _recorder.begin_anew()  # another finalizer would say it again
+
+
+def _in_child() -> None:
+    if _recorder is not None:
+        _recorder.begin_anew()
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.register_after_fork(_recorder, _finalize)  # it empties its list of finalizers first
+
+
+def _finalize(_: Recorder | None = None) -> None:
+    """A forked child of multiprocessing ends without `atexit`, by finalizers."""
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        util.Finalize(None, _flush_at_exit, exitpriority=0)
+
+
+_recorder: Recorder | None = None
+_looked = False
+_armed = False
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,270 @@
+"""An exported table: the winners of one op on one device, as a file that ships.
+
+The file is JSON with one row a line, sorted so that two exports differ only where the winners do. Reading is lenient:
+a row that cannot be used is left out and said, the others stay. Lookups read it by `tuner.lookup.index`, which makes
+the rows that are asked for and no others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import TableError
+from tuner.hardware.device import Device
+from tuner.lookup import regret, table_digest
+from tuner.lookup.regret import Regrets
+from tuner.lookup.row import BAD_VALUE, Provenance, Row, reason
+from tuner.problem import Problem
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+FORMAT = "triton-tuner table"
+VERSION = 1
+"""Of the format. A file of a newer one is refused: nobody can know what its rows mean."""
+TWICE = "is there already"
+"""How the fault of a second row of one problem ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of all its rows.
+
+    Attributes:
+        op, device, date: as `Table` has them.
+        kernels: versions by kernel.
+        made: how rows were made; each names its own by its place. Of an entry that cannot be read, why.
+        regret: as `Table` has it.
+    """
+
+    op: str
+    device: Device
+    date: str
+    kernels: Mapping[str, Any]
+    made: tuple[Provenance | str, ...]
+    regret: Regrets
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The winners of one op on one device.
+
+    Attributes:
+        op: the operation.
+        device: the GPU model the rows were measured on.
+        date: when the newest row was decided, UTC, ISO 8601.
+        rows: one a problem, sorted.
+        faults: what was wrong with the file and with the rows that were left out, when it was read from a file.
+        regret: by rule, what borrowing from these rows has cost (`tuner verify --regret --update`).
+    """
+
+    op: str
+    device: Device
+    date: str
+    rows: tuple[Row, ...]
+    faults: tuple[str, ...] = ()
+    regret: Regrets = field(default_factory=dict)
+
+    @property
+    def file_name(self) -> str:
+        """`<op>--<device slug>.json`."""
+        return file_name(self.op, self.device.slug)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all but the date: two processes whose tables have one digest choose the same configs."""
+        return table_digest.digest(table_digest.sealed_text(_document(self)))
+
+    def dumps(self) -> str:
+        """The file's text.
+
+        Raises:
+            TableError: two versions of one kernel: the file holds one.
+        """
+        return table_digest.signed_text(table_digest.sealed_text(_document(self)), self.date)
+
+    def write(self, directory: Path) -> Path:
+        """Write the file into a folder, complete or not at all; returns its path.
+
+        Raises:
+            TableError: the folder cannot be written.
+        """
+        return self.write_to(directory / self.file_name)
+
+    def write_to(self, path: Path) -> Path:
+        """Write the file under another name, complete or not at all; returns its path.
+
+        Raises:
+            TableError: it cannot be written.
+        """
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            try:
+                temporary.write_text(self.dumps(), encoding="utf-8")
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as e:
+            raise TableError(f"cannot write {path}: {e.strerror or e}") from e
+        return path
+
+
+def file_name(op: str, slug: str) -> str:
+    """The name of a table's file: `<op>--<device slug>.json`."""
+    return f"{op}--{slug}.json"
+
+
+def load(path: Path | Traversable) -> Table:
+    """Read a table from a file, or from one inside a package, with every row.
+
+    Raises:
+        TableError: the file cannot be read, or is no table, or one of a newer format. A bad row is no error: see
+            `Table.faults`.
+    """
+    return loads(read_bytes(path), str(path))
+
+
+def read_bytes(path: Path | Traversable) -> bytes:
+    """A table's file.
+
+    Raises:
+        TableError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise TableError(f"cannot read table {path}: {e.strerror or e}") from e
+
+
+def loads(content: str | bytes, name: str) -> Table:
+    """Read a table from its text.
+
+    Args:
+        content: what `Table.dumps` wrote.
+        name: what messages call it.
+
+    Raises:
+        TableError: see `load`.
+    """
+    content = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
+    document = _parse(content, name)
+    header = header_of(document, name)
+    try:
+        raw_rows = list(document["rows"])
+        intact = table_digest.is_as_written(content) or table_digest.is_intact(document)
+    except BAD_VALUE as e:
+        raise _no_table(name, reason(e)) from e
+    faults: list[str] = []
+    if not intact:
+        faults.append("its digest is not that of its rows: it was edited after `tuner export` wrote it")
+    rows: dict[Problem, Row] = {}
+    for number, raw in enumerate(raw_rows, start=1):
+        try:
+            row = Row.from_fields(raw, header.op, header.kernels, header.made)
+        except BAD_VALUE as e:
+            faults.append(f"row {number} left out: {reason(e)}")
+            continue
+        if row.problem in rows:
+            faults.append(f"row {number} left out: {row.problem} {TWICE}")
+        else:
+            rows[row.problem] = row
+    return Table(header.op, header.device, header.date, tuple(rows.values()), tuple(faults), header.regret)
+
+
+def header_of(document: Mapping[str, Any], name: str) -> Header:
+    """All but the rows of a file that was parsed.
+
+    Args:
+        document: what the file holds.
+        name: what messages call it.
+
+    Raises:
+        TableError: it is no table, or one of a newer format.
+    """
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise TableError(f'{name}: not a table of triton-tuner: expected "format": "{FORMAT}"')
+    version = document.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise TableError(
+            f"{name}: table format {version} is newer than this triton-tuner reads ({VERSION}): upgrade triton-tuner"
+        )
+    if version != VERSION or isinstance(version, bool):
+        raise TableError(f"{name}: table format {version!r}: expected {VERSION}: export it again with `tuner export`")
+    try:
+        device = _device(document["device"])
+        made = tuple(_made(fields) for fields in list(document["environments"]))
+        figures = regret.from_json(document.get("regret"))
+        return Header(str(document["op"]), device, str(document["date"]), dict(document["kernels"]), made, figures)
+    except BAD_VALUE as e:
+        raise _no_table(name, reason(e)) from e
+
+
+def _made(fields: Any) -> Provenance | str:
+    """How rows were made, or why that cannot be read: then the rows that name it are left out, and no others."""
+    try:
+        return Provenance.from_fields(fields)
+    except BAD_VALUE as e:
+        return reason(e)
+
+
+def _no_table(name: str, why: str) -> TableError:
+    return TableError(f"{name}: not a table of triton-tuner: {why}: export it again")
+
+
+def _parse(content: bytes, name: str) -> dict[str, Any]:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as e:
+        raise _neither(name, f"not text ({e.reason})") from e
+    try:
+        document: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise _neither(name, f"not JSON ({e})" if content else "it is empty") from e
+    return document
+
+
+def _neither(name: str, why: str) -> TableError:
+    return TableError(f"{name}: neither a table nor a SQLite database: {why}: name another, or export it again")
+
+
+def _document(table: Table) -> dict[str, Any]:
+    """All of the file but its date and digest."""
+    made = sorted({row.made for row in table.rows}, key=lambda m: list(map(str, m.fields().values())))
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "op": table.op,
+        "device": dataclasses.asdict(table.device),
+        "kernels": _kernels(table.rows),
+        "environments": [m.fields() for m in made],
+        **({"regret": regret.to_json(table.regret)} if table.regret else {}),
+        "rows": [row.fields(made.index(row.made)) for row in sorted(table.rows, key=_order)],
+    }
+
+
+def _kernels(rows: Iterable[Row]) -> dict[str, int]:
+    versions: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: row.config.kernel):
+        name = row.config.kernel
+        if versions.setdefault(name, row.kernel_version) != row.kernel_version:
+            raise TableError(f"kernel {name} in versions {versions[name]} and {row.kernel_version}: a table holds one")
+    return versions
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    """Neighbours in M next to each other, so that a diff reads well."""
+    p = row.problem
+    kind = (p.a_dtype, p.b_dtype, p.out_dtype, p.layout, not p.aligned, p.epilogue, p.precision, str(p.extras))
+    return (*kind, p.n, p.k, p.m)
+
+
+def _device(fields: Mapping[str, Any]) -> Device:
+    words: dict[str, Any] = {name: str(fields[name]) for name in ("slug", "name", "vendor", "arch")}
+    numbers = {name: int(fields[name]) for name in ("sm_count", "memory_bytes", "shared_bytes", "l2_bytes")}
+    return Device(**(words | numbers))

@@ -1,0 +1,87 @@
+"""The parts of a GEMM's problem: what each may be, and what it is unless told. What cannot be is a ProblemError."""
+
+from __future__ import annotations
+
+from tuner.errors import ProblemError
+from tuner.problem import dtype
+from tuner.problem.generic_key import Extra
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+"""Row-major storage of A, then B: `t` means stored transposed (`nt`: B is stored [N, K], as nn.Linear weights are)."""
+ACTIVATIONS = ("none", "relu", "leaky_relu", "gelu", "silu")
+PRECISIONS = ("default", "ieee", "tf32", "tf32x3")
+"""How fp32 operands are multiplied; every other dtype has one way, `default`."""
+SCALINGS = ("none", "scalar", "row", "block")
+"""Scales of 8-bit operands: none; one an operand; one for each row of A and column of B; one for each 1x128 block of A
+and 128x128 block of B."""
+COARSE_SUMS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Outputs that do not show what Hopper's fp8 accumulators lose: there fast accumulation is the default."""
+MAX_SIZE = 2**31 - 1
+"""M, N and K are 32-bit run-time arguments of the kernels."""
+
+
+def check_size(name: str, size: int) -> None:
+    """A size that a kernel's run-time arguments hold."""
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise ProblemError(f"{name} must be a whole number, got {size!r}")
+    if not 1 <= size <= MAX_SIZE:
+        raise ProblemError(f"{name} must be from 1 to {MAX_SIZE}, got {size}")
+
+
+def check_epilogue(epilogue: str) -> str:
+    """The canonical spelling of an epilogue."""
+    parts = epilogue.split("+")
+    activation = parts[-1] if parts[0] == "bias" else parts[0]
+    known = activation in ACTIVATIONS or parts == ["bias"]
+    if not known or len(parts) > 2 or (len(parts) == 2 and parts[0] != "bias"):
+        raise ProblemError(
+            f"unknown epilogue {epilogue!r}: expected none, bias, {', '.join(ACTIVATIONS[1:])}, or bias+ one of these"
+        )
+    return "bias" if parts[0] == "bias" and activation in ("none", "bias") else epilogue
+
+
+def check_precision(precision: str | None, a_dtype: str) -> str:
+    """The precision of operands of a dtype, the default filled in."""
+    if precision is not None and precision not in PRECISIONS:
+        raise ProblemError(f"unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
+    if a_dtype != "float32":
+        if precision not in (None, "default"):
+            raise ProblemError(f"precision {precision!r} is for float32 operands, these are {a_dtype}")
+        return "default"
+    return "ieee" if precision in (None, "default") else str(precision)
+
+
+def check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
+    """Check the keys of a GEMM's scales, in place; "none" is dropped, since no key means none."""
+    scaling, fast_accum = extras.get("scaling", "none"), extras.get("fast_accum")
+    if scaling not in SCALINGS:
+        raise ProblemError(f"unknown scaling {scaling!r}: expected one of {', '.join(SCALINGS)}")
+    if scaling == "none":
+        extras.pop("scaling", None)
+    elif a_dtype != "int8" and not dtype.is_fp8(a_dtype):
+        raise ProblemError(f"scaling {scaling!r} is for fp8 and int8 operands, these are {a_dtype}: leave it out")
+    elif scaling == "block" and a_dtype == "int8":
+        raise ProblemError("scaling 'block' is for fp8 operands, these are int8: use scaling 'row'")
+    if fast_accum is not None and not dtype.is_fp8(a_dtype):
+        raise ProblemError(f"fast_accum is for fp8 operands, these are {a_dtype}: leave it out")
+    if fast_accum and scaling == "block":
+        raise ProblemError("fast_accum cannot be with scaling 'block', which sums 128 products at a time: leave it out")
+    if scaling == "block":
+        extras.pop("fast_accum", None)
+
+
+def gains_by_padding(n: int, k: int, b_dtype: str, layout: str) -> bool:
+    """Whether B has rows (or columns, where those are contiguous) of which only the first can be aligned."""
+    rows, extent = (k, n) if layout[1] == "n" else (n, k)
+    return rows > 1 and extent * dtype.ITEMSIZE[b_dtype] % 16 != 0
+
+
+def contiguous_aligned(op: str, shape: tuple[int, int, int], dtype_names: tuple[str, str, str], layout: str) -> bool:
+    """What `aligned` would be for contiguous operands."""
+    m, n, k = shape
+    extents = (k if layout[0] == "n" else m, n if layout[1] == "n" else k, n)
+    if op == "vector_add":
+        return True  # whatever the length: only the last block is cut short
+    if op == "softmax":
+        extents = (n if layout[0] == "n" else m, n, n)
+    return all(extent * dtype.ITEMSIZE[name] % 16 == 0 for extent, name in zip(extents, dtype_names, strict=True))

@@ -1,0 +1,116 @@
+"""Keys of any names: problems of ops that have no M, N and K, as those of kernels under `tuner.tuned`.
+
+Such a problem's `extras` hold the values of its key by name. What else of a call's arguments may change which config is
+fastest stands beside them, by argument and fact, where it is not the usual:
+
+    Mean.dtype = "float32"    another dtype than most operands have
+    X.aligned = False         an address (in bytes) or a stride (in elements) that is no multiple of 16
+    stride.one = True         a stride that is 1: of a matrix the strides say how it lies
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tuner.errors import ProblemError
+from tuner.problem import dtype as dtypes
+
+Extra = int | float | str | bool
+LAYOUT = "keyed"
+"""In place of a layout: there are no operands A and B whose storage could have one."""
+SIZED = ("matmul", "bmm", "grouped_mm", "vector_add", "softmax")
+"""Ops whose problems have M, N and K: no op of a key may be called so."""
+FACTS = ("dtype", "aligned", "one")
+
+_OP = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
+_NAME = re.compile(rf"[^\W\d]\w*(\.({'|'.join(FACTS)}))?")
+_TRUTH = {"true": True, "false": False}
+
+
+def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, int, int]) -> dict[str, Any]:
+    """The parts of a problem that is all key.
+
+    Raises:
+        ProblemError: a part that cannot be.
+    """
+    check_op(op)
+    if shape != (1, 1, 1):
+        raise ProblemError(f"{op} has keys of its own: expected M, N and K of 1, got {'x'.join(map(str, shape))}")
+    for name, value in extras.items():
+        if not _NAME.fullmatch(name):
+            raise ProblemError(f"{op}: {name!r} is no name of a key: expected N, or an argument's fact such as X.dtype")
+        if not isinstance(value, (int, float, str)):
+            raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r}")
+    name = dtypes.spelled(dtype)
+    return {
+        "op": op,
+        "m": 1,
+        "n": 1,
+        "k": 1,
+        "a_dtype": name,
+        "b_dtype": name,
+        "out_dtype": name,
+        "layout": LAYOUT,
+        "aligned": not any(known.endswith(".aligned") for known in extras),
+        "epilogue": "none",
+        "precision": "default",
+        "extras": tuple(sorted(extras.items())),
+    }
+
+
+def check_op(op: str) -> None:
+    """Raise ProblemError where an op of a key cannot be called so: its name becomes part of tables' file names."""
+    if op in SIZED:
+        raise ProblemError(f"{op!r} is an op of tuner.kernels: choose another name, my_{op} for instance")
+    if not _OP.fullmatch(op):
+        raise ProblemError(f"{op!r} is no name of an op: expected letters, digits, '_', and single '-' between")
+
+
+def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
+    """A key for people: "M=4096", "N=1024", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)"."""
+    named: list[str] = []
+    facts: dict[str, list[str]] = {}
+    for name, value in extras:
+        argument, dot, fact = name.partition(".")
+        if not dot:
+            named.append(f"{name}={value}")
+        elif fact == "dtype":
+            facts.setdefault(f"dtype {value}", []).append(argument)
+        else:
+            facts.setdefault({"aligned": "unaligned", "one": "one"}[fact], []).append(argument)
+    other = [f"{fact[6:]}({','.join(facts[fact])})" for fact in sorted(facts) if fact.startswith("dtype ")]
+    rest = [f"{fact}({','.join(facts[fact])})" for fact in ("unaligned", "one") if fact in facts]
+    return [*named, dtype, *other, *rest]
+
+
+def cells(text: str) -> dict[str, str]:
+    """Read "M=4096,N=1024" into cells by name.
+
+    Raises:
+        ProblemError: a part that is no NAME=VALUE, or a name that is there twice.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, mark, value = (piece.strip() for piece in part.partition("="))
+        if not (name and mark and value):
+            raise ProblemError(f"not a problem: {text!r}: expected NAME=VALUE pairs, for instance M=4096,N=1024")
+        if name in found:
+            raise ProblemError(f"not a problem: {text!r}: {name} is there twice")
+        found[name] = value
+    return found
+
+
+def value(cell: str) -> Extra:
+    """A cell as what it looks like: a whole number, a number, true or false, else a word."""
+    if cell.lower() in _TRUTH:
+        return _TRUTH[cell.lower()]
+    for kind in (int, float):
+        try:
+            number = kind(cell)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else cell
+    return cell

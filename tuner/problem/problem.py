@@ -1,0 +1,303 @@
+"""A problem: what is computed, and everything about it that may change which config is fastest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import ProblemError
+from tuner.problem import dtype as dtypes
+from tuner.problem import gemm_fields, op_counts
+from tuner.problem import generic_key as keyed
+from tuner.problem.gemm_fields import ACTIVATIONS, COARSE_SUMS, LAYOUTS
+from tuner.problem.generic_key import Extra
+
+if TYPE_CHECKING:
+    import torch
+
+_SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, init=False, order=True)
+class Problem:
+    """One GEMM (or another op's key): `out[M, N] = epilogue(a[M, K] @ b[K, N])`.
+
+    Attributes:
+        op: what is computed ("matmul").
+        m, n, k: sizes in elements; at least 1 to be tuned or looked up.
+        a_dtype, b_dtype, out_dtype: torch's dtype names.
+        layout: row-major storage of A, then B: nn, nt, tn, tt.
+        aligned: every operand's address, leading stride and contiguous extent is a multiple of 16 bytes (of the op
+            `vector_add` the addresses alone, with neighbours one element apart).
+        epilogue: "none", "bias", an activation, or "bias+" an activation.
+        precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
+        extras: further keys, as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
+            is not the default, "b_padded" where only B's rows are aligned, keys of ops that are no GEMM.
+
+    A problem whose layout is `tuner.problem.generic_key.LAYOUT` has all of its key in `extras`: see `Problem.keyed`.
+    """
+
+    op: str
+    m: int
+    n: int
+    k: int
+    a_dtype: str
+    b_dtype: str
+    out_dtype: str
+    layout: str
+    aligned: bool
+    epilogue: str
+    precision: str
+    extras: tuple[tuple[str, Extra], ...]
+    _hash: int = field(repr=False, compare=False)
+
+    def __init__(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        dtype: str = "float16",
+        a_dtype: str | None = None,
+        b_dtype: str | None = None,
+        out_dtype: str | None = None,
+        layout: str = "nn",
+        aligned: bool | None = None,
+        epilogue: str = "none",
+        precision: str | None = None,
+        scaling: str | None = None,
+        fast_accum: bool | None = None,
+        b_padded: bool = False,
+        op: str = "matmul",
+        extras: Mapping[str, Extra] | None = None,
+    ) -> None:
+        """Check and canonicalise the parts of a problem.
+
+        Args:
+            m, n, k: sizes in elements.
+            dtype: of both operands, unless `a_dtype` or `b_dtype` says otherwise; torch's names or short ones.
+            a_dtype, b_dtype, out_dtype: as named; `out_dtype` defaults to what torch would give (fp8 and scaled int8:
+                bfloat16).
+            layout: nn, nt, tn, tt.
+            aligned: defaults to what contiguous tensors of this shape would be.
+            epilogue: see the class.
+            precision: see the class; float32 defaults to "ieee".
+            scaling: of fp8 or int8 operands: none, scalar, row, block.
+            fast_accum: whether Hopper's fp8 tensor cores may sum all of K by themselves, as torch._scaled_mm's
+                use_fast_accum; by the output's dtype unless given.
+            b_padded: B lies as `tuner.kernels.pad_weight` lays a weight: address and leading stride are multiples of 16
+                bytes though its contiguous extent is not. Dropped where that extent is one itself.
+            op: the operation.
+            extras: further keys of the problem.
+
+        Raises:
+            ProblemError: a part that cannot be, saying what was found and what was expected.
+        """
+        if layout == keyed.LAYOUT:
+            self._set(keyed.fields(op, a_dtype or dtype, extras or {}, (m, n, k)))
+            return
+        a_dtype = dtypes.canonical(a_dtype or dtype)
+        b_dtype = dtypes.canonical(b_dtype or dtype)
+        extras = dict(extras or {})
+        given = (("scaling", scaling), ("fast_accum", fast_accum), ("b_padded", b_padded or None))
+        extras |= {name: value for name, value in given if value is not None}
+        if op == "matmul":
+            gemm_fields.check_scaling(extras, a_dtype)
+        scaled = "scaling" in extras
+        out_dtype = dtypes.canonical(out_dtype) if out_dtype else dtypes.default_out(a_dtype, scaled=scaled)
+        if extras.get("fast_accum") is (out_dtype in COARSE_SUMS):
+            del extras["fast_accum"]
+        if layout not in LAYOUTS:
+            raise ProblemError(f"unknown layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
+        for name, size in (("M", m), ("N", n), ("K", k)):
+            gemm_fields.check_size(name, size)
+        if not gemm_fields.gains_by_padding(n, k, b_dtype, layout):
+            extras.pop("b_padded", None)
+        values: dict[str, Any] = {
+            "op": op,
+            "m": int(m),
+            "n": int(n),
+            "k": int(k),
+            "a_dtype": a_dtype,
+            "b_dtype": b_dtype,
+            "out_dtype": out_dtype,
+            "layout": layout,
+            "aligned": gemm_fields.contiguous_aligned(op, (m, n, k), (a_dtype, b_dtype, out_dtype), layout)
+            if aligned is None
+            else bool(aligned),
+            "epilogue": gemm_fields.check_epilogue(epilogue),
+            "precision": gemm_fields.check_precision(precision, a_dtype),
+            "extras": tuple(sorted(extras.items())),
+        }
+        self._set(values)
+
+    @staticmethod
+    def keyed(op: str, key: Mapping[str, Extra], *, dtype: str = "float16") -> Problem:
+        """A problem of an op that has no M, N and K: `Problem.keyed("layer_norm", {"M": 4096, "N": 1024})`.
+
+        Args:
+            op: the operation, the `name` of `tuner.tuned`.
+            key: what makes it one problem, by names; further facts by argument and fact (`tuner.problem.generic_key`).
+            dtype: of most operands.
+
+        Raises:
+            ProblemError: a name or a value that cannot be.
+        """
+        return Problem(1, 1, 1, op=op, layout=keyed.LAYOUT, dtype=dtype, extras=key)
+
+    def _set(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_hash", hash(tuple(values.values())))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The cached hash holds strings' hashes, which differ between processes: rebuild it there.
+        return (_from_fields, (self.fields(),))
+
+    def __getitem__(self, name: str) -> Extra:
+        """What `extras` holds under a name: `problem["N"]` of a problem that has an N of its own."""
+        for known, value in self.extras:
+            if known == name:
+                return value
+        raise KeyError(
+            f"{self.op} has no key {name!r}: it has {', '.join(known for known, _ in self.extras) or 'none'}"
+        )
+
+    def __str__(self) -> str:
+        if self.is_keyed:
+            return " ".join((self.op, *keyed.words(self.extras, self.a_dtype)))
+        said = [f"{self.op} {self.m}x{self.n}x{self.k}", self.dtype_label, self.layout]
+        if self.epilogue != "none":
+            said.append(self.epilogue)
+        if self.precision not in ("default", "ieee"):
+            said.append(self.precision)
+        if not self.aligned:
+            said.append("unaligned")
+        said.extend(f"{name}={value}" for name, value in self.extras)
+        return " ".join(said)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether all of its key is in `extras`; `m`, `n` and `k` are 1 then and say nothing."""
+        return self.layout == keyed.LAYOUT
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """`a_dtype` as torch has it."""
+        return dtypes.to_torch(self.a_dtype)
+
+    @property
+    def dtype_label(self) -> str:
+        """Dtypes for people: "float16", or "float8_e5m2*float8_e4m3fn->float16" where they differ from the usual."""
+        if self.is_keyed:
+            return self.a_dtype
+        label = self.a_dtype if self.a_dtype == self.b_dtype else f"{self.a_dtype}*{self.b_dtype}"
+        return label if self.out_dtype == dtypes.default_out(self.a_dtype) else f"{label}->{self.out_dtype}"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(M, N, K)."""
+        return self.m, self.n, self.k
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the epilogue adds a bias [N]."""
+        return self.epilogue.split("+")[0] == "bias"
+
+    @property
+    def activation(self) -> str:
+        """The activation of the epilogue, "none" if there is none."""
+        last = self.epilogue.split("+")[-1]
+        return last if last in ACTIVATIONS else "none"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations: 2·M·N·K, of every product of a batch; 0 where nobody knows."""
+        return 0 if self.is_keyed else op_counts.flops(self.shape, self.extras)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Fewest bytes of device memory: A and B read once, the output written once; 0 where nobody knows."""
+        if self.is_keyed:
+            return 0
+        return op_counts.bytes_moved(self.shape, (self.a_dtype, self.b_dtype, self.out_dtype), self.extras)
+
+    @property
+    def scaling(self) -> str:
+        """How the operands are scaled: "none", or what `extras` holds under that name ("scalar", "row", "block")."""
+        return str(dict(self.extras).get("scaling", "none"))
+
+    @property
+    def fast_accum(self) -> bool:
+        """Whether Hopper's fp8 tensor cores may sum all of K by themselves: as asked, else by the output's dtype."""
+        return bool(dict(self.extras).get("fast_accum", self.out_dtype in COARSE_SUMS))
+
+    @property
+    def b_padded(self) -> bool:
+        """Whether B's address and leading stride are multiples of 16 bytes though its contiguous extent is not."""
+        return bool(dict(self.extras).get("b_padded", False))
+
+    def unscaled(self) -> Problem:
+        """The same product of the same operands, without scales."""
+        extras = {name: value for name, value in self.extras if name != "scaling"}
+        return _from_fields({**self.fields(), "extras": extras})
+
+    def exchanged(self) -> Problem:
+        """The problem of the transposed output: `out.T[N, M] = b.T @ a.T`."""
+        flipped = {"n": "t", "t": "n"}
+        layout = flipped[self.layout[1]] + flipped[self.layout[0]]
+        swapped = {"m": self.n, "n": self.m, "a_dtype": self.b_dtype, "b_dtype": self.a_dtype, "layout": layout}
+        swapped["extras"] = {name: value for name, value in self.extras if name != "b_padded"}
+        return _from_fields({**self.fields(), **swapped})
+
+    def with_shape(self, m: int, n: int, k: int) -> Problem:
+        """The same class of problem at another shape; `aligned` stays as it is."""
+        return _from_fields({**self.fields(), "m": m, "n": n, "k": k})
+
+    def group(self) -> Problem:
+        """This problem with M = 1: what neighbours in M have in common."""
+        return self.with_shape(1, self.n, self.k)
+
+    def fields(self) -> dict[str, Any]:
+        """Every part by name, as JSON holds it; `extras` as a dict. `from_fields` reads it back."""
+        names = [f.name for f in dataclasses.fields(self) if f.name != "_hash"]
+        return {name: getattr(self, name) for name in names} | {"extras": dict(self.extras)}
+
+    @staticmethod
+    def from_fields(fields: Mapping[str, Any]) -> Problem:
+        """The problem that `fields()` described.
+
+        Raises:
+            ProblemError: a part is missing or cannot be.
+        """
+        try:
+            return _from_fields(fields)
+        except (KeyError, TypeError) as e:
+            raise ProblemError(f"not a problem: {json.dumps(dict(fields), default=str)} ({e})") from e
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Read "MxNxK".
+
+    Raises:
+        ProblemError: the text is no shape, or a size is below 1 or beyond 2^31 - 1.
+    """
+    found = _SHAPE.fullmatch(text.strip())
+    if not found:
+        raise ProblemError(f"not a shape: {text!r}: expected MxNxK, for instance 4096x4096x1024")
+    m, n, k = (int(part) for part in found.groups())
+    for name, size in (("M", m), ("N", n), ("K", k)):
+        gemm_fields.check_size(name, size)
+    return m, n, k
+
+
+def _from_fields(fields: Mapping[str, Any]) -> Problem:
+    rest = {name: value for name, value in fields.items() if name not in ("m", "n", "k")}
+    return Problem(fields["m"], fields["n"], fields["k"], **rest)

@@ -1,0 +1,167 @@
+"""Suites: lists of problems, in CSV files of the user's or in the ones that come with the package."""
+
+from __future__ import annotations
+
+import csv
+import importlib.resources
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import ProblemError, SuiteError, UsageError
+from tuner.problem import Problem
+
+REQUIRED = ("m", "n", "k", "dtype", "layout")
+OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned", "scaling", "fast_accum", "b_padded")
+"""Columns that a problem takes as they are; an empty cell means the problem's own default."""
+OTHER_OPS = ("op", "batch", "groups", "listed")
+"""Columns of ops other than matmul: the op's name, then what its problems have besides, in `Problem.extras`."""
+REMARKS = ("group", "note")
+"""Columns for people: they change nothing that is measured. Any other column is an error, for a misspelt one would be
+lost silently."""
+
+_TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+Read = Callable[[Mapping[str, str]], Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A problem of a suite, and the groups it is in: none where the suite has no such column."""
+
+    problem: Problem
+    groups: tuple[str, ...]
+
+
+def names() -> list[str]:
+    """The suites inside the package, sorted."""
+    return sorted(entry.name.removesuffix(".csv") for entry in _folder().iterdir() if entry.name.endswith(".csv"))
+
+
+def load(name_or_path: str) -> list[Problem]:
+    """The problems of a suite, as `entries` reads them."""
+    return [entry.problem for entry in entries(name_or_path)]
+
+
+def entries(name_or_path: str, *, read: Read | None = None) -> list[Entry]:
+    """Read a suite: each problem once, in the file's order, with every group that a line puts it in.
+
+    Args:
+        name_or_path: a suite of the package ("demo"), or a CSV file. What ends in .csv or holds a slash is a file.
+            Columns: m, n, k, dtype, layout, and where wanted a_dtype, b_dtype, out_dtype, epilogue, precision,
+            aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group, note. Lines that begin with # are
+            comments.
+        read: turns a line's cells into its problem, of a kernel with columns of its own (`KernelSpec.read`); group and
+            note are none of them.
+
+    Raises:
+        UsageError: no suite of the package has that name.
+        SuiteError: the file cannot be read, or a line of it is no problem; the message tells the line.
+    """
+    if name_or_path.endswith(".csv") or "/" in name_or_path:
+        return _parse(name_or_path, _read(Path(name_or_path)), read)
+    if name_or_path not in names():
+        raise UsageError(
+            f"unknown suite {name_or_path!r}: known are {', '.join(names())}; the name of a file must end in .csv"
+        )
+    return _parse(name_or_path, (_folder() / f"{name_or_path}.csv").read_text(encoding="utf-8"), read)
+
+
+def _folder() -> Any:
+    return importlib.resources.files("tuner.problem") / "suites"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
+    except UnicodeDecodeError as e:
+        raise SuiteError(f"{path} is no CSV file: it is not UTF-8 text") from e
+    except OSError as e:
+        raise SuiteError(f"cannot read the suite {path}: {e.strerror}") from e
+
+
+def _parse(name: str, text: str, read: Read | None) -> list[Entry]:
+    rows = _rows(name, text)
+    line, header = next(rows, (0, []))
+    if not header:
+        raise SuiteError(f"{name} is empty: expected a line of column names, {','.join(REQUIRED)}")
+    columns = header if read is not None else _columns(f"{name} line {line}", header)
+    groups: dict[Problem, dict[str, None]] = {}
+    for line, cells in rows:
+        where = f"{name} line {line}"
+        if len(cells) != len(columns):
+            raise SuiteError(f"{where}: expected {len(columns)} values ({','.join(columns)}), found {len(cells)}")
+        row = dict(zip(columns, cells, strict=True))
+        found = groups.setdefault(_problem(where, row, read or problem_of), {})
+        if group := row.get("group"):
+            found[group] = None
+    if not groups:
+        raise SuiteError(f"{name} names no problem: expected lines such as 4096,4096,1024,bfloat16,nt")
+    return [Entry(problem, tuple(found)) for problem, found in groups.items()]
+
+
+def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            cells = next(csv.reader([line], strict=True))
+        except csv.Error as e:
+            raise SuiteError(f"{name} line {number}: not CSV: {e}") from e
+        yield number, [cell.strip() for cell in cells]
+
+
+def _columns(where: str, header: list[str]) -> list[str]:
+    columns = [column.lower() for column in header]
+    known = (*REQUIRED, *OPTIONAL, *OTHER_OPS, *REMARKS)
+    for column in columns:
+        if column not in known:
+            raise SuiteError(f"{where}: unknown column {column!r}: known are {', '.join(known)}")
+        if columns.count(column) > 1:
+            raise SuiteError(f"{where}: the column {column!r} is there twice")
+    if missing := [column for column in REQUIRED if column not in columns]:
+        raise SuiteError(f"{where}: missing {', '.join(missing)}: expected at least {','.join(REQUIRED)}")
+    return columns
+
+
+def problem_of(row: Mapping[str, str]) -> Problem:
+    """The problem that cells describe, by column name; an empty or missing cell means the problem's own default.
+
+    Raises:
+        ProblemError: a cell cannot be, or a size is missing.
+    """
+    given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL, "op") if row.get(name)}
+    for name in ("aligned", "fast_accum", "b_padded"):
+        if name in given:
+            given[name] = _truth(name, given[name])
+    extras = {name: _extra(name, row[name]) for name in OTHER_OPS[1:] if row.get(name)}
+    if extras and given.get("op", "matmul") == "matmul":
+        raise ProblemError(f"{next(iter(extras))} is for other ops than matmul: expected op, bmm or grouped_mm")
+    return Problem(*(_size(name, row.get(name, "")) for name in ("m", "n", "k")), **given, extras=extras)
+
+
+def _problem(where: str, row: Mapping[str, str], read: Read) -> Problem:
+    cells = row if read is problem_of else {name: cell for name, cell in row.items() if name not in REMARKS}
+    try:
+        return read(cells)
+    except ProblemError as e:
+        raise SuiteError(f"{where}: {e}") from e
+
+
+def _extra(name: str, cell: str) -> int | bool:
+    return _truth(name, cell) if name == "listed" else _size(name, cell)
+
+
+def _size(name: str, cell: str) -> int:
+    try:
+        return int(cell)
+    except ValueError:
+        shown = name.upper() if len(name) == 1 else name
+        raise ProblemError(f"{shown} must be a whole number, got {cell!r}") from None
+
+
+def _truth(name: str, cell: str) -> bool:
+    if cell.lower() not in _TRUTH:
+        raise ProblemError(f"{name} must be one of {', '.join(_TRUTH)}, got {cell!r}")
+    return _TRUTH[cell.lower()]

@@ -1,1 +1,0 @@
-"""What a serving process imports: tables, their sources, the lookup."""

@@ -1,0 +1,292 @@
+"""The rows of one database brought into another: what is the same row there, and what two of them may differ in.
+
+A row is the same where its natural key is: a slug, a hash, a run's uuid, all parts of a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Integer, Table, delete, func, insert, select, update
+
+from tuner.errors import StoreError
+from tuner.store import models
+from tuner.store.column_values import read_one_of
+from tuner.store.engine import Database, faults
+from tuner.store.keys import insert_row
+from tuner.store.reconcile import Claim, claims
+
+Row = dict[str, Any]
+Ids = dict[str, dict[int, int]]  # by table: the source's ids to the destination's
+
+_CHUNK = 1000  # rows in memory at a time
+
+
+def _columns(table: Table, *others: str) -> tuple[str, ...]:
+    return tuple(column.name for column in table.columns if not column.primary_key and column.name not in others)
+
+
+_NOUNS: tuple[tuple[Table, tuple[str, ...]], ...] = (
+    (models.device, ("slug",)),
+    (models.environment, ("hash",)),
+    (models.kernel, ("op", "name", "version", "source_hash")),
+    (models.problem, _columns(models.problem)),
+    (models.config, ("kernel_id", "hash")),
+    (models.run, ("uuid",)),
+)
+"""Tables in the order of their references, each with its natural key."""
+TABLES = (*(table.name for table, _ in _NOUNS), models.device_alias.name, models.trial.name, models.winner.name)
+"""Every table whose rows are brought over."""
+_REFERENCES = {
+    table.name: {key.parent.name: key.column.table.name for key in table.foreign_keys}
+    for table in models.metadata.tables.values()
+}
+"""By table: a column that refers to another table, and that table."""
+_TRIAL = _columns(models.trial)
+_IN_TRIAL = ("run_id", "problem_id", "config_id")
+"""A trial's natural key."""
+_DECISION = _columns(models.winner, "superseded_by")
+"""A decision is its whole row; what it superseded, and what supersedes it, follows from the others."""
+_LIMITS = ("sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
+_STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
+"""Of one run in two databases the last of these holds: a copy may have been made while it still wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """What two databases say differently.
+
+    Attributes:
+        table: "winner", "trial" or "device".
+        text: one sentence: what differs, and what holds now.
+    """
+
+    table: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A database that is read in one transaction."""
+
+    database: Database
+    connection: Connection
+
+    def rows(self, table: Table, *conditions: ColumnElement[bool]) -> Iterator[Row]:
+        """A table's rows in the order they were written, a chunk in memory at a time.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        (primary,) = table.primary_key.columns
+        query = select(table).where(*conditions).order_by(primary).execution_options(yield_per=_CHUNK)
+        with faults(self.database):
+            for row in self.connection.execute(query).mappings():
+                yield dict(row)
+
+    def runs_with_trials(self) -> list[int]:
+        """The runs that trials name, whether or not they are there.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        with faults(self.database):
+            return list(self.connection.execute(select(models.trial.c.run_id).distinct()).scalars())
+
+
+class Union:
+    """A database that gains the rows of others.
+
+    Attributes:
+        conflicts: what was found to differ so far, other than winners.
+        new_winners: ids of the decisions that came with the sources.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Use a connection that holds the write lock."""
+        self.conflicts: list[Conflict] = []
+        self.new_winners: set[int] = set()
+        self._connection = connection
+        self._known = {table.name: _by_key(connection, table, key) for table, key in _NOUNS}
+        self._decisions = _by_key(connection, models.winner, _DECISION)
+        newest = select(func.max(models.trial.c.trial_id, type_=Integer))
+        self._newest_trial: int = connection.execute(newest).scalar() or 0
+
+    def take(self, source: Source) -> tuple[dict[str, int], list[Claim]]:
+        """Take every row of a source that is not here.
+
+        Decisions that come are history until `succession.decide_afresh` has looked at all of them.
+
+        Returns:
+            How many rows came, by table; what the source says of its decisions.
+
+        Raises:
+            StoreError: the source cannot be read, or holds another run under the uuid of one that is here.
+        """
+        ids: Ids = {}
+        counts: dict[str, int] = {}
+        own_names = {(row["device_id"], row["name"]) for row in self._known["device"].values()}
+        for table, key in _NOUNS:
+            before = len(self._known[table.name])
+            ids[table.name] = self._take_nouns(source, table, key, ids)
+            counts[table.name] = len(self._known[table.name]) - before
+        counts["device_alias"] = self._take_names(source, ids, own_names)
+        counts["trial"] = sum(self._take_trials(source, run_id, ids) for run_id in source.runs_with_trials())
+        counts["winner"], claimed = self._take_winners(source, ids)
+        return counts, claimed
+
+    def _take_nouns(self, source: Source, table: Table, key: Sequence[str], ids: Ids) -> dict[int, int]:
+        known = self._known[table.name]
+        (primary,) = table.primary_key.columns
+        found: dict[int, int] = {}
+        for row in source.rows(table):
+            their_id = row.pop(primary.name)
+            theirs = _translated(source, row, table, ids)
+            natural = tuple(theirs[name] for name in key)
+            mine = known.get(natural)
+            if mine is None:
+                mine = known[natural] = theirs | {primary.name: insert_row(self._connection, table, theirs)}
+            elif agreed := self._agreed(source, table, mine, theirs):
+                self._connection.execute(update(table).where(primary == mine[primary.name]).values(agreed))
+                mine.update(agreed)
+            found[their_id] = mine[primary.name]
+        return found
+
+    def _agreed(self, source: Source, table: Table, mine: Row, theirs: Row) -> Row:
+        """The columns to change where two databases have one row: what then holds is the same whichever came first."""
+        if table is models.device:
+            differ = [f"{name} {mine[name]} or {theirs[name]}" for name in _LIMITS if mine[name] != theirs[name]]
+            if differ:
+                text = f"device {mine['slug']}: {', '.join(differ)} in {source.database.label}: the smaller is kept"
+                self.conflicts.append(Conflict("device", text))
+            # The smaller of each limit holds on both; of the drivers' names one must be the device's own.
+            agreed = {name: min(mine[name], theirs[name]) for name in (*_LIMITS, "name")}
+        elif table is models.run:
+            agreed = _agreed_run(source, mine, theirs)
+        else:
+            return {}
+        return {name: value for name, value in agreed.items() if value != mine[name]}
+
+    def _take_names(self, source: Source, ids: Ids, own_before: set[tuple[int, str]]) -> int:
+        """Names that drivers gave a device: all but the device's own are its aliases."""
+        alias = models.device_alias
+        theirs = {(ids["device"][row["device_id"]], row["name"]) for row in source.rows(alias)}
+        theirs |= {(ids["device"][row["device_id"]], row["name"]) for row in source.rows(models.device)}
+        own = {(row["device_id"], row["name"]) for row in self._known["device"].values()}
+        known = {(row.device_id, row.name) for row in self._connection.execute(select(alias))}
+        for device_id, name in own & known:
+            self._connection.execute(delete(alias).where(alias.c.device_id == device_id, alias.c.name == name))
+        missing = sorted((theirs | own_before) - own - known)
+        if missing:
+            self._connection.execute(insert(alias), [{"device_id": key, "name": name} for key, name in missing])
+        return len(missing)
+
+    def _take_trials(self, source: Source, their_run: int, ids: Ids) -> int:
+        """The trials of one run. One that was copied while it wrote has fewer of them than one copied later."""
+        trial = models.trial
+        run_id = _translated(source, {"run_id": their_run}, trial, ids)["run_id"]
+        mine = select(trial).where(trial.c.run_id == run_id)
+        known = {(row["problem_id"], row["config_id"]): dict(row) for row in self._connection.execute(mine).mappings()}
+        fresh: list[Row] = []
+        added = differing = 0
+        for row in source.rows(trial, trial.c.run_id == their_run):
+            theirs = _translated(source, {name: row[name] for name in _TRIAL}, trial, ids)
+            there = known.get((theirs["problem_id"], theirs["config_id"]))
+            if there is None:
+                fresh.append(theirs)
+                added += 1
+            elif _content(there) != _content(theirs):
+                differing += 1
+                self._settle(there, theirs)
+            if len(fresh) >= _CHUNK:
+                self._connection.execute(insert(trial), fresh)
+                fresh.clear()
+        if fresh:
+            self._connection.execute(insert(trial), fresh)
+        if differing:
+            text = f"{differing} of one run's trials differ in {source.database.label}: they were edited somewhere"
+            self.conflicts.append(Conflict("trial", f"{text}; those that were here stay, of others the older"))
+        return added
+
+    def _settle(self, there: Row, theirs: Row) -> None:
+        """A trial that was here before never changes; of two that sources bring the older stays."""
+        came = there["trial_id"] > self._newest_trial
+        if came and (theirs["measured_at"], _content(theirs)) < (there["measured_at"], _content(there)):
+            trial = models.trial
+            self._connection.execute(update(trial).where(trial.c.trial_id == there["trial_id"]).values(theirs))
+
+    def _take_winners(self, source: Source, ids: Ids) -> tuple[int, list[Claim]]:
+        """Every decision, current or not."""
+        evidence, here, added = self._evidence(source, ids), dict[int, int](), 0
+        for row in source.rows(models.winner):
+            theirs = {name: row[name] for name in _DECISION}
+            theirs = _translated(source, theirs, models.winner, ids | {"trial": evidence})
+            decision = tuple(theirs[name] for name in _DECISION)
+            if decision not in self._decisions:
+                winner_id = self._insert_winner(theirs)
+                self._decisions[decision] = {"winner_id": winner_id}
+                self.new_winners.add(winner_id)
+                added += 1
+            here[row["winner_id"]] = self._decisions[decision]["winner_id"]
+        with faults(source.database):
+            found = claims(source.connection, source.database.label)
+        return added, [replace(claim, winner_id=here[claim.winner_id]) for claim in found]
+
+    def _evidence(self, source: Source, ids: Ids) -> dict[int, int]:
+        """The trials behind a source's winners: its ids to those here."""
+        trial, found = models.trial, dict[int, int]()
+        behind = trial.c.trial_id.in_(select(models.winner.c.trial_id))
+        for row in source.rows(trial, behind):
+            theirs = _translated(source, {name: row[name] for name in _IN_TRIAL}, trial, ids)
+            query = select(trial.c.trial_id).where(*(trial.c[name] == value for name, value in theirs.items()))
+            found[row["trial_id"]] = self._connection.execute(query).scalar_one()
+        return found
+
+    def _insert_winner(self, row: Row) -> int:
+        # Two current winners are never allowed: it enters superseded by any other of its place, until all are sorted.
+        winner = models.winner
+        place = (winner.c[name] == row[name] for name in ("device_id", "environment_id", "problem_id"))
+        other = self._connection.execute(select(winner.c.winner_id).where(*place).limit(1)).scalar()
+        return insert_row(self._connection, winner, row | {"superseded_by": other})
+
+
+def _agreed_run(source: Source, mine: Row, theirs: Row) -> Row:
+    """How a run ended, of two copies; what an export blanked (command line, host) comes back."""
+    fixed = ("device_id", "environment_id", "protocol", "tool_version", "started_at")
+    if differ := [name for name in fixed if mine[name] != theirs[name]]:
+        raise StoreError(
+            f"{source.database.label}: its run {mine['uuid']} is another than the one of that uuid in the destination"
+            f" ({', '.join(differ)} differ): one of the two was edited, leave this source out"
+        )
+    statuses = [read_one_of(_STATUSES, each["status"], "run.status") for each in (mine, theirs)]
+    return {
+        "status": max(statuses, key=_STATUSES.index),
+        "ended_at": max(mine["ended_at"] or "", theirs["ended_at"] or "") or None,
+        "argv": max(mine["argv"], theirs["argv"], key=lambda argv: (len(argv), argv)),
+        "host": max(mine["host"], theirs["host"]),
+    }
+
+
+def _by_key(connection: Connection, table: Table, key: Sequence[str]) -> dict[tuple[Any, ...], Row]:
+    rows = connection.execute(select(table)).mappings()
+    return {tuple(row[name] for name in key): dict(row) for row in rows}
+
+
+def _translated(source: Source, row: Row, table: Table, ids: Ids) -> Row:
+    """A source's row with the destination's ids in its references."""
+    translated = dict(row)
+    for name, parent in _REFERENCES[table.name].items():
+        if name in row:
+            if row[name] not in ids[parent]:
+                raise StoreError(
+                    f"{source.database.label}: damaged: a row of {table.name} refers to a row of {parent} that is not"
+                    f" there: `tuner db check --db {source.database.label}` says more"
+                )
+            translated[name] = ids[parent][row[name]]
+    return translated
+
+
+def _content(trial: Row) -> str:
+    return str([trial[name] for name in _TRIAL])

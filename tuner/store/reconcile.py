@@ -1,0 +1,173 @@
+"""Which of several decisions about one place is current: by what stands behind them, never by their times.
+
+A place is a device, an environment and a problem. Times are not compared: two decisions come from two finals, perhaps
+on two cards, and only contestants of one final were measured in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, func, select, update
+
+from tuner.store.models import config, device, environment, kernel, problem, run, trial, winner
+from tuner.store.records import State
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one database says of a decision.
+
+    Attributes:
+        location: of the database.
+        winner_id: the decision.
+        current: whether nothing superseded it there.
+        later: how many decisions of its very second it superseded there.
+    """
+
+    location: str
+    winner_id: int
+    current: bool
+    later: int
+
+
+def claims(connection: Connection, location: str) -> list[Claim]:
+    """What a database says of each of its decisions."""
+    query = select(winner.c.winner_id, winner.c.superseded_by, winner.c.decided_at)
+    found = {row.winner_id: (row.superseded_by, row.decided_at) for row in connection.execute(query)}
+    later = dict.fromkeys(found, 0)
+    for start, (_, second) in found.items():
+        at = start
+        for steps in range(1, len(found)):
+            successor = found[at][0]
+            if successor not in found or found[successor][1] != second:
+                break
+            later[successor] = max(later[successor], steps)
+            at = successor
+    return [Claim(location, at, successor is None, later[at]) for at, (successor, _) in found.items()]
+
+
+def decide_afresh(connection: Connection, claimed: Sequence[Claim], new: Set[int]) -> list[str]:
+    """Put the decisions of every place in order; the last is current, each other is superseded by the next.
+
+    Later in the order is, first difference counts: a decision whose config has a COMPLETE trial of its own device,
+    environment, problem and protocol; one on the newest version of its kernel that the database knows; a newer
+    protocol; a later decision, of one second as a database that holds several of them says. What is then still equal is
+    ordered by its run and content.
+
+    Args:
+        connection: it holds the write lock.
+        claimed: what each database says of its decisions.
+        new: decisions that came from elsewhere: the places to speak of.
+
+    Returns:
+        One sentence for each decision that was current somewhere and lost to another config, in a place to speak of.
+    """
+    later: dict[int, int] = {}
+    for claim in claimed:
+        later[claim.winner_id] = max(later.get(claim.winner_id, 0), claim.later)
+    places: dict[tuple[int, ...], list[tuple[tuple[Any, ...], RowMapping]]] = {}
+    for row in _decisions(connection):
+        place = (row["device_id"], row["environment_id"], row["problem_id"])
+        places.setdefault(place, []).append((_rank(row, later), row))
+    kept: dict[int, RowMapping] = {}
+    for found in places.values():
+        ordered = [row for _, row in sorted(found, key=lambda pair: pair[0])]
+        _chain(connection, ordered)
+        if not new.isdisjoint(row["winner_id"] for row in ordered):
+            kept.update({row["winner_id"]: ordered[-1] for row in ordered})
+    return _disputes(connection, [claim for claim in claimed if claim.current and claim.winner_id in kept], kept)
+
+
+def _decisions(connection: Connection) -> list[RowMapping]:
+    """Every decision with what its rank asks for."""
+    newest = (
+        select(kernel.c.op, kernel.c.name, func.max(kernel.c.version).label("version"))
+        .group_by(kernel.c.op, kernel.c.name)
+        .subquery()
+    )
+    measured = run.alias("measured")
+    evident = (
+        (trial.c.state == State.COMPLETE.value)
+        & (trial.c.config_id == winner.c.config_id)
+        & (trial.c.problem_id == winner.c.problem_id)
+        & (measured.c.device_id == winner.c.device_id)
+        & (measured.c.environment_id == winner.c.environment_id)
+        & (measured.c.protocol == run.c.protocol)
+    )
+    query = (
+        select(
+            winner,
+            evident.label("evident"),
+            (kernel.c.version == newest.c.version).label("newest_version"),
+            run.c.protocol,
+            run.c.uuid,
+            measured.c.uuid.label("measured_by"),
+            config.c.hash,
+        )
+        .join_from(winner, run, winner.c.run_id == run.c.run_id)
+        .join(trial, winner.c.trial_id == trial.c.trial_id)
+        .join(measured, trial.c.run_id == measured.c.run_id)
+        .join(config, winner.c.config_id == config.c.config_id)
+        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+        .join(newest, (newest.c.op == kernel.c.op) & (newest.c.name == kernel.c.name))
+    )
+    return list(connection.execute(query).mappings())
+
+
+def _rank(row: RowMapping, later: Mapping[int, int]) -> tuple[Any, ...]:
+    evidence = (bool(row["evident"]), bool(row["newest_version"]), row["protocol"])
+    when = (row["decided_at"], later.get(row["winner_id"], 0))
+    figures = tuple(row[name] or 0.0 for name in ("median_us", "default_us", "vendor_us"))
+    return (*evidence, *when, row["uuid"], row["measured_by"], row["hash"], *figures, row["ties"])
+
+
+def _chain(connection: Connection, ordered: list[RowMapping]) -> None:
+    # The last is set free only when all others are superseded: two current ones are never allowed.
+    for row, successor in zip(ordered, [*(later["winner_id"] for later in ordered[1:]), None], strict=True):
+        if row["superseded_by"] != successor:
+            changed = update(winner).where(winner.c.winner_id == row["winner_id"])
+            connection.execute(changed.values(superseded_by=successor))
+
+
+def _disputes(connection: Connection, claimed: Sequence[Claim], kept: dict[int, RowMapping]) -> list[str]:
+    origin = {claim.winner_id: claim.location for claim in reversed(claimed)}
+    sentences: dict[str, None] = {}
+    for claim in claimed:
+        current = kept[claim.winner_id]["winner_id"]
+        if claim.winner_id == current:
+            continue
+        lost, won = _described(connection, claim.winner_id), _described(connection, current)
+        if lost["config_id"] == won["config_id"]:
+            continue
+        kept_now, history = _decision(won, origin.get(current)), _decision(lost, claim.location)
+        sentences[f"{_place(won)}: kept is {kept_now}; history is {history}"] = None
+    return list(sentences)
+
+
+def _place(row: RowMapping) -> str:
+    shape = f"{row['m']}x{row['n']}x{row['k']}"
+    return f"{row['op']} {shape} {row['a_dtype']} {row['layout']} on {row['slug']} under Triton {row['triton']}"
+
+
+def _decision(row: RowMapping, location: str | None) -> str:
+    evidence = f"decided {row['decided_at']}, protocol {row['protocol']}, version {row['version']}"
+    return f"{row['name']} {row['parameters']}{f' of {location}' if location else ''} ({evidence})"
+
+
+def _described(connection: Connection, winner_id: int) -> RowMapping:
+    columns = (winner.c.config_id, winner.c.decided_at, run.c.protocol, kernel.c.name, kernel.c.version)
+    place = (device.c.slug, environment.c.triton, config.c.parameters, *problem.c["op", "m", "n", "k"])
+    query = (
+        select(*columns, *place, problem.c.a_dtype, problem.c.layout)
+        .join_from(winner, run, winner.c.run_id == run.c.run_id)
+        .join(device, winner.c.device_id == device.c.device_id)
+        .join(environment, winner.c.environment_id == environment.c.environment_id)
+        .join(problem, winner.c.problem_id == problem.c.problem_id)
+        .join(config, winner.c.config_id == config.c.config_id)
+        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+        .where(winner.c.winner_id == winner_id)
+    )
+    return connection.execute(query).mappings().one()

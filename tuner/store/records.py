@@ -1,0 +1,155 @@
+"""Trials and winners as values: what the sweep finds, the store keeps and the exports ship."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+
+PROTOCOL = 1
+"""The number of the measuring protocol (docs/protocol.md). Figures of two protocols are never compared."""
+
+
+class State(str, Enum):
+    """How a trial ended. A failed trial is data."""
+
+    COMPLETE = "COMPLETE"
+    INVALID = "INVALID"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    OUT_OF_RESOURCES = "OUT_OF_RESOURCES"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    WRONG_RESULT = "WRONG_RESULT"
+    TIMEOUT = "TIMEOUT"
+    CRASHED = "CRASHED"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a compiled config takes of a device; None where it was not read.
+
+    Attributes:
+        compile_ms: wall time of the compile; 0 when it came from Triton's cache.
+        registers: per thread.
+        spill_bytes: stack a thread spills to, bytes.
+        shared_bytes: shared memory of a block, bytes.
+    """
+
+    compile_ms: float | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One trial's end: a state and figures.
+
+    Attributes:
+        state: how it ended.
+        message: the reason when it failed, else "".
+        median_us, p20_us, p80_us: quantiles over single graph replays, microseconds a call.
+        samples: how many replays.
+        error: against the float64 reference, as docs/numerics.md defines it.
+        resources: of the compiled config.
+        sm_clock_mhz, power_w, throttle: the card's clock, power and throttle bits while measuring (NVML).
+    """
+
+    state: State
+    message: str = ""
+    median_us: float | None = None
+    p20_us: float | None = None
+    p80_us: float | None = None
+    samples: int = 0
+    error: float | None = None
+    resources: Resources = Resources()
+    sm_clock_mhz: int | None = None
+    power_w: float | None = None
+    throttle: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVersion:
+    """A kernel as timings know it: another version makes old timings stale; source_hash notices a silent change."""
+
+    op: str
+    name: str
+    version: int
+    source_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One config measured on one problem."""
+
+    problem: Problem
+    config: Config
+    kernel: KernelVersion
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of a problem's finals: what becomes the winner.
+
+    Attributes:
+        config: the winner.
+        median_us: of the winner, over the paired rounds, microseconds a call.
+        default_us, vendor_us: of the default config and of torch's library, derived from the paired ratios; None
+            where they were not measured.
+        ties: the configs within 0.5% of the fastest, the winner among them, in order of simplicity.
+    """
+
+    config: Config
+    median_us: float
+    default_us: float | None
+    vendor_us: float | None
+    ties: tuple[Config, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The config chosen for a problem on a device under an environment, with its evidence.
+
+    Attributes:
+        device, environment, problem, config: what was chosen for what.
+        kernel_version: of the config's kernel when it was measured.
+        protocol: the measuring protocol's number.
+        tool_version: of triton-tuner when it was decided.
+        decided_at: UTC, ISO 8601, to the second ("2026-01-31T12:00:00Z").
+        median_us, default_us, vendor_us: see Verdict.
+        ties: how many configs were within 0.5% of the fastest, the winner counted.
+    """
+
+    device: Device
+    environment: Environment
+    problem: Problem
+    config: Config
+    kernel_version: int
+    protocol: int
+    tool_version: str
+    decided_at: str
+    median_us: float
+    default_us: float | None
+    vendor_us: float | None
+    ties: int
+
+    @property
+    def vs_default(self) -> float | None:
+        """Default's time over the winner's: 1.2 means 1.2 times as fast."""
+        return self.default_us / self.median_us if self.default_us else None
+
+    @property
+    def vs_vendor(self) -> float | None:
+        """Vendor's time over the winner's."""
+        return self.vendor_us / self.median_us if self.vendor_us else None
+
+    @property
+    def tflops(self) -> float:
+        """Rate of the winner, 10^12 floating-point operations a second."""
+        return self.problem.flops / self.median_us * 1e-6

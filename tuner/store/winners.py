@@ -1,0 +1,81 @@
+"""How a verdict becomes the current winner of a problem."""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy import Connection, select, update
+
+from tuner.errors import StoreError
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.store.keys import Keys, insert_row
+from tuner.store.models import config, kernel, trial, winner
+from tuner.store.models import run as run_table
+from tuner.store.records import KernelVersion, State, Verdict
+from tuner.store.runs import Run, now
+
+
+def decide(
+    connection: Connection, keys: Keys, run: Run, problem: Problem, *, version: KernelVersion, verdict: Verdict
+) -> None:
+    """Insert a winner and supersede the one before; see `Store.decide`."""
+    key = {
+        "device_id": keys.make(connection, run.device),
+        "environment_id": keys.make(connection, run.environment),
+        "problem_id": keys.make(connection, problem),
+    }
+    trial_id, config_id = _evidence(connection, run, key, version, verdict.config)
+    current = (winner.c[name] == value for name, value in key.items())
+    before = connection.execute(select(winner.c.winner_id).where(*current, winner.c.superseded_by.is_(None))).scalar()
+    row = {
+        **key,
+        "config_id": config_id,
+        "trial_id": trial_id,
+        "run_id": run.id,
+        "median_us": verdict.median_us,
+        "default_us": verdict.default_us,
+        "vendor_us": verdict.vendor_us,
+        "ties": _ties_json(verdict),
+        "decided_at": now(),
+        # Two current winners are never allowed, not even for a moment: the new one enters superseded, then both change.
+        "superseded_by": before,
+    }
+    winner_id = insert_row(connection, winner, row)
+    if before is not None:
+        connection.execute(update(winner).where(winner.c.winner_id == before).values(superseded_by=winner_id))
+        connection.execute(update(winner).where(winner.c.winner_id == winner_id).values(superseded_by=None))
+
+
+def _evidence(
+    connection: Connection, run: Run, key: dict[str, int], version: KernelVersion, won: Config
+) -> tuple[int, int]:
+    """The newest COMPLETE trial of a winning config, in whichever run: (trial_id, config_id)."""
+    query = (
+        select(trial.c.trial_id, trial.c.config_id)
+        .join_from(trial, run_table, trial.c.run_id == run_table.c.run_id)
+        .join(config, trial.c.config_id == config.c.config_id)
+        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+        .where(
+            trial.c.problem_id == key["problem_id"],
+            trial.c.state == State.COMPLETE.value,
+            run_table.c.device_id == key["device_id"],
+            run_table.c.environment_id == key["environment_id"],
+            run_table.c.protocol == run.protocol,
+            config.c.hash == won.digest,
+            kernel.c.op == version.op,
+            kernel.c.name == version.name,
+            kernel.c.version == version.version,
+        )
+        .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())
+    )
+    found = connection.execute(query).first()
+    if found is None:
+        raise StoreError(
+            f"{won} cannot win: no COMPLETE trial of it was recorded with {version.name} {version.version}"
+        )
+    return found.trial_id, found.config_id
+
+
+def _ties_json(verdict: Verdict) -> str:
+    return json.dumps([{"kernel": tie.kernel, "parameters": dict(tie.pairs)} for tie in verdict.ties], sort_keys=True)

@@ -1,0 +1,64 @@
+"""What a compiled kernel takes of a device, read from its binary: no GPU needed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import tempfile
+from typing import Any
+
+from tuner.store.records import Resources
+
+_RESERVED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
+"""An array of shared memory in PTX; Triton's own has no length there."""
+
+
+def read_resources(compiled: Any, compile_ms: float) -> Resources:
+    """Registers, spills and shared memory of one of Triton's CompiledKernels, no GPU needed.
+
+    Args:
+        compiled: with `asm` holding a cubin or amdgcn text.
+        compile_ms: kept as it is.
+    """
+    registers = spill_bytes = None
+    if cubin := compiled.asm.get("cubin"):
+        registers, spill_bytes = _cubin_usage(cubin)
+    elif text := compiled.asm.get("amdgcn"):
+        registers = _number(r"\.vgpr_count:\s*(\d+)", text)
+        spills = _number(r"\.vgpr_spill_count:\s*(\d+)", text)
+        spill_bytes = None if spills is None else 4 * spills
+    return Resources(round(compile_ms, 1), registers, spill_bytes, shared_bytes(compiled))
+
+
+def shared_bytes(compiled: Any) -> int:
+    """Shared memory of a block: what Triton asks for, and what inline PTX reserves, which Triton does not count."""
+    return int(compiled.metadata.shared) + sum(map(int, _RESERVED.findall(compiled.asm.get("ptx", ""))))
+
+
+def program(compiled: Any) -> str:
+    """Equal for two of Triton's CompiledKernels whose binaries and launch shapes are the same."""
+    binary = compiled.asm.get("cubin") or compiled.asm.get("hsaco") or b""
+    digest = hashlib.sha256(binary)
+    digest.update(f"{compiled.metadata.num_warps} {compiled.metadata.shared}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _cubin_usage(cubin: bytes) -> tuple[int | None, int | None]:
+    """Registers and stack by cuobjdump; (None, None) where it is missing: a config is not worse for that."""
+    from triton import knobs
+
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+            shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, RuntimeError, subprocess.SubprocessError):
+        return None, None
+    return _number(r"REG:(\d+)", shown), _number(r"STACK:(\d+)", shown)
+
+
+def _number(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text)
+    return int(found.group(1)) if found else None

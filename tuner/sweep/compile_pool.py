@@ -1,0 +1,283 @@
+"""Compile configs in child processes while the GPU measures; whatever a compiler does there stays there.
+
+A compile can raise, print 40 KB of PTX, abort the process or hang (TRITON.md's list is long). Each runs in a child with
+a time limit and descriptors of its own; the binary goes into Triton's cache, where the GPU's worker finds it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import heapq
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from enum import IntEnum
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pebble
+
+from tuner.errors import SweepError
+from tuner.hardware.device import Device
+from tuner.kernel import KernelSpec, registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.store.records import Resources, State
+from tuner.sweep.binary_resources import program, read_resources
+from tuner.sweep.process import (
+    deaf_to_interrupts,
+    death,
+    die_with_parent,
+    forget_output,
+    last_line,
+    redirect_output,
+    scratch_folder,
+)
+
+TIME_LIMIT_S = 60.0
+"""Of one compile. Even the largest tiles take seconds; beyond this it hangs."""
+_REPAIRS = 3
+_TASKS_A_CHILD = 2
+"""Handed to each child at a time: one at work, one to go on with. The rest waits here, in order of promise."""
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A config that compiled.
+
+    Attributes:
+        resources: what it takes of the device.
+        program: equal for two configs whose binaries and launch shapes are the same.
+    """
+
+    resources: Resources
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A config that did not compile, and why."""
+
+    state: State
+    message: str
+
+
+CompileResult = Compiled | Failed
+
+
+class Urgency(IntEnum):
+    """What a binary is wanted for; the lowest is compiled first."""
+
+    NOW = 0
+    """A GPU is at the problem."""
+    NEXT = 1
+    """The problem comes soon."""
+    SPARE = 2
+    """A search may come to it."""
+
+
+def cpu_count() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def start_fork_server() -> None:
+    """Start the process that compile children are forked from, with what each of them would import."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["tuner.sweep.preload"])
+    with deaf_to_interrupts():
+        forkserver.ensure_running()
+
+
+class CompilePool:
+    """Child processes that compile for one device; every binary is asked for once, however often it is requested."""
+
+    def __init__(self, device: Device, *, workers: int | None = None, time_limit_s: float = TIME_LIMIT_S) -> None:
+        """Start the children, which takes seconds; what is requested meanwhile is handed out when they are there.
+
+        Args:
+            device: what to compile for.
+            workers: children; all cores but one, which the GPU's worker needs, unless told.
+            time_limit_s: of one compile, seconds.
+        """
+        self.workers = workers or max(1, cpu_count() - 1)
+        self.arch = device.arch
+        self._time_limit_s = time_limit_s
+        self._scratch = scratch_folder()
+        self._results: dict[str, CompileResult] = {}
+        self._asked: dict[str, tuple[str, str, Problem, Config]] = {}
+        self._queue: list[tuple[Urgency, int, str]] = []
+        self._queued: dict[str, Urgency] = {}
+        self._order = itertools.count()
+        self._handed = self._ended = 0
+        self._lost: deque[str] = deque()
+        self._tried_again: set[str] = set()
+        self._broken = False
+        self._repairs = 0
+        self._first_asked = self._last_done = 0.0
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="tuner-compile")
+        self._pool = self._starter.submit(self._start)
+
+    def __enter__(self) -> CompilePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._starter.shutdown()
+        self._scratch.cleanup()
+
+    @property
+    def compiled(self) -> int:
+        """How many binaries were asked for and are done."""
+        return len(self._results)
+
+    @property
+    def waiting(self) -> int:
+        """How many binaries were asked for and are not done."""
+        return len(self._asked) - len(self._results)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time from the first request to the last result."""
+        return max(0.0, self._last_done - self._first_asked)
+
+    def request(self, spec: KernelSpec, problem: Problem, config: Config, urgency: Urgency = Urgency.NOW) -> str:
+        """Have a config's binary made, unless it was asked for before; returns the key of its result.
+
+        Asked for again with more urgency it moves forward in the queue.
+        """
+        key = f"{spec.op}/{spec.name}/{spec.compile_class(problem, config)}"
+        new = key not in self._asked
+        if new:
+            self._first_asked = self._first_asked or time.monotonic()
+            self._asked[key] = (spec.op, spec.name, problem, config)
+        if new or urgency < self._queued.get(key, Urgency.NOW):
+            self._queued[key] = urgency
+            heapq.heappush(self._queue, (urgency, next(self._order), key))
+        self._hand_out()
+        return key
+
+    def result(self, key: str) -> CompileResult | None:
+        """The result under a key, None while it is being made."""
+        self._hand_out()
+        return self._results.get(key)
+
+    def mend(self) -> None:
+        """Ask again for what was lost with a child that somebody killed; call it now and then.
+
+        Raises:
+            SweepError: the children die again and again before they can compile anything.
+        """
+        if self._broken:
+            if self._repairs >= _REPAIRS:
+                raise SweepError(
+                    f"compile processes die as soon as they start{self._last_words()}; type `tuner doctor`"
+                )
+            self._repairs += 1
+            self._stop()
+            self._pool = self._starter.submit(self._start)
+            self._broken = False
+            self._handed = self._ended = 0
+        for _ in range(len(self._lost)):
+            self._schedule(self._lost.popleft())
+
+    def _start(self) -> pebble.ProcessPool:
+        start_fork_server()
+        pool = pebble.ProcessPool(
+            max_workers=self.workers,
+            initializer=_start_child,
+            initargs=(self.arch, self._scratch.name, list(sys.path), registry.references()),
+            context=multiprocessing.get_context("forkserver"),
+        )
+        pool.schedule(os.getpid)  # the children start with the first task; until the fork server is ready this waits
+        return pool
+
+    def _stop(self) -> None:
+        pool = self._pool.result()
+        pool.stop()
+        pool.join()
+
+    def _hand_out(self) -> None:
+        if not self._pool.done():
+            return
+        while self._queue and self._handed - self._ended < _TASKS_A_CHILD * self.workers:
+            _, _, key = heapq.heappop(self._queue)
+            # One that moved forward is in the queue twice.
+            if self._queued.pop(key, None) is not None:
+                self._schedule(key)
+
+    def _schedule(self, key: str) -> None:
+        self._handed += 1
+        try:
+            pool = self._pool.result()
+            future = pool.schedule(compile_config, args=self._asked[key], timeout=self._time_limit_s)
+        except RuntimeError:
+            # Pebble's word for a pool whose children are all gone.
+            self._lost.append(key)
+            self._broken = True
+        else:
+            future.add_done_callback(functools.partial(self._finish, key))
+
+    def _finish(self, key: str, future: concurrent.futures.Future[CompileResult]) -> None:
+        # Called in the pool's own thread; what it does to dicts and deques is atomic.
+        if future.cancelled():
+            return
+        self._ended += 1
+        self._last_done = time.monotonic()
+        error = future.exception()
+        if error is None:
+            self._repairs = 0
+            self._results[key] = future.result()
+        elif isinstance(error, BrokenProcessPool):
+            self._lost.append(key)
+            self._broken = True
+        elif isinstance(error, (TimeoutError, concurrent.futures.TimeoutError)):
+            self._results[key] = Failed(State.TIMEOUT, f"compile took more than {self._time_limit_s:g} s")
+        elif getattr(error, "exitcode", 0) in _KILLED and key not in self._tried_again:
+            # Somebody's kill, the system's out of memory for instance: it says nothing of the config, the first time.
+            self._tried_again.add(key)
+            self._lost.append(key)
+        else:
+            self._results[key] = Failed(State.COMPILE_ERROR, self._epitaph(error))
+
+    def _epitaph(self, error: BaseException) -> str:
+        exitcode, pid = getattr(error, "exitcode", None), getattr(error, "pid", None)
+        if exitcode is None:
+            return f"{type(error).__name__}: {error}"
+        return f"compiler died with {death(exitcode)}{last_line(Path(self._scratch.name) / f'{pid}.log')}"
+
+    def _last_words(self) -> str:
+        logs = sorted(Path(self._scratch.name).glob("*.log"), key=lambda log: log.stat().st_mtime)
+        return last_line(logs[-1]) if logs else ""
+
+
+def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
+    """Compile one config for the active driver's target; runs in a child of the pool."""
+    forget_output()
+    start = time.perf_counter()
+    try:
+        compiled = registry.find(op, kernel).compile(problem, config)
+        compile_ms = (time.perf_counter() - start) * 1e3
+        return Compiled(read_resources(compiled, compile_ms), program(compiled))
+    except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
+        first_line = (str(e).strip().splitlines() or [""])[0]
+        return Failed(State.COMPILE_ERROR, f"{type(e).__name__}: {first_line}"[:500])
+
+
+def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:
+    die_with_parent()
+    sys.path[:] = path
+    redirect_output(Path(log_folder) / f"{os.getpid()}.log")
+    from tuner.sweep import cross_target
+
+    cross_target.activate(arch)
+    registry.load(kernels)
+    registry.specs()  # imports the kernels, before the first of them is asked for

@@ -1,0 +1,1 @@
+"""In what two tables or databases differ."""

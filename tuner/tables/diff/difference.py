@@ -1,0 +1,106 @@
+"""In what two editions of tables differ, and what each change is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tuner.lookup.row import Row
+from tuner.lookup.table import Table
+from tuner.problem.order import problem_order
+
+_DIGITS = 4  # of a table's figures: a database holds more
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A problem that both editions have, in rows that differ.
+
+    Attributes:
+        before, after: the rows.
+        differs: in what: "config", "kernel version", "environment" (versions, protocol or triton-tuner), "figures".
+    """
+
+    before: Row
+    after: Row
+    differs: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float | None:
+        """The time before over the time after, 1.1 for 1.1 times as fast; None where they cannot be compared.
+
+        Times are compared only where all versions and the protocol agree. They are still of two finals.
+        """
+        one, other = self.before.made, self.after.made
+        if (one.environment, one.protocol) != (other.environment, other.protocol):
+            return None
+        return self.before.median_us / self.after.median_us
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One op on one device in two editions.
+
+    Attributes:
+        op, device: what; the device's slug.
+        digests: of the table before and after; None where an edition has none.
+        only_before, only_after: rows of problems that the other edition lacks.
+        changes: problems that both have, where anything differs.
+    """
+
+    op: str
+    device: str
+    digests: tuple[str | None, str | None]
+    only_before: tuple[Row, ...]
+    only_after: tuple[Row, ...]
+    changes: tuple[Change, ...]
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the two are equal: a digest covers all but the date."""
+        return self.digests[0] == self.digests[1]
+
+    @property
+    def gain(self) -> float | None:
+        """Geometric mean of the ratios of changed configs that can be compared; None without any."""
+        ratios = [change.ratio for change in self.changes if "config" in change.differs]
+        known = [math.log(ratio) for ratio in ratios if ratio is not None]
+        return math.exp(sum(known) / len(known)) if known else None
+
+
+def compare(before: Iterable[Table], after: Iterable[Table]) -> list[Difference]:
+    """Every op and device of either edition, sorted; also those that are equal."""
+    tables = [{(found.op, found.device.slug): found for found in edition} for edition in (before, after)]
+    places = sorted({place for edition in tables for place in edition})
+    return [_compare(place, *(edition.get(place) for edition in tables)) for place in places]
+
+
+def _compare(place: tuple[str, str], before: Table | None, after: Table | None) -> Difference:
+    old = {row.problem: row for row in (before.rows if before else ())}
+    new = {row.problem: row for row in (after.rows if after else ())}
+    changes = (_change(old[problem], new[problem]) for problem in sorted(old.keys() & new.keys(), key=problem_order))
+    return Difference(
+        *place,
+        digests=(before.digest if before else None, after.digest if after else None),
+        only_before=tuple(old[problem] for problem in sorted(old.keys() - new.keys(), key=problem_order)),
+        only_after=tuple(new[problem] for problem in sorted(new.keys() - old.keys(), key=problem_order)),
+        changes=tuple(change for change in changes if change.differs),
+    )
+
+
+def _change(before: Row, after: Row) -> Change:
+    pairs = {
+        "config": (before.config, after.config),
+        "kernel version": (before.kernel_version, after.kernel_version),
+        "environment": (before.made, after.made),
+        "figures": (_figures(before), _figures(after)),
+    }
+    if before.config.kernel != after.config.kernel:
+        del pairs["kernel version"]  # of two kernels
+    return Change(before, after, tuple(name for name, (one, other) in pairs.items() if one != other))
+
+
+def _figures(row: Row) -> tuple[float | None, ...]:
+    figures = (row.median_us, row.vs_default, row.vs_vendor, row.ties)
+    return tuple(None if figure is None else round(figure, _DIGITS) for figure in figures)

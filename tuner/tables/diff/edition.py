@@ -1,0 +1,51 @@
+"""Tables as they are found: in a file, in a folder, or as a database's winners would ship."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tuner.errors import TableError
+from tuner.location import sqlite_path
+from tuner.lookup import database, table, table_files
+from tuner.lookup.table import Table
+
+
+def load(where: str) -> list[Table]:
+    """Every table of a place, sorted by op and device.
+
+    Args:
+        where: a table, a folder of tables (`<op>--<device slug>.json`), a SQLite database, or the URL of a database.
+
+    Raises:
+        TableError: it is not there, cannot be read, or holds no table.
+        StoreError: the database cannot be read.
+    """
+    path = sqlite_path(where)
+    if path is None:
+        return _of_database(where)
+    path = path.expanduser()
+    if not path.exists():
+        raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
+    if path.is_dir():
+        return _of_folder(path)
+    try:
+        is_database = database.is_database(path)
+    except OSError as e:
+        raise TableError(f"cannot read {path}: {e.strerror}") from e
+    return _of_database(where) if is_database else [table.load(path)]
+
+
+def _of_folder(folder: Path) -> list[Table]:
+    return _sorted([table.load(path) for path in table_files.tables_in(folder)])
+
+
+def _of_database(where: str) -> list[Table]:
+    from tuner.store.store import Store
+    from tuner.tables.export import select
+
+    with Store.open(where, read_only=True) as store:
+        return _sorted(list(select(store.winners()).tables))
+
+
+def _sorted(tables: list[Table]) -> list[Table]:
+    return sorted(tables, key=lambda found: (found.op, found.device.slug))

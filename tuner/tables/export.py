@@ -1,0 +1,121 @@
+"""Winners as tables that ship: one file for each op and device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.errors import TableError
+from tuner.hardware.device import Device
+from tuner.lookup.row import Provenance, Row
+from tuner.lookup.table import Table
+from tuner.store.records import Winner
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What of a database's winners ships.
+
+    Attributes:
+        tables: by device and op.
+        stale: winners left out because a newer version of their kernel has winners on that device: a lookup would
+            refuse them.
+        older: winners left out because the same problem was decided again under another environment.
+    """
+
+    tables: tuple[Table, ...]
+    stale: int
+    older: int
+
+
+def select(winners: Iterable[Winner]) -> Selection:
+    """Choose what ships: of each kernel its newest version, of each problem the winner decided last."""
+    by_table: dict[tuple[str, str], list[Winner]] = {}
+    for winner in winners:
+        by_table.setdefault((winner.device.slug, winner.problem.op), []).append(winner)
+    tables: list[Table] = []
+    stale = older = 0
+    for _, found in sorted(by_table.items()):
+        current = _newest_versions(found)
+        chosen = _newest_decisions(current)
+        stale += len(found) - len(current)
+        older += len(current) - len(chosen)
+        tables.append(_table(chosen[0].device, chosen))
+    return Selection(tuple(tables), stale, older)
+
+
+def write(tables: Iterable[Table], directory: Path) -> list[Path]:
+    """Write tables into a folder, which is made when missing; returns the files.
+
+    Raises:
+        TableError: the folder cannot be made or written.
+    """
+    make_folder(directory)
+    return [table.write(directory) for table in tables]
+
+
+def make_folder(directory: Path) -> None:
+    """Make a folder and those above it where they are missing.
+
+    Raises:
+        TableError: something else is there, or it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise TableError(f"{directory} is not a folder: name a folder to export into") from None
+    except OSError as e:
+        raise TableError(f"cannot make the folder {directory}: {e.strerror}") from e
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file, complete or not at all; returns its path.
+
+    Raises:
+        TableError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as e:
+        raise TableError(f"cannot write {path}: {e.strerror or e}") from e
+    return path
+
+
+def _newest_versions(winners: list[Winner]) -> list[Winner]:
+    newest: dict[str, int] = {}
+    for winner in winners:
+        kernel = winner.config.kernel
+        newest[kernel] = max(newest.get(kernel, winner.kernel_version), winner.kernel_version)
+    return [winner for winner in winners if winner.kernel_version == newest[winner.config.kernel]]
+
+
+def _newest_decisions(winners: list[Winner]) -> list[Winner]:
+    # Two decided within one second: the environment's versions break the tie, so that two exports agree.
+    ordered = sorted(winners, key=lambda w: (w.decided_at, str(w.environment), w.config))
+    return list({winner.problem: winner for winner in ordered}.values())
+
+
+def _table(device: Device, winners: list[Winner]) -> Table:
+    date = max(winner.decided_at for winner in winners)
+    return Table(winners[0].problem.op, device, date, tuple(row_of(winner) for winner in winners))
+
+
+def row_of(winner: Winner) -> Row:
+    """A winner as it ships."""
+    return Row(
+        problem=winner.problem,
+        config=winner.config,
+        kernel_version=winner.kernel_version,
+        made=Provenance(winner.environment, winner.protocol, winner.tool_version),
+        median_us=winner.median_us,
+        vs_default=winner.vs_default,
+        vs_vendor=winner.vs_vendor,
+        ties=winner.ties,
+    )

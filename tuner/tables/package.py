@@ -1,0 +1,72 @@
+"""Tables as data of a Python package: what a library ships, and what it must say for a lookup to find them."""
+
+from __future__ import annotations
+
+import keyword
+from pathlib import Path
+
+from tuner.errors import TableError, UsageError
+from tuner.lookup.sources import GROUP
+from tuner.tables.export import make_folder
+
+DOCSTRING = '"""Tuned configs, found by triton-tuner through the entry point group `{group}`. Holds no code."""\n'
+
+
+def prepare(root: Path, name: str) -> Path:
+    """Make sure that a package is there for tables to be written into; returns its folder.
+
+    A folder that is made gets an `__init__.py`; of those that are there only the last does, where it has none.
+
+    Args:
+        root: the folder that packages are in: the top of a project, or its `src`.
+        name: of the package, "mylib.tuned".
+
+    Raises:
+        UsageError: the name is no import name.
+        TableError: a folder or file cannot be made.
+    """
+    check_name(name)
+    folder = root
+    make_folder(root)
+    for part in name.split("."):
+        folder /= part
+        made = not folder.exists()
+        make_folder(folder)
+        if made:
+            _write_init(folder)
+    _write_init(folder)
+    return folder
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be imported.
+
+    Raises:
+        UsageError: it is no dotted import name, or lies inside triton-tuner's own package.
+    """
+    parts = name.split(".")
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+        raise UsageError(f"{name!r} is not an import name: expected for instance mylib.tuned")
+    if parts[0] == "tuner":
+        raise UsageError(f"{name!r} lies inside triton-tuner: name a package of your own, for instance mylib.tuned")
+
+
+def pyproject_lines(name: str, *, with_kernels: bool = False) -> str:
+    """What to add to pyproject.toml so that the tables, and kernels, are found and are in the wheel (setuptools)."""
+    data = '["*.json", "*.kernels/*"]' if with_kernels else '["*.json"]'
+    return (
+        f'[project.entry-points."{GROUP}"]\n'
+        f'{name.partition(".")[0]} = "{name}"\n'
+        "\n"
+        "[tool.setuptools.package-data]\n"
+        f'"{name}" = {data}'
+    )
+
+
+def _write_init(folder: Path) -> None:
+    path = folder / "__init__.py"
+    try:
+        if not path.exists():
+            path.write_text(DOCSTRING.format(group=GROUP), encoding="utf-8")
+    except OSError as e:
+        raise TableError(f"cannot write {path}: {e.strerror}") from e

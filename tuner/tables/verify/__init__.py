@@ -1,0 +1,1 @@
+"""What `tuner verify` finds wrong with tables and databases."""

@@ -1,0 +1,228 @@
+"""Tables, folders, packages and databases, read row by row and inspected: what `tuner verify` looks at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import StoreError, TableError, UsageError
+from tuner.hardware.device import Device
+from tuner.location import sqlite_path
+from tuner.lookup import database, sources, table
+from tuner.lookup.row import Row
+from tuner.lookup.table import Table
+from tuner.tables.verify import lint
+from tuner.tables.verify.finding import Finding, Level, worst_first
+from tuner.tables.verify.lint import Subject
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+_LEFT_OUT = re.compile(r"((?:row|winner|device) \d+) left out: (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What one place holds and what was found there.
+
+    Attributes:
+        place: as it was named.
+        kind: "table", "folder", "package" or "database".
+        tables, rows: how many could be read.
+        findings: the worst first.
+    """
+
+    place: str
+    kind: str
+    tables: int
+    rows: int
+    findings: tuple[Finding, ...]
+
+
+def inspect(where: str) -> Inspection:
+    """Read a place through and say what is wrong with it. No GPU is needed and nothing is written.
+
+    Args:
+        where: a table, a folder of tables (`<op>--<device slug>.json`), an installed package that ships tables (the
+            name of the package or of its entry point), a SQLite database, or the URL of a database.
+
+    Raises:
+        UsageError: there is no such place.
+    """
+    path = sqlite_path(where)
+    if path is None:
+        return _of_database(where, None)
+    path = path.expanduser()
+    try:
+        if path.is_dir():
+            return _of_folder(where, path, "folder")
+        if path.exists():
+            return _of_database(where, path) if database.is_database(path) else _of_tables(where, "table", [path])
+    except OSError as e:
+        return _result(where, "table", [], [_unreadable(where, f"cannot be read: {e.strerror or e}")])
+    return _of_package(where)
+
+
+def _of_package(where: str) -> Inspection:
+    installed = [package for package in sources.packages() if where in (package.point.name, package.point.value)]
+    package = installed[0] if installed else sources.TablePackage(EntryPoint(where, where, sources.GROUP))
+    named = all(part.isidentifier() for part in package.point.value.split("."))
+    folder = package.folder() if named else None
+    if folder is None:
+        raise UsageError(f"{where} is not there: expected a table, a folder of tables, a package or a database")
+    found = _of_folder(where, folder, "package")
+    if installed:
+        return found
+    advice = f'add to pyproject.toml: [project.entry-points."{sources.GROUP}"]'
+    expected = f"an entry point of the group {sources.GROUP}"
+    hidden = Finding(Level.ERROR, "name", where, "", "", "no lookup finds this package", expected, advice)
+    return _result(where, "package", [], [hidden, *found.findings], (found.tables, found.rows))
+
+
+def _of_folder(where: str, folder: Traversable, kind: str) -> Inspection:
+    try:
+        paths = sorted((path for path in folder.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
+    except OSError as e:
+        return _result(where, kind, [], [_unreadable(where, f"cannot be listed: {e.strerror or e}")])
+    return _of_tables(where, kind, [path for path in paths if "--" in path.name or _is_table(path)])
+
+
+def _is_table(path: Traversable) -> bool:
+    """Whether a file whose name no lookup asks for holds a table all the same."""
+    try:
+        table.load(path)
+    except TableError:
+        return False
+    return True
+
+
+def _of_tables(where: str, kind: str, paths: Iterable[Traversable]) -> Inspection:
+    subjects: list[Subject] = []
+    findings: list[Finding] = []
+    for path in paths:
+        try:
+            found = table.load(path)
+        except TableError as e:
+            findings.append(_unreadable(str(path), str(e)))
+            continue
+        subjects.append(Subject(str(path), found))
+        findings += [_fault(str(path), found.device.slug, fault) for fault in found.faults]
+        findings += _misnamed(subjects[-1], path.name, kind)
+    if not subjects and not findings:
+        findings.append(_unreadable(where, "no table in it", "files named <op>--<device slug>.json"))
+    return _result(where, kind, subjects, [*findings, *_twice(subjects)])
+
+
+def _misnamed(subject: Subject, name: str, kind: str) -> list[Finding]:
+    if name == subject.table.file_name:
+        return []
+    # A single file may be called anything: `tuner.use` and $TUNER_TABLES name it.
+    level = Level.NOTE if kind == "table" else Level.ERROR
+    found = f"the file is called {name}: in a folder or package no lookup finds it"
+    return [subject.finding(level, "name", found, subject.table.file_name, advice="rename it")]
+
+
+def _twice(subjects: Iterable[Subject]) -> list[Finding]:
+    """Problems of one device in several files: a lookup takes the first file's."""
+    first: dict[tuple[str, object], str] = {}
+    findings: list[Finding] = []
+    for subject in subjects:
+        for row in subject.table.rows:
+            place = first.setdefault((subject.table.device.slug, row.problem), subject.place)
+            if place != subject.place:
+                found = f"the problem is in {place} already"
+                advice = "delete one of the two"
+                findings.append(
+                    subject.row_finding(row, Level.WARNING, "duplicate", found, "one row a problem", advice=advice)
+                )
+    return findings
+
+
+def _of_database(where: str, path: Path | None) -> Inspection:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from tuner.store import health
+    from tuner.store.engine import locate
+
+    label = where.partition("://")[0]  # no more of it: it may hold a password
+    try:
+        label = locate(where).label
+        found = health.check(where)
+    except (StoreError, SQLAlchemyError, UnicodeDecodeError) as e:  # the last two where the schema itself is damaged
+        return _result(label, "database", [], [_unreadable(label, str(e), "a database that tuner run wrote")])
+    findings = [
+        Finding(Level.ERROR, "database", found.location, "", "", complaint, "a sound database", "tuner db check")
+        for complaint in found.complaints
+    ]
+    if found.revision != found.head:
+        return _result(found.location, "database", [], findings)
+    subjects: list[Subject] = []
+    try:
+        read, strange = _winners_of_file(path) if path is not None else (_winners_of_server(where), [])
+    except (StoreError, TableError) as e:
+        return _result(found.location, "database", [], [*findings, _unreadable(found.location, str(e))])
+    findings += [_fault(found.location, "", fault) for fault in strange]
+    for device, rows, faults in read:
+        findings += [_fault(found.location, device.slug, fault) for fault in faults]
+        subjects += [Subject(found.location, each, ships=False) for each in _by_op(device, rows)]
+    if not subjects:
+        expected = "one at least"
+        findings.append(Finding(Level.WARNING, "empty", found.location, "", "", "no winner", expected, "tuner run"))
+    return _result(found.location, "database", subjects, findings)
+
+
+Winners = list[tuple[Device, tuple[Row, ...], tuple[str, ...]]]
+
+
+def _winners_of_file(path: Path) -> tuple[Winners, list[str]]:
+    """As a serving process reads them: a row that cannot be read costs that row. Also what devices were left out."""
+    devices, strange = database.describe_devices(path)
+    winners = ((device, database.read_winners(path, device.slug)) for device in devices)
+    return [(device, found.rows, found.faults) for device, found in winners], strange
+
+
+def _winners_of_server(where: str) -> Winners:
+    from tuner.store.store import Store
+    from tuner.tables.export import row_of
+
+    by_device: dict[Device, list[Row]] = {}
+    with Store.open(where, read_only=True) as store:
+        for winner in store.winners():
+            by_device.setdefault(winner.device, []).append(row_of(winner))
+    return [(device, tuple(rows), ()) for device, rows in by_device.items()]
+
+
+def _by_op(device: Device, rows: Iterable[Row]) -> list[Table]:
+    ops: dict[str, list[Row]] = {}
+    for row in rows:
+        ops.setdefault(row.problem.op, []).append(row)
+    return [Table(op, device, "", tuple(found)) for op, found in sorted(ops.items())]
+
+
+def _fault(place: str, slug: str, fault: str) -> Finding:
+    """What reading said of a file or of a row that it left out."""
+    matched = _LEFT_OUT.fullmatch(fault)
+    if matched is None:
+        expected = "the SHA-256 of its rows"
+        return Finding(Level.ERROR, "digest", place, slug, "", fault, expected, "export it again with `tuner export`")
+    row, reason = matched.groups()
+    if reason.endswith(table.TWICE):
+        advice = "delete one of the two, and export again"
+        return Finding(Level.ERROR, "duplicate", place, slug, row, reason, "one row a problem", advice)
+    return Finding(Level.ERROR, "row", place, slug, row, reason, "a row that can be read", "export it again")
+
+
+def _unreadable(place: str, found: str, expected: str = "a table that tuner export wrote") -> Finding:
+    return Finding(Level.ERROR, "unreadable", place, "", "", found, expected)
+
+
+def _result(
+    where: str, kind: str, subjects: list[Subject], findings: list[Finding], read: tuple[int, int] | None = None
+) -> Inspection:
+    found = [*findings, *(finding for subject in subjects for finding in lint.check(subject))]
+    rows = sum(len(subject.table.rows) for subject in subjects)
+    return Inspection(where, kind, *(read or (len(subjects), rows)), tuple(worst_first(found)))

@@ -1,0 +1,221 @@
+"""What is wrong with the rows of one table, without a GPU: the installed kernels' own rules say what a device can run.
+
+A check is a function from a `Subject` to findings. One that measures, on a GPU, would be one more of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from tuner.hardware import device as devices
+from tuner.hardware.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Device
+from tuner.kernel import registry
+from tuner.lookup import rules
+from tuner.lookup.advice import command
+from tuner.lookup.row import BAD_VALUE, Provenance, Row
+from tuner.lookup.table import Table
+from tuner.store.records import PROTOCOL
+from tuner.tables.verify.finding import Finding, Level
+
+TIE = 0.005
+"""Two configs within this share are as fast as each other: `tuner.sweep.finals.TIE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A table under inspection.
+
+    Attributes:
+        place: the file, database or package that it came from.
+        table: its rows; of a database all current winners of one op and device, of every environment.
+        ships: whether this is what others get. Rows of an older kernel are at home in a database, where the next
+            `tuner run` supersedes them and `tuner export` leaves them out.
+    """
+
+    place: str
+    table: Table
+    ships: bool = True
+
+    def finding(self, level: Level, check: str, found: str, expected: str, *, advice: str = "") -> Finding:
+        """A finding about the table as a whole."""
+        return Finding(level, check, self.place, self.table.device.slug, "", found, expected, advice)
+
+    def row_finding(
+        self, row: Row, level: Level, check: str, found: str, expected: str, *, advice: str = ""
+    ) -> Finding:
+        """A finding about one row."""
+        problem, slug = row.problem, self.table.device.slug
+        return Finding(level, check, self.place, slug, str(problem), found, expected, advice, problem)
+
+
+Check = Callable[[Subject], Iterator[Finding]]
+
+
+def check(subject: Subject) -> list[Finding]:
+    """All that is wrong with a table, by the checks in `CHECKS`. Nothing is raised for a bad row."""
+    return [finding for each in CHECKS for finding in each(subject)]
+
+
+def _empty(subject: Subject) -> Iterator[Finding]:
+    if not subject.table.rows:
+        yield subject.finding(
+            Level.WARNING, "empty", "no row that can be read", "one at least", advice="export it again"
+        )
+
+
+def _date(subject: Subject) -> Iterator[Finding]:
+    date = subject.table.date
+    if not subject.ships:
+        return
+    try:
+        datetime.fromisoformat(date.replace("Z", "+00:00"))
+    except ValueError:
+        yield subject.finding(Level.WARNING, "date", f"date {date!r}", "UTC as ISO 8601", advice="export it again")
+
+
+def _device(subject: Subject) -> Iterator[Finding]:
+    device = subject.table.device
+    if device.is_interpreter or device.slug == INTERPRETER.slug:
+        found = "measured under Triton's interpreter: never offered to a GPU"
+        yield subject.finding(Level.NOTE, "device", found, "a GPU")
+        return
+    slug = devices.slug_of(device.name, device.arch, device.sm_count)
+    if slug != device.slug:
+        found = f"slug {device.slug} of {device.name!r}, {device.arch} with {device.sm_count} multiprocessors"
+        yield subject.finding(
+            Level.ERROR, "device", found, f"slug {slug}, which a lookup asks for", advice="export it again"
+        )
+    limit = ARCH_SHARED_BYTES.get(device.arch)
+    if limit is not None and device.shared_bytes != limit:
+        found = f"{device.shared_bytes} B of shared memory a block: rows are checked against that"
+        yield subject.finding(Level.WARNING, "device", found, f"{limit} B on {device.arch}", advice="export it again")
+    if device.slug not in {known.slug for known in KNOWN.values()}:
+        known = ", ".join(sorted(known.slug for known in KNOWN.values()))
+        found = f"{device.slug} is unknown here: rows are checked against the limits that the table gives"
+        yield subject.finding(Level.NOTE, "device", found, f"any; known are {known}")
+
+
+def _environments(subject: Subject) -> Iterator[Finding]:
+    counts = Counter((row.made.environment, row.made.protocol) for row in subject.table.rows)
+    if len(counts) > 1:
+        each = ", ".join(
+            f"{count} under Triton {environment.triton}, torch {environment.torch}, {environment.backend}, driver "
+            f"{environment.driver}, Python {environment.python}, protocol {protocol}"
+            for (environment, protocol), count in counts.most_common()
+        )
+        found = f"rows of {len(counts)} environments: {each}"
+        yield subject.finding(Level.NOTE, "environments", found, "one, so that figures compare")
+
+
+def _usable(subject: Subject) -> Iterator[Finding]:
+    """Rows that a lookup refuses."""
+    table = subject.table
+    known = registry.specs()
+    if table.rows and table.op not in {op for op, _ in known}:
+        ops = ", ".join(sorted({op for op, _ in known})) or "none"
+        found = f"op {table.op!r}, {len(table.rows)} rows: no installed kernel serves it"
+        advice = "install the package that has its kernels, or name one: --kernel MODULE:NAME"
+        yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
+        return
+    for row in table.rows:
+        reason = rules.refusal(row, row.problem, table.device)
+        if reason is not None:
+            yield _refused(subject, row, reason)
+
+
+def _refused(subject: Subject, row: Row, reason: str) -> Finding:
+    op, name = row.problem.op, row.config.kernel
+    spec = registry.specs().get((op, name))
+    again = command(row.problem)
+    if spec is None:
+        names = ", ".join(sorted(kernel for known, kernel in registry.specs() if known == op))
+        advice = f"install the package that has it, or tune again: {again}"
+        return subject.row_finding(row, Level.ERROR, "kernel", f"kernel {name!r}", f"one of {names}", advice=advice)
+    if spec.version != row.kernel_version:
+        level = Level.ERROR if subject.ships else Level.WARNING
+        found = f"stale: version {row.kernel_version} of {name}, a lookup refuses it"
+        advice = "upgrade triton-tuner" if row.kernel_version > spec.version else again
+        return subject.row_finding(
+            row, level, "stale", found, f"version {spec.version}, which is installed", advice=advice
+        )
+    found = f"{row.config.label}: {reason}"
+    expected = f"what runs on {subject.table.device.name}"
+    measured = row.made.environment.triton
+    if measured and rules.grade(row) != "exact":
+        expected += f" under Triton {devices.triton_version()}; measured under {measured}"
+    return subject.row_finding(row, Level.ERROR, "invalid", found, expected, advice=again)
+
+
+def _searched(subject: Subject) -> Iterator[Finding]:
+    """Rows that a lookup uses and that no search would have tried."""
+    device = subject.table.device
+    for row in subject.table.rows:
+        if rules.refusal(row, row.problem, device) is not None:
+            continue
+        try:
+            reason = _outside(row, device)
+        except BAD_VALUE as e:
+            reason = f"its space cannot be made: {type(e).__name__}: {e}"
+        if reason is not None:
+            found = f"{row.config.label}: {reason}"
+            expected = f"a config of {row.config.kernel}'s search space"
+            yield subject.row_finding(row, Level.WARNING, "untried", found, expected, advice=command(row.problem))
+
+
+def _outside(row: Row, device: Device) -> str | None:
+    """Why a search would not try a row's config; None where it would, or where the config is the default one."""
+    config, problem = row.config, row.problem
+    spec = registry.find(problem.op, config.kernel)
+    space = spec.space(problem, device)
+    if (reason := space.rejection(config)) is None:
+        if (same := space.canonicalize(config)) != config:
+            reason = f"the same program as {same.label}"
+        elif not space.tries(config):
+            off = [name for name, values in space.axes.items() if name in config and config[name] not in values]
+            reason = f"{', '.join(f'{name} {config[name]}' for name in off) or 'it'} is not in the search space"
+    return None if reason is None or config == spec.default_config(problem, device) else reason
+
+
+def _evidence(subject: Subject) -> Iterator[Finding]:
+    for row in subject.table.rows:
+        again = command(row.problem)
+        for found, expected in _gaps(row):
+            yield subject.row_finding(row, Level.WARNING, "evidence", found, expected, advice=again)
+        if row.vs_vendor is None:
+            found = "no time of torch's library"
+            yield subject.row_finding(row, Level.NOTE, "evidence", found, "vs_vendor, where torch has this op")
+
+
+def _gaps(row: Row) -> Iterator[tuple[str, str]]:
+    if row.vs_default is None:
+        yield "no time of the default config", "vs_default"
+    if row.ties < 1:
+        yield f"{row.ties} ties", "1 or more, the winner among them"
+    for name in _unnamed(row.made):
+        yield f"no version of {name}", "every version that it was measured under"
+    if not 1 <= row.made.protocol <= PROTOCOL:
+        yield f"protocol {row.made.protocol}", f"at most {PROTOCOL}, which this triton-tuner knows"
+
+
+def _unnamed(made: Provenance) -> list[str]:
+    environment = made.environment
+    named = {"Triton": environment.triton, "torch": environment.torch, "triton-tuner": made.tool_version}
+    return [name for name, version in named.items() if not str(version).strip()]
+
+
+def _losing(subject: Subject) -> Iterator[Finding]:
+    for row in subject.table.rows:
+        if row.vs_default is not None and row.vs_default < 1 / (1 + TIE):
+            found = f"{row.config.label} is {row.vs_default:.3f}x as fast as the default config"
+            advice = command(row.problem)
+            yield subject.row_finding(row, Level.WARNING, "losing", found, "1 at least, but for a tie", advice=advice)
+        if row.vs_vendor is not None and row.vs_vendor < 1:
+            found = f"{row.vs_vendor:.3f}x as fast as torch's library"
+            yield subject.row_finding(row, Level.NOTE, "losing", found, "1 at least, where that can be had")
+
+
+CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _usable, _searched, _evidence, _losing)
+"""In the order in which they are asked; none needs a GPU."""

@@ -1,0 +1,1 @@
+"""`tuner.tuned`: any Triton kernel, under a decorator that takes what `triton.autotune` takes."""

@@ -1,0 +1,100 @@
+"""The decorator `tuner.tuned`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tuner.errors import UsageError
+from tuner.hardware.device import Device
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem, generic_key
+from tuner.tuned import pruning
+from tuner.tuned.arguments import Arguments
+from tuner.tuned.signature import base_of
+from tuner.tuned.spec import spec_of
+from tuner.tuned.tuned_kernel import Options, TunedKernel
+from tuner.tuned.user_inputs import MakeInputs
+
+
+def tuned(  # noqa: PLR0917  as triton.autotune has them
+    configs: Sequence[Any] | Mapping[str, Sequence[Any]],
+    key: Sequence[str],
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None,  # noqa: ARG001  protocol 1 measures: docs/tuned.md
+    rep: int | None = None,  # noqa: ARG001
+    use_cuda_graph: bool = False,  # noqa: ARG001
+    do_bench: Callable[..., Any] | None = None,  # noqa: ARG001
+    cache_results: bool = False,  # noqa: ARG001
+    *,
+    name: str | None = None,
+    version: int = 1,
+    default: Any = None,
+    make_inputs: MakeInputs | None = None,
+    reference: Callable[[dict[str, Any]], Any] | None = None,
+    tolerance: float | None = None,
+    tune_on_miss: bool = False,
+) -> Callable[[Any], TunedKernel]:
+    """Decorate a function under `triton.jit` in place of `triton.autotune`: configs are looked up, not measured.
+
+    Args:
+        configs: `triton.Config`s; or a space, a mapping from parameters to the values to combine.
+        key: names of arguments whose values tell problems apart; dtypes, alignments and the device do by themselves.
+        prune_configs_by: `early_config_prune`, `perf_model` and `top_k`, as Triton has them.
+        reset_to_zero, restore_value: names of arguments that are zeroed or restored before each measured launch.
+        pre_hook, post_hook: called before and after each measured launch, with the arguments by name.
+        warmup, rep, use_cuda_graph, do_bench, cache_results: accepted, and not used: protocol 1 measures.
+        name: of the kernel in databases and tables; the function's name unless given.
+        version: raise it when timings of the version before no longer speak for the kernel.
+        default: where nobody tuned, a `triton.Config`, or a function of the Problem that gives one. Unless given, the
+            nearest tuned key serves, and without one the first config that is not pruned.
+        make_inputs: a function of a Problem that gives the `Arguments` to measure it on.
+        reference: a function of a call's arguments by name that gives its outputs: a tensor, a tuple in the order of
+            `Arguments.outputs`, or tensors by name. Unless given, results are compared with the default config's.
+        tolerance: largest error accepted, relative to an element's size and that of all; by dtype unless given.
+        tune_on_miss: measure a key that nobody tuned at its first launch, on copies of its arguments, and keep it.
+
+    Raises:
+        UsageError: an option that cannot be meant.
+    """
+    pruning.check(prune_configs_by or {})
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise UsageError(f"version must be a whole number from 1 on, got {version!r}")
+    if "dtype" in key:
+        raise UsageError("key names 'dtype', which every key has: rename the argument, dt for instance")
+    if isinstance(key, str) or isinstance(reset_to_zero, str) or isinstance(restore_value, str):
+        raise UsageError("key, reset_to_zero and restore_value are lists of names: expected ['N'], not 'N'")
+
+    def decorate(fn: Any) -> TunedKernel:
+        options = Options(
+            name=name or base_of(fn).__name__,
+            version=version,
+            key=tuple(key),
+            prune=dict(prune_configs_by or {}),
+            reset_to_zero=tuple(reset_to_zero or ()),
+            restore_value=tuple(restore_value or ()),
+            pre_hook=pre_hook,
+            post_hook=post_hook,
+            default=default,
+            tolerance=tolerance,
+        )
+        generic_key.check_op(options.name)
+        kernel = TunedKernel(fn, options, configs)
+        kernel.maker.make_inputs, kernel.reference_function = make_inputs, reference
+        kernel.spec = spec_of(kernel)
+        kernel.measure = _measure if tune_on_miss else None
+        registry.add(kernel.spec)
+        return kernel
+
+    return decorate
+
+
+def _measure(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: Device) -> Config | None:
+    from tuner.tuned.on_miss import tune  # the whole sweep: only for who asked for it
+
+    return tune(kernel, problem, arguments, device)

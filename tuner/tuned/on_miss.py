@@ -1,0 +1,173 @@
+"""`tuned(tune_on_miss=True)`: one problem measured where it was missed, in the caller's process, on copies of its call.
+
+By protocol 1 as in a sweep, but for the child processes: a config that hangs or loses the CUDA context takes the
+caller with it. What is found is kept in the database, where the next process finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import platform
+import time
+from typing import Any
+
+from tuner.errors import KernelError, StoreError, SweepError
+from tuner.hardware.device import Device, Environment
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.store.records import Outcome, Trial, Verdict
+from tuner.sweep.device_session import open_station
+from tuner.sweep.job import Job
+from tuner.sweep.measure import Measurement, PoisonedError
+from tuner.sweep.race import RACE
+from tuner.sweep.search_problem import survey
+from tuner.sweep.supervisor import BATCH
+from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.inputs import Prepared
+from tuner.tuned.spec import by_first_that_runs
+from tuner.tuned.tuned_kernel import TunedKernel
+
+_log = logging.getLogger(__name__)
+
+
+def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: Device) -> Config | None:
+    """The winner of a problem, measured now; None where that cannot be, with one warning.
+
+    Args:
+        kernel: of the problem.
+        problem: of the call.
+        arguments: the call's own; they are copied, never written.
+        device: this process's.
+
+    Raises:
+        SweepError: a config lost the CUDA context: nothing works in this process any more.
+    """
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        _log.warning("%s is not tuned now: a CUDA graph is being captured", problem)
+        return None
+    start = time.monotonic()
+    try:
+        job, verdict, trials, environment = _measured(kernel, problem, arguments, device)
+    except (torch.cuda.OutOfMemoryError, MemoryError, KernelError) as e:
+        _log.warning("%s is not tuned now: %s", problem, (str(e).splitlines() or [type(e).__name__])[0])
+        return None
+    except PoisonedError as e:
+        raise SweepError(f"{e.config} lost the CUDA context while it was measured: {e}") from e
+    if verdict is None:
+        _log.warning("%s is not tuned: none of %d configs worked", problem, job.measured)
+        return None
+    _keep(job, verdict, trials, environment)
+    _log.warning("tuned %s in %.1f s: %s of %d", problem, time.monotonic() - start, verdict.config, job.measured)
+    return verdict.config
+
+
+def _measured(
+    kernel: TunedKernel, problem: Problem, arguments: Arguments, device: Device
+) -> tuple[Job, Verdict | None, list[Trial], Environment]:
+    import torch
+
+    gpu = None if device.is_interpreter else torch.cuda.current_device()
+    outputs = _outputs(kernel, problem)
+    spec = dataclasses.replace(
+        kernel.spec,
+        make_inputs=lambda _problem, _device, _seed: _Copied(kernel, arguments, outputs),
+        reference=lambda inputs: by_first_that_runs(kernel, inputs),
+    )
+    job = Job(survey(problem, device), RACE)
+    job.resume({})
+    trials: list[Trial] = []
+
+    def note(config: Config, outcome: Outcome) -> None:
+        job.finish(config, outcome)
+        trials.append(Trial(problem, config, job.version(config), outcome))
+
+    with contextlib.ExitStack() as stack:
+        if gpu is not None:
+            torch.cuda.synchronize()  # the call's arguments may still be written on the caller's stream
+        station = open_station(gpu, stack)
+        measurement = Measurement(spec, problem, station.timer, station.clocks, station.torch_device)
+        while batch := job.take(BATCH, None)[0]:
+            for config, outcome in measurement.search(batch, _silent, drop=RACE.drop):
+                note(config, outcome)
+        verdict = None
+        while verdict is None and (finalists := job.finalists()):
+            times, rejected = measurement.finals(finalists, seed=len(job.rejected), beat=_silent)
+            job.rejected |= rejected
+            verdict = job.verdict(times)
+    return job, verdict, trials, station.environment
+
+
+def _outputs(kernel: TunedKernel, problem: Problem) -> tuple[str, ...]:
+    """The arguments that the kernel writes, as `make_inputs` names them; () where it does not tell."""
+    try:
+        told = kernel.maker.shaped(problem).outputs
+    except KernelError:
+        return ()
+    named = tuple(each for each in told if isinstance(each, str))
+    return named if len(named) == len(told) else ()
+
+
+def _keep(job: Job, verdict: Verdict, trials: list[Trial], environment: Environment) -> None:
+    """Write it into the database; where that cannot be, this process alone has it."""
+    from tuner.store.store import RunStatus, Store
+
+    try:
+        with Store.open(None) as store, store.sole_writer():
+            run = store.begin_run(job.device, environment, argv=["tune_on_miss"], host=platform.node())
+            store.record(run, trials)
+            store.decide(run, job.problem, job.version(verdict.config), verdict)
+            store.end_run(run, RunStatus.DONE)
+    except StoreError as e:
+        _log.warning("the winner of %s serves this process alone: %s", job.problem, e)
+
+
+def _silent(_config: Config | None) -> None:
+    """Nobody watches a clock here."""
+
+
+class _Copied(Prepared):
+    """A call's arguments in memory of their own. What the kernel writes is told by no one: every tensor is compared."""
+
+    def __init__(self, kernel: TunedKernel, arguments: Arguments, outputs: tuple[str, ...]) -> None:
+        copies = _copies(arguments)
+        named = kernel.signature.named(copies.args, copies.kwargs)
+        tensors = [name for name, value in named.items() if memory_of(value) is not None]
+        options = kernel.options
+        super().__init__(
+            dataclasses.replace(copies, outputs=outputs or tuple(tensors)),
+            named,
+            reset_to_zero=() if options.pre_hook is not None else options.reset_to_zero,
+            restore_value=options.restore_value,
+            tolerance=options.tolerance,
+        )
+        theirs = kernel.signature.named(arguments.args, arguments.kwargs)
+        self._found = [(memory_of(named[name]), memory_of(theirs[name])) for name in tensors]
+
+    def poison(self) -> None:
+        """Put back what the call found: nobody knows what of it a launch reads."""
+        for copy, original in self._found:
+            copy.copy_(original.detach())
+        self.checking = True
+
+
+def _copies(arguments: Arguments) -> Arguments:
+    """The same call on copies; views of one allocation stay views of one, each with its strides and its alignment."""
+    storages: dict[int, Any] = {}
+
+    def copy(value: Any) -> Any:
+        memory = memory_of(value)
+        if memory is None:
+            return value
+        storage = memory.untyped_storage()
+        if storage.data_ptr() not in storages:
+            storages[storage.data_ptr()] = storage.clone()
+        place = (storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride())
+        twin = memory.detach().new_empty(0).set_(*place)
+        return twin if value is memory else dataclasses.replace(value, base=twin)
+
+    kwargs = {name: copy(value) for name, value in arguments.kwargs.items()}
+    return Arguments(arguments.grid, tuple(copy(value) for value in arguments.args), kwargs)

@@ -1,0 +1,145 @@
+"""A kernel's parameters: which of them make up its key, and what a call's arguments make it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tuner.errors import ProblemError, UsageError
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+from tuner.problem.generic_key import Extra
+from tuner.tuned.arguments import memory_of
+
+ALIGNMENT = 16
+"""What Triton looks at in addresses (bytes) and in whole numbers, to load wider: its own specialization."""
+_log = logging.getLogger(__name__)
+
+
+class Signature:
+    """The parameters of a jit function.
+
+    Attributes:
+        op: what its problems are called.
+        names: of all parameters, in order.
+        key: those of them that tell problems apart.
+        constexprs: of those that are compiled in.
+    """
+
+    def __init__(self, op: str, fn: Any, key: Sequence[str]) -> None:
+        """Sort the parameters out.
+
+        Args:
+            op: the kernel's name.
+            fn: the function itself, without decorators, below `jit` the jit function.
+            key: names of the parameters whose values tell problems apart; what is none is left out, with a warning.
+        """
+        self.op = op
+        parameters = inspect.signature(base_of(fn)).parameters
+        self.names = tuple(parameters)
+        self.constexprs = frozenset(name for name, parameter in parameters.items() if _is_constexpr(parameter))
+        self._defaults = {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
+        self._plain = frozenset(_not_specialized(fn, self.names))
+        self.key = tuple(name for name in key if name in self.names)
+        if unknown := [name for name in key if name not in self.names]:
+            # triton.autotune passes over them without a word, and Triton's own tutorial of grouped GEMMs has one.
+            _log.warning("%s: its key names %s, which is no argument of it: left out", op, " and ".join(unknown))
+
+    def check(self, option: str, names: Sequence[str]) -> None:
+        """Raise UsageError where an option names what is no parameter."""
+        for name in names:
+            if name not in self.names:
+                raise UsageError(
+                    f"{self.op}: {option} names {name!r}, which is no argument of the kernel: it has "
+                    f"{', '.join(self.names)}"
+                )
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """A call's arguments by name, as hooks and grids get them; defaults are left out, as `triton.autotune` does."""
+        return {**dict(zip(self.names, args, strict=False)), **kwargs}
+
+    def problem(self, named: Mapping[str, Any]) -> Problem:
+        """The problem of a call.
+
+        Args:
+            named: its arguments by name, those of a config left out.
+
+        Raises:
+            ProblemError: a value of the key that no table can hold.
+        """
+        extras: dict[str, Extra] = {}
+        found: dict[str, str] = {}
+        for name in self.names:
+            value = named.get(name, self._defaults.get(name))
+            tensor = memory_of(value)
+            if tensor is not None:
+                found[name] = dtypes.name_of(tensor.dtype)
+                if value is tensor and tensor.data_ptr() % ALIGNMENT:
+                    extras[f"{name}.aligned"] = False
+            elif name in self.key:
+                if name in named or name in self._defaults:
+                    extras[name] = self._plain_value(name, value)
+            elif type(value) is int and self.is_stride(name):
+                if value == 1:
+                    extras[f"{name}.one"] = True
+                elif value % ALIGNMENT:
+                    extras[f"{name}.aligned"] = False
+        most = Counter(found.values()).most_common(1)
+        usual = most[0][0] if most else "none"
+        extras |= {f"{name}.dtype": dtype for name, dtype in found.items() if dtype != usual}
+        return Problem.keyed(self.op, extras, dtype=usual)
+
+    def told(self, names: Iterable[str]) -> list[str]:
+        """Those of a call's arguments, by name, that tell its problem."""
+        return [name for name in names if name in self.names and (name in self.key or name not in self.constexprs)]
+
+    def is_stride(self, name: str) -> bool:
+        """Whether a number counts by what Triton specializes in it, though the key does not name it.
+
+        Of all numbers that of the strides alone: one for a batch or a seed would make problems of what is none.
+        """
+        return "stride" in name.lower() and self.is_specialized(name)
+
+    def is_specialized(self, name: str) -> bool:
+        """Whether Triton compiles another binary for a number that is 1, or a multiple of 16."""
+        return name not in self._plain and name not in self.constexprs
+
+    def _plain_value(self, name: str, value: Any) -> Extra:
+        value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
+        if isinstance(value, (bool, int, float, str)):
+            return value
+        if value is None:
+            return "none"
+        if type(value).__name__ == "dtype":
+            return dtypes.spelled(str(value))
+        if isinstance(value, (tuple, list)) and all(isinstance(part, int) for part in value):
+            return "x".join(map(str, value))
+        raise ProblemError(
+            f"{self.op}: {name} of the key is {value!r}: expected a number, a word, a dtype, None or a tensor"
+        )
+
+
+def base_of(fn: Any) -> Any:
+    """The plain function below Triton's decorators."""
+    while not inspect.isfunction(fn):
+        if not hasattr(fn, "fn"):
+            raise UsageError(f"tuner.tuned is for functions under @triton.jit, found {fn!r}: put @triton.jit below it")
+        fn = fn.fn
+    return fn
+
+
+def _is_constexpr(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    return "constexpr" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
+
+
+def _not_specialized(fn: Any, names: Sequence[str]) -> list[str]:
+    while not hasattr(fn, "params") and not hasattr(fn, "kwargs") and hasattr(fn, "fn"):
+        fn = fn.fn
+    if hasattr(fn, "params"):
+        return [parameter.name for parameter in fn.params if parameter.do_not_specialize]
+    given = (getattr(fn, "kwargs", None) or {}).get("do_not_specialize") or ()  # the interpreter's functions
+    return [names[each] if isinstance(each, int) else each for each in given]

@@ -1,0 +1,208 @@
+"""The KernelSpec of a decorated kernel: what `tuner run`, tables and lookups ask of it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.errors import KernelError, ProblemError
+from tuner.hardware.device import Device
+from tuner.kernel import KernelSpec
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule, SearchSpace
+from tuner.launch import compile_cache
+from tuner.problem import Problem, generic_key
+from tuner.tuned import accuracy
+from tuner.tuned.arguments import memory_of
+from tuner.tuned.inputs import Prepared
+from tuner.tuned.tuned_kernel import TunedKernel
+
+
+def spec_of(kernel: TunedKernel) -> KernelSpec:
+    """Everything that offline tuning and lookups ask, answered by what the decorator was given."""
+    options, choices = kernel.options, kernel.choices
+    name = options.name
+
+    def unlisted(config: Config, problem: Problem, device: Device) -> str | None:
+        if config in choices or config == kernel.default_config(problem, device):
+            return None
+        return "it is none of the configs that the decorator lists"
+
+    def pruned(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+        kept = kernel.pruned_for_call(problem)
+        return None if kept is None or config in kept else "prune_configs_by leaves it out for these arguments"
+
+    rules = (
+        Rule("configs", "the decorator's list", unlisted, fatal=True),
+        Rule("pruned", "the decorator's prune_configs_by", pruned, fatal=True),
+    )
+
+    def space(problem: Problem, device: Device) -> SearchSpace:
+        def candidates(_point: Config, _problem: Problem, _device: Device) -> list[Config]:
+            return [choices.of(config) for config in kernel.candidates(problem)]
+
+        return SearchSpace(name, problem, device, {}, rules, expand=candidates)
+
+    return KernelSpec(
+        op=name,
+        name=name,
+        version=options.version,
+        supports=lambda problem, _device: _foreign(kernel, problem),
+        space=space,
+        default_config=kernel.default_config,
+        make_inputs=lambda problem, device, seed: _prepared(kernel, problem, device, seed),
+        launch=lambda inputs, config: launch(kernel, inputs, config),
+        vendor=_no_vendor,
+        reference=lambda inputs: _expected(kernel, inputs),
+        tolerance=lambda _problem: 1.0,
+        compile=lambda problem, config: _compile(kernel, problem, config),
+        compile_class=lambda problem, config: _compile_class(kernel, problem, config),
+        simplicity=lambda config: (choices.rank(config),),
+        source_hash=lambda: hashlib.sha256(inspect.getsource(kernel.base_fn).encode()).hexdigest(),
+        runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
+        unmeasurable=lambda problem: _unmeasurable(kernel, problem),
+        read=lambda cells: _read(kernel, cells),
+        borrows=options.default is None,
+        origin=origin_of(kernel.base_fn),
+    )
+
+
+def origin_of(function: Callable[..., Any]) -> str:
+    """How another process imports a function: "package.module:name"; of a script, "path/of/it.py:name"."""
+    module, name = function.__module__, function.__qualname__
+    if module in ("__main__", "__mp_main__"):
+        module = getattr(sys.modules[module], "__file__", None) or module
+    return f"{module}:{name}"
+
+
+def launch(kernel: TunedKernel, inputs: Prepared, config: Config) -> None:
+    """Launch once by a config, with all that stands around a launch where `triton.autotune` measures."""
+    chosen, arguments = kernel.choices.find(config), inputs.arguments
+    meta = chosen.all_kwargs()
+    full = {**inputs.named, **meta}
+    inputs.prepare()
+    if chosen.pre_hook is not None:
+        chosen.pre_hook(full)
+    if kernel.options.pre_hook is not None:
+        kernel.options.pre_hook(full)
+    try:
+        kernel.fn.run(*arguments.args, grid=arguments.grid, warmup=False, **arguments.kwargs, **meta)
+    except Exception as e:
+        if kernel.options.post_hook is not None:
+            kernel.options.post_hook(full, exception=e)
+        raise
+    # A hook that restores what was written would leave nothing to compare.
+    if kernel.options.post_hook is not None and not inputs.checking:
+        kernel.options.post_hook(full, exception=None)
+    inputs.checking = False
+
+
+def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> Prepared:
+    arguments, options = kernel.maker.made(problem, device, seed), kernel.options
+    return Prepared(
+        arguments,
+        kernel.signature.named(arguments.args, arguments.kwargs),
+        reset_to_zero=() if options.pre_hook is not None else options.reset_to_zero,
+        restore_value=options.restore_value,
+        tolerance=options.tolerance,
+    )
+
+
+def _expected(kernel: TunedKernel, inputs: Prepared) -> dict[str, Any]:
+    """What the outputs should be: by the user's reference, else by what the default config writes."""
+    if kernel.reference_function is not None:
+        inputs.prepare()
+        given = {**inputs.named, **inputs.arguments.held}
+        return accuracy.by_name(kernel.options.name, kernel.reference_function(given), inputs.outputs)
+    return by_first_that_runs(kernel, inputs)
+
+
+def by_first_that_runs(kernel: TunedKernel, inputs: Prepared) -> dict[str, Any]:
+    """What the first config that runs writes, the default first: it says that others agree, not that they are right.
+
+    Raises:
+        KernelError: none runs.
+    """
+    op, reasons = kernel.options.name, list[str]()
+    for config in kernel.in_order(kernel.signature.problem(inputs.named)):
+        inputs.poison()
+        try:
+            launch(kernel, inputs, config)
+        except Exception as e:  # noqa: BLE001  in the worker: a config that fails here fails its own trial too
+            reasons.append(f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}")
+        else:
+            return inputs.written()
+    raise KernelError(f"no config of {op} runs, the first for {reasons[0]}"[:500])
+
+
+def _no_vendor(_inputs: Prepared) -> None:
+    raise NotImplementedError("nobody knows what a library would call it")
+
+
+def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:
+    arguments, chosen = kernel.maker.shaped(problem), kernel.choices.find(config)
+    meta = chosen.all_kwargs()
+    if chosen.pre_hook is not None:
+        chosen.pre_hook({**kernel.signature.named(arguments.args, arguments.kwargs), **meta})
+    compile_cache.take(kernel.fn)
+    return kernel.fn.warmup(*arguments.args, grid=arguments.grid, **arguments.kwargs, **meta)
+
+
+def _compile_class(kernel: TunedKernel, problem: Problem, config: Config) -> str:
+    """What Triton's specialization looks at: dtypes and alignments, constants, and the config."""
+    arguments = kernel.maker.shaped(problem)
+    signature = kernel.signature
+    named = signature.named(arguments.args, arguments.kwargs)
+    facts = {name: _specialization(kernel, name, value) for name, value in named.items()}
+    return json.dumps([facts, dict(config.pairs)], sort_keys=True, separators=(",", ":"))
+
+
+def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
+    memory = memory_of(value)
+    if memory is not None:
+        return [str(memory.dtype), memory is value and memory.data_ptr() % 16 == 0]
+    if name in kernel.signature.constexprs or name not in kernel.arg_names:  # the rest are options of the compiler
+        return repr(value)
+    if type(value) is int:
+        specialized = kernel.signature.is_specialized(name)
+        width = -(2**31) <= value < 2**31
+        return [specialized and value == 1, specialized and value % 16 == 0, width]
+    return type(value).__name__
+
+
+def _foreign(kernel: TunedKernel, problem: Problem) -> str | None:
+    if not problem.is_keyed:
+        return f"a problem of it is tuner.Problem.keyed({kernel.options.name!r}, ...)"
+    odd = [name for name, _ in problem.extras if "." not in name and name not in kernel.signature.key]
+    return f"its key has no {odd[0]}: it is {', '.join(kernel.signature.key) or 'empty'}" if odd else None
+
+
+def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
+    if kernel.at_hand(problem) is not None:
+        return None  # measured here and now, on the call's own arguments
+    if "<locals>" in (origin := origin_of(kernel.base_fn)):
+        return f"{origin} cannot be imported by the processes that measure: define it at a module's top level"
+    try:
+        kernel.maker.shaped(problem)
+    except KernelError as e:
+        return str(e)
+    return None
+
+
+def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
+    """A problem from cells by name: the key's, `dtype`, and facts about arguments."""
+    options = kernel.options
+    known = (*kernel.signature.key, "dtype")
+    facts = {f"{name}.{fact}" for name in kernel.arg_names for fact in generic_key.FACTS}
+    for name in cells:
+        if name not in known and name not in facts:
+            raise ProblemError(f"{options.name} has no key {name!r}: expected {', '.join(known)}")
+    extras = {name: generic_key.value(cell) for name, cell in cells.items() if name != "dtype"}
+    wanted = Problem.keyed(options.name, extras, dtype=cells.get("dtype") or "float16")
+    if kernel.maker.make_inputs is None:
+        return wanted
+    return kernel.maker.asked(wanted, any_dtype=not cells.get("dtype"))

@@ -1,0 +1,112 @@
+"""`triton.Config`s as this package keeps configs, and back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tuner.errors import ConfigError
+from tuner.kernel.config import Config, Value
+
+COMPILERS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
+"""Parameters of a `triton.Config` that are not the kernel's own."""
+_USUAL = {"num_ctas": 1}
+"""What need not be said: Triton's own default."""
+
+
+class Choices:
+    """The configs of a kernel, in the user's order.
+
+    Attributes:
+        listed: the `triton.Config`s, each once.
+    """
+
+    def __init__(self, kernel: str, configs: Sequence[Any] | Mapping[str, Sequence[Any]]) -> None:
+        """Take a list as `triton.autotune` has it, or a space: parameters to their values, all of which are combined.
+
+        Raises:
+            ConfigError: what stands there is no config, a value cannot be kept, or two configs cannot be told apart.
+        """
+        self._kernel = kernel
+        self._known: dict[Config, Any] = {}
+        listed = list(_combined(kernel, configs)) if isinstance(configs, Mapping) else list(configs)
+        for config in listed or [_triton_config({})]:
+            mine = self.of(config)
+            before = self._known.setdefault(mine, config)
+            if before != config:
+                raise ConfigError(
+                    f"{mine}: two configs differ in nothing that is kept: give them a parameter that does"
+                )
+        self.listed: tuple[Any, ...] = tuple(self._known.values())
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def of(self, config: Any) -> Config:
+        """A `triton.Config` as this package keeps it; its pre_hook is not part of it.
+
+        Raises:
+            ConfigError: it is none, or holds a value that cannot be kept.
+        """
+        if not hasattr(config, "all_kwargs"):
+            raise ConfigError(f"{self._kernel}: {config!r} is no config: expected a triton.Config")
+        given = config.all_kwargs()
+        pairs = {name: value for name, value in given.items() if name not in _USUAL or value != _USUAL[name]}
+        return Config(self._kernel, **{name: self._kept(name, value) for name, value in pairs.items()})
+
+    def add(self, config: Any) -> Config:
+        """Know a config that is not listed, as a default may be."""
+        mine = self.of(config)
+        self._known.setdefault(mine, config)
+        return mine
+
+    def __contains__(self, config: Config) -> bool:
+        return config in self._known
+
+    def find(self, config: Config) -> Any:
+        """The `triton.Config` of a config; one that nobody listed is made of its parameters."""
+        if config in self._known:
+            return self._known[config]
+        compilers = {name: config[name] for name in COMPILERS if name in config}
+        return _triton_config({name: value for name, value in config.pairs if name not in COMPILERS}, **compilers)
+
+    def rank(self, config: Config) -> int:
+        """Where a config stands in the user's list; behind it where it does not."""
+        order = list(self._known)
+        return order.index(config) if config in self._known else len(order)
+
+    def _kept(self, name: str, value: Any) -> Value:
+        """A value as tables hold it. Those that are none of theirs become words, which stand for them in the list."""
+        if type(value).__name__ == "constexpr":
+            value = value.value
+        if isinstance(value, (int, str)):
+            return value
+        if value is None or isinstance(value, float):
+            return str(value)
+        if type(value).__name__ == "dtype":
+            return str(value)
+        if isinstance(value, (tuple, list)):
+            return ",".join(str(self._kept(name, part)) for part in value)
+        if hasattr(value, "__qualname__") and hasattr(value, "__module__"):  # a function, jit ones too
+            return f"{value.__module__}.{value.__qualname__}"
+        raise ConfigError(
+            f"{self._kernel}: {name} of a config is {value!r}: expected a number, a truth value, a word, a dtype, a "
+            "function, None, or a tuple of such"
+        )
+
+
+def _combined(kernel: str, space: Mapping[str, Sequence[Any]]) -> Iterable[Any]:
+    for name, values in space.items():
+        if isinstance(values, str) or not hasattr(values, "__iter__"):
+            raise ConfigError(f"{kernel}: the space gives {name} as {values!r}: expected its values, ({values!r},)")
+    for values in itertools.product(*space.values()):
+        pairs = dict(zip(space, values, strict=True))
+        compilers = {name: pairs.pop(name) for name in COMPILERS if name in pairs}
+        yield _triton_config(pairs, **compilers)
+
+
+def _triton_config(kwargs: Mapping[str, Any], **compilers: Any) -> Any:
+    import triton
+
+    return triton.Config(dict(kwargs), **compilers)

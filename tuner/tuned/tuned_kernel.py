@@ -1,0 +1,297 @@
+"""A kernel under `tuner.tuned`: launched as ever, by the config that a lookup gives."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import ConfigError, KernelError, UsageError
+from tuner.hardware import device as devices
+from tuner.hardware.device import Device
+from tuner.kernel import KernelSpec
+from tuner.kernel.config import Config
+from tuner.launch import binaries, compile_cache
+from tuner.launch.failure import is_no_fault
+from tuner.lookup import lookup as lookups
+from tuner.problem import Problem
+from tuner.tuned.arguments import Arguments
+from tuner.tuned.key_reader import Reader
+from tuner.tuned.pruning import pruned
+from tuner.tuned.signature import Signature, base_of
+from tuner.tuned.triton_configs import Choices
+from tuner.tuned.user_inputs import MakeInputs, Maker
+
+MOST_KEYS = 65_536
+"""Keys whose config is kept; beyond it all are forgotten."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the decorator was given, as `tuner.tuned` describes it."""
+
+    name: str
+    version: int
+    key: tuple[str, ...]
+    prune: Mapping[str, Any]
+    reset_to_zero: tuple[str, ...] = ()
+    restore_value: tuple[str, ...] = ()
+    pre_hook: Callable[..., Any] | None = None
+    post_hook: Callable[..., Any] | None = None
+    default: Any = None
+    tolerance: float | None = None
+
+
+class TunedKernel:
+    """Launches a jit function by tuned configs: `kernel[grid](...)`, `kernel.run(..., grid=..., warmup=False)`.
+
+    Attributes:
+        fn: what was decorated; `base_fn` the plain function below all decorators.
+        arg_names: of its parameters.
+        keys: names of those that make up the key.
+        configs: the `triton.Config`s, each once.
+        best_config: of the latest launch; None before the first.
+        cache: the `triton.Config` of each `tuner.Problem` that was launched.
+        spec: what `tuner run`, tables and lookups ask of it; the decorator sets it.
+        measure: measures a key that nobody tuned at its first launch; None unless that was asked for.
+    """
+
+    def __init__(self, fn: Any, options: Options, configs: Sequence[Any] | Mapping[str, Sequence[Any]]) -> None:
+        """Check what can be checked without a call.
+
+        Raises:
+            UsageError: an option names no argument, a config cannot be kept, no function under `triton.jit`.
+        """
+        self.base_fn = base_of(fn)
+        if fn is self.base_fn:
+            raise UsageError(f"{options.name}: tuner.tuned is for functions under @triton.jit: put it below")
+        self.fn, self.options = fn, options
+        self.signature = Signature(options.name, fn, options.key)
+        self.signature.check("reset_to_zero", options.reset_to_zero)
+        self.signature.check("restore_value", options.restore_value)
+        self.choices = Choices(options.name, configs)
+        self.arg_names, self.keys = list(self.signature.names), list(self.signature.key)
+        self.configs = list(self.choices.listed)
+        self.best_config: Any = None
+        self.cache: dict[Problem, Any] = {}
+        self.reference_function: Callable[[dict[str, Any]], Any] | None = None
+        self.spec: KernelSpec
+        self.measure: Measure | None = None
+        self.maker = Maker(self.signature, None, (*options.reset_to_zero, *options.restore_value))
+        self._readers: dict[Hashable, Reader] = {}
+        self._at_hand = threading.local()
+        self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
+        self.__module__, self.__qualname__ = self.base_fn.__module__, self.base_fn.__qualname__
+        lookups.on_change(self._forget)
+
+    def __repr__(self) -> str:
+        return f"TunedKernel({self.options.name}: {self.__module__}:{self.__qualname__})"
+
+    __iter__ = None  # or its brackets would make it endless
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """What launches on a grid, as Triton's own `kernel[grid]`."""
+        return self._launcher(grid, warmup=False)
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
+        """Refuse, as Triton does: a kernel needs a grid."""
+        raise UsageError(f"{self.options.name} needs a grid: {self.__name__}[grid](...)")
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        """Launch on a grid, or with `warmup` compile only, by the config of the arguments' key."""
+        return self._launcher(grid, warmup=warmup)(*args, **kwargs)
+
+    def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> list[Any]:
+        """Compile for these arguments without launching, by the config that a launch would take: a list of one."""
+        call = _Call(tuple(args), kwargs, grid)
+        (config, *_), _problem = self._looked_up(call, devices.current())
+        compile_cache.take(self.fn, self._shipped)
+        return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
+
+    def _launcher(self, grid: Any, *, warmup: bool) -> Callable[..., Any]:
+        readers, run = self._readers, self.fn.run
+
+        # All that a call seen before costs beside its launch stands in these lines.
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            try:
+                form = (len(args), *kwargs)
+                reader = readers[form]
+                config, meta, count = reader.known[reader.read(args, kwargs)]
+            except (KeyError, AttributeError, TypeError):
+                pass  # what the first launch raises is not to be shown as raised while this was handled
+            else:
+                self.best_config = config
+                if count is not None:
+                    count()
+                if config.pre_hook is not None:
+                    config.pre_hook({**self.signature.named(args, kwargs), **meta})
+                return run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
+            return self._first(_Call(args, kwargs, grid), warmup=warmup)
+
+        return launch
+
+    def make_inputs(self, function: MakeInputs) -> MakeInputs:
+        """Say what to measure on: a decorator of a function from a Problem to `tuner.Arguments`."""
+        self.maker.make_inputs = function
+        return function
+
+    def reference(self, function: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+        """Say what is right: a decorator of a function from a call's arguments by name to its outputs."""
+        self.reference_function = function
+        return function
+
+    def kernel_spec(self, above: Sequence[Any] = ()) -> KernelSpec:
+        """The spec, given the decorators above this one, the outermost first: those of `triton.heuristics`."""
+        self.maker.heuristics = [decorator.values for decorator in above]
+        return self.spec
+
+    def candidates(self, problem: Problem) -> list[Any]:
+        """The configs to try of a problem: all that `prune_configs_by` leaves.
+
+        Raises:
+            KernelError: there is something to prune by, and no arguments to show it.
+        """
+        if not self.options.prune:
+            return self.configs
+        kept = self.pruned_for_call(problem)
+        if kept is not None:
+            return [self.choices.find(config) for config in kept]
+        arguments = self.maker.shaped(problem)
+        return self._pruned(arguments.args, arguments.kwargs)
+
+    def at_hand(self, problem: Problem) -> _Call | None:
+        """The call under way in this thread, if it is of this problem."""
+        of, call = getattr(self._at_hand, "call", (None, None))
+        return call if of == problem else None
+
+    def pruned_for_call(self, problem: Problem) -> list[Config] | None:
+        """What `prune_configs_by` leaves for the call under way; None where none is, or of another problem."""
+        call = self.at_hand(problem)
+        if call is None or not self.options.prune:
+            return None
+        return [self.choices.of(config) for config in self._pruned(call.args, call.kwargs)]
+
+    def default_config(self, problem: Problem, _device: Device) -> Config:
+        """Where nobody tuned: `default`, else the first config that is not pruned."""
+        default = self.options.default
+        if default is not None:
+            return self.choices.add(default(problem) if callable(default) else default)
+        try:
+            candidates = self.candidates(problem)
+        except KernelError:
+            candidates = self.configs
+        return self.choices.of(candidates[0])
+
+    def in_order(self, problem: Problem) -> list[Config]:
+        """The default config, then every other candidate."""
+        default = self.default_config(problem, devices.INTERPRETER)
+        return list(dict.fromkeys([default, *(self.choices.of(config) for config in self.candidates(problem))]))
+
+    def _pruned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        named = dict(zip(self.arg_names, args, strict=False))
+        return pruned(self.options.name, self.options.prune, self.configs, named, kwargs)
+
+    def _first(self, call: _Call, *, warmup: bool) -> Any:
+        """Launch a call whose key is new; keep its config."""
+        args, kwargs = call.args, call.kwargs
+        device = devices.current()
+        order, problem = self._looked_up(call, device)
+        config, result = self._first_that_runs(order, call, warmup=warmup)
+        if len(self.cache) >= MOST_KEYS:
+            self.cache.clear()
+        self.best_config = self.cache[problem] = config
+        form = (len(args), *kwargs)
+        reader = self._readers.get(form)
+        if reader is None:
+            reader = self._readers[form] = Reader(self.signature, args, kwargs, several=_several_models())
+        if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
+            reader.known.clear()
+        count = lookups.counter(problem, device)
+        reader.known[reader.read(args, kwargs)] = config, config.all_kwargs(), count
+        return result
+
+    def _looked_up(self, call: _Call, device: Device) -> tuple[list[Any], Problem]:
+        """The `triton.Config`s to launch a call by, what a lookup gives before those for its failure; its problem."""
+        if conflicts := sorted(call.kwargs.keys() & {name for c in self.configs for name in c.all_kwargs()}):
+            raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
+        problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
+        self._at_hand.call = problem, call
+        try:
+            match = lookups.lookup(problem, device)
+            others = [match.config, *self.in_order(problem)]
+            if self.measure is not None and match.rule != "exact":
+                others = [*self._measured(problem, call, device), *others]
+        finally:
+            self._at_hand.call = None, None
+        return [self.choices.find(config) for config in dict.fromkeys(others)], problem
+
+    def _measured(self, problem: Problem, call: _Call, device: Device) -> list[Config]:
+        """The winner of a measurement on the call's own arguments, none where it could not be made."""
+        assert self.measure is not None
+        winner = self.measure(self, problem, Arguments(call.grid, call.args, call.kwargs), device)
+        return [] if winner is None else [winner]
+
+    def _first_that_runs(self, order: Sequence[Any], call: _Call, *, warmup: bool) -> tuple[Any, Any]:
+        """Launch by the first config that this device takes: an untuned one may need too much of it."""
+        failures = _failures()
+        failed: Exception | None = None
+        compile_cache.take(self.fn, self._shipped)
+        named = self.signature.named(call.args, call.kwargs)
+        for config in order:
+            meta = config.all_kwargs()
+            try:
+                if config.pre_hook is not None:
+                    config.pre_hook({**named, **meta})
+                result = self.fn.run(*call.args, grid=call.grid, warmup=warmup, **call.kwargs, **meta)
+            except failures as e:
+                if is_no_fault(e):
+                    raise
+                failed = failed or e
+                continue
+            if failed is not None:
+                reason = (str(failed).strip().splitlines() or [type(failed).__name__])[0][:300]
+                _log.warning("%s cannot be launched by %s (%s): using %s", self.options.name, order[0], reason, config)
+            return config, result
+        assert failed is not None
+        raise failed
+
+    def _shipped(self) -> binaries.Shelf | None:
+        return binaries.shelf(self.options.name, devices.current().slug)
+
+    def _forget(self) -> None:
+        self.cache.clear()
+        for reader in self._readers.values():
+            reader.known.clear()
+
+
+Measure = Callable[[TunedKernel, Problem, Arguments, Device], Config | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call: its arguments by position and by name, and its grid."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    grid: Any
+
+
+@functools.cache
+def _failures() -> tuple[type[Exception], ...]:
+    """What Triton raises before anything ran: too few resources, what does not compile, MLIR and the driver."""
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    return OutOfResources, PTXASError, CompilationError, RuntimeError
+
+
+@functools.cache
+def _several_models() -> bool:
+    """Whether this process sees GPUs of several models."""
+    import torch
+
+    return len({torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}) > 1

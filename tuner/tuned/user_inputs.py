@@ -1,0 +1,189 @@
+"""Running a user's `make_inputs`: on any device whatever it names, seeded, and held to the problem that was asked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tuner.errors import KernelError, TunerError
+from tuner.problem import Problem
+from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.signature import Signature
+
+MakeInputs = Callable[[Problem], Arguments]
+_SHAPED = 8
+"""Problems whose arguments without memory are kept: those that compile and those that are listed take turns."""
+
+
+class Maker:
+    """Makes the arguments of a kernel's calls.
+
+    Attributes:
+        make_inputs: the user's; None where it was not given.
+        heuristics: values of `triton.heuristics` above the decorator, the outermost first: they come with every call.
+    """
+
+    def __init__(self, signature: Signature, make_inputs: MakeInputs | None, outputs: Sequence[str]) -> None:
+        """Keep what is needed; nothing runs.
+
+        Args:
+            signature: of the kernel.
+            make_inputs: gives the arguments of a problem's call.
+            outputs: names of arguments that are written, where `Arguments.outputs` names none.
+        """
+        self.make_inputs = make_inputs
+        self.heuristics: list[dict[str, Callable[[dict[str, Any]], Any]]] = []
+        self._signature, self._outputs = signature, tuple(outputs)
+        self._shaped: OrderedDict[Problem, Arguments] = OrderedDict()
+
+    def asked(self, wanted: Problem, *, any_dtype: bool) -> Problem:
+        """The problem that `make_inputs` makes of a wanted one: with all that nobody types, dtypes and alignments.
+
+        Args:
+            wanted: by the names and facts that were typed.
+            any_dtype: whether nobody typed a dtype.
+
+        Raises:
+            KernelError: there is no `make_inputs`, it failed, or made something else.
+        """
+        arguments = self._anywhere(wanted)
+        found = self._problem(arguments)
+        self._compare(wanted, found, {name for name, _ in wanted.extras} | (set() if any_dtype else {"dtype"}))
+        self._keep(found, arguments)
+        return found
+
+    def shaped(self, problem: Problem) -> Arguments:
+        """The arguments of a problem's call, where possible without memory; not to be written.
+
+        Raises:
+            KernelError: see `made`.
+        """
+        if problem not in self._shaped:
+            arguments = self._anywhere(problem)
+            self._compare(problem, self._problem(arguments), None)
+            self._keep(problem, arguments)
+        self._shaped.move_to_end(problem)
+        return self._shaped[problem]
+
+    def made(self, problem: Problem, device: str, seed: int) -> Arguments:
+        """The arguments of a problem's call on a torch device, with a seed.
+
+        Raises:
+            KernelError: there is no `make_inputs`, it failed, or made another problem's.
+        """
+        arguments = self._run(problem, device, seed)
+        self._compare(problem, self._problem(arguments), None)
+        return arguments
+
+    def _keep(self, problem: Problem, arguments: Arguments) -> None:
+        self._shaped[problem] = arguments
+        while len(self._shaped) > _SHAPED:
+            self._shaped.popitem(last=False)
+
+    def _anywhere(self, problem: Problem) -> Arguments:
+        try:
+            return self._run(problem, "meta", 0)
+        except KernelError:
+            return self._run(problem, "cpu", 0)  # perhaps it looks at values; what it says then, is said
+
+    def _run(self, problem: Problem, device: str, seed: int) -> Arguments:
+        import torch
+
+        op = self._signature.op
+        if self.make_inputs is None:
+            raise KernelError(
+                f"{op} has no make_inputs, so nothing is known to measure it on: give one, @{op}.make_inputs above a "
+                "function from a Problem to tuner.Arguments, or tuner.tuned(make_inputs=...)"
+            )
+        try:
+            with _everything_on(device), _seeded(device, seed):
+                arguments = self.make_inputs(problem)
+        except (TunerError, torch.cuda.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as e:
+            # A user's function may raise anything; that one problem cannot be tuned, the others can.
+            first = (str(e).strip().splitlines() or [""])[0]
+            raise KernelError(f"make_inputs of {op} failed for {problem}: {type(e).__name__}: {first}"[:500]) from e
+        if not isinstance(arguments, Arguments):
+            raise KernelError(f"make_inputs of {op} returned a {type(arguments).__name__}: expected tuner.Arguments")
+        return self._completed(arguments)
+
+    def _completed(self, arguments: Arguments) -> Arguments:
+        """With what heuristics above the decorator add, and every output named."""
+        kwargs = dict(arguments.kwargs)
+        for values in self.heuristics:
+            for name, heuristic in values.items():
+                kwargs[name] = heuristic(self._signature.named(arguments.args, kwargs))
+        op, outputs = self._signature.op, tuple(arguments.outputs) or self._outputs
+        if not outputs:
+            raise KernelError(
+                f"make_inputs of {op} names no outputs, and nothing wins that is not compared: outputs=[...]"
+            )
+        named = self._signature.named(arguments.args, kwargs)
+        for name in outputs:
+            if memory_of(named.get(name) if isinstance(name, str) else name) is None:
+                known = ", ".join(each for each, value in named.items() if memory_of(value) is not None) or "none"
+                raise KernelError(f"make_inputs of {op}: output {name!r} is no tensor of the call: it has {known}")
+        return Arguments(arguments.grid, tuple(arguments.args), kwargs, outputs, dict(arguments.held))
+
+    def _problem(self, arguments: Arguments) -> Problem:
+        return self._signature.problem(self._signature.named(arguments.args, arguments.kwargs))
+
+    def _compare(self, wanted: Problem, found: Problem, names: set[str] | None) -> None:
+        """Raise where `make_inputs` made another problem than was wanted; None for `names` compares all of it."""
+        asked = {**dict(wanted.extras), "dtype": wanted.a_dtype}
+        theirs = {**dict(found.extras), "dtype": found.a_dtype}
+        for name in sorted(asked.keys() | theirs.keys() if names is None else names):
+            if asked.get(name) != theirs.get(name):
+                raise KernelError(
+                    f"make_inputs of {self._signature.op} made {found} for {wanted}: {name} is "
+                    f"{theirs.get(name, 'not there')}, expected {asked.get(name, 'none')}: heed "
+                    "it there, or leave it out of the problem"
+                )
+
+
+@contextlib.contextmanager
+def _everything_on(device: str) -> Iterator[None]:
+    """Have torch make every tensor on a device, also where a user's code names another."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Elsewhere(TorchFunctionMode):  # type: ignore[misc]  # torch is not seen by the type checker
+        """Puts the device in place of whichever is named."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if func in (torch.Tensor.cuda, torch.Tensor.cpu):
+                return args[0].to(device)
+            if kwargs.get("device") is not None:
+                kwargs["device"] = device
+            if func is torch.Tensor.to:
+                args = tuple(device if _names_device(arg) else arg for arg in args)
+            return func(*args, **kwargs)
+
+    with torch.device(device), Elsewhere():
+        yield
+
+
+@contextlib.contextmanager
+def _seeded(device: str, seed: int) -> Iterator[None]:
+    """Seed torch; where this may be a user's process its CPU generator goes on afterwards as if nothing had been."""
+    import torch
+
+    if device == "cuda":
+        torch.manual_seed(seed)
+        yield
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
+
+
+def _names_device(argument: Any) -> bool:
+    import torch
+
+    if isinstance(argument, str):
+        return True
+    return isinstance(argument, torch.device)

@@ -1,0 +1,3 @@
+"""The version of triton-tuner."""
+
+__version__ = "0.1.0"
