@@ -8,7 +8,7 @@ from tuner import Problem
 from tuner.hardware.device import KNOWN, triton_version
 from tuner.kernel import registry
 
-SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "gfx942": 2, "gfx950": 1}
+SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "sm_120": 1, "gfx942": 2, "gfx950": 1}
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer"}
 BY_TMA = {"tma", "persistent_tma", "composite_n", "padded", "bmm_tma"}
 IN_CLUSTERS = {"cluster_k"} if triton_version().startswith("3.7.") else set()
@@ -27,6 +27,7 @@ OPTIONS = {
     "sm_89": LIMITS,
     "sm_90": LIMITS | CLUSTERS | SHARED_LOADS | BY_TMA_LIMITS | FEW_ROWS | ON_HOPPER_ALONE,
     "sm_100": LIMITS | CLUSTERS | BY_TMA_LIMITS | PARTITIONS | FEW_ROWS,
+    "sm_120": LIMITS | FEW_ROWS,
 }
 """Kernels and options that problems have refinements with, by arch."""
 SLACK_BYTES = 1024
@@ -39,7 +40,9 @@ def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_pred
     found = compiled["sample"]
     kernels = [one["kernel"] for one in found]
     expected = (
-        EVERYWHERE | (BY_TMA if arch in ("sm_90", "sm_100") else set()) | (ON_HOPPER if arch == "sm_90" else set())
+        EVERYWHERE
+        | (BY_TMA if KNOWN[arch].features.reads_shared else set())
+        | (ON_HOPPER if arch == "sm_90" else set())
     )
     assert expected <= set(kernels)
     assert all(kernels.count(kernel) == SAMPLES[arch] for kernel in kernels)

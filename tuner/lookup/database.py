@@ -20,7 +20,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from tuner.errors import TableError
-from tuner.hardware.device import Device, Environment
+from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
 from tuner.lookup.row import BAD_VALUE, Provenance, Row, positive, problem_of, reason
 
@@ -28,8 +28,10 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MAGIC = b"SQLite format 3\0"
-REVISION = "0001"
+REVISION = "0002"
 """The schema that the queries below speak: the head of migrations/. A test holds the two together."""
+OLDEST_REVISION = "0001"
+"""The oldest schema that the queries below can still read: a serving process does not wait for an upgrade."""
 BUSY_SECONDS = 2.0
 """How long a first lookup waits for a writer that recovers its log; ordinary writing never blocks a reader."""
 
@@ -49,7 +51,9 @@ JOIN run AS r ON r.run_id = w.run_id
 WHERE d.slug = ?
 ORDER BY w.decided_at DESC, w.winner_id DESC
 """
-_DEVICES = "SELECT slug, name, vendor, arch, sm_count, memory_bytes, shared_bytes, l2_bytes FROM device ORDER BY slug"
+_DEVICES = "SELECT * FROM device ORDER BY slug"
+_RATES = ("clock_mhz", "memory_gb_per_s")
+"""Columns of a device that revision 0001 lacks; NULL where nobody asked the driver."""
 _PROBLEM = (
     *("op", "m", "n", "k", "a_dtype", "b_dtype", "out_dtype"),
     *("layout", "aligned", "epilogue", "precision", "extras"),
@@ -109,11 +113,12 @@ def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[str]]:
     found: list[Device] = []
     faults: list[str] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
-        words, numbers = tuple(row[:4]), tuple(row[4:])
-        if all(isinstance(word, str) for word in words) and all(isinstance(number, int) for number in numbers):
-            found.append(Device(*words, *numbers))
+        identity = [row[name] for name in IDENTITY]
+        if [type(one) for one in identity] == 4 * [str] + 4 * [int]:
+            rates = [row[name] if name in row.keys() else None for name in _RATES]  # noqa: SIM118 - a Row is no mapping
+            found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))
         else:
-            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(row)}")
+            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(identity)}")
             faults.append(f"device {number} left out: {reason(wrong)}")
     return found, faults
 
@@ -225,7 +230,7 @@ def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
     (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
     revision = found if isinstance(found, str) else repr(found)
     shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"
-    if revision < REVISION:
-        raise TableError(f"{path} has schema {shown}, older than {REVISION}: tuner db upgrade --db {path}")
+    if revision < OLDEST_REVISION:
+        raise TableError(f"{path} has schema {shown}, older than {OLDEST_REVISION}: tuner db upgrade --db {path}")
     if revision > REVISION:
         raise TableError(f"{path} has schema {shown}, newer than {REVISION}, which this reads: upgrade triton-tuner")

@@ -7,7 +7,6 @@ the rows that are asked for and no others.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import TableError
-from tuner.hardware.device import Device
+from tuner.hardware.device import IDENTITY, Device
 from tuner.lookup import regret, table_digest
 from tuner.lookup.regret import Regrets
 from tuner.lookup.row import BAD_VALUE, Provenance, Row, reason
@@ -240,7 +239,7 @@ def _document(table: Table) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "op": table.op,
-        "device": dataclasses.asdict(table.device),
+        "device": {name: getattr(table.device, name) for name in IDENTITY},
         "kernels": _kernels(table.rows),
         "environments": [m.fields() for m in made],
         **({"regret": regret.to_json(table.regret)} if table.regret else {}),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from tuner.hardware.device import Device, Environment
+from tuner.hardware.device import IDENTITY, Environment
 from tuner.lookup.regret import Regret
 from tuner.lookup.row import PROBLEM, RESULT
 
@@ -22,7 +22,7 @@ PARTS = ("format", "version", "op", "device", "kernels", "environments", "regret
 
 _UNSEALED = re.compile(rb'\n  "date": "[^"\\\n]*",\n  "digest": "(sha256:[0-9a-f]{64})",(?=\n)')
 _ONE_A_LINE = ("environments", "rows")
-_DEVICE = tuple(field.name for field in fields(Device))
+_DEVICE = IDENTITY
 _REGRET = tuple(field.name for field in fields(Regret))
 _MADE = (*(field.name for field in fields(Environment)), "protocol", "tool_version")
 

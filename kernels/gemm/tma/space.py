@@ -23,7 +23,7 @@ def supports(problem: Problem, device: Device) -> str | None:
     """Why a kernel that loads through TMA cannot serve a problem on a device, or None."""
     if reason := pointer_space.supports(problem, device):
         return reason
-    if not device.is_interpreter and (device.vendor != "nvidia" or device.capability < 90):
+    if not device.is_interpreter and not device.features.tma:
         return f"no {device.arch}: TMA needs sm_90 or newer"
     if not problem.aligned:
         return "not aligned: TMA takes addresses, leading strides and contiguous extents of multiples of 16 bytes"
@@ -123,7 +123,7 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of
     if dtype.is_fp8(problem.a_dtype) and not asynchronous:
         arrays = max(arrays, 2)  # upcast to float16, each in its own time
     taken = buffers * (a_bytes + b_bytes * columns) + (arrays - 1) * aligned
-    if device.capability >= 100 and buffers == config.integer("num_stages"):
+    if device.features.tcgen05 and buffers == config.integer("num_stages"):
         taken += aligned + _ALIGNMENT * parts_of_b
     else:
         taken += barriers
@@ -143,7 +143,7 @@ def _transposed_bytes(a_bytes: int, b_bytes: int, problem: Problem, device: Devi
     if problem.a_dtype != "float32":
         return 0
     taken = 3 * a_bytes if problem.precision == "tf32x3" else 0
-    if device.capability >= 100:
+    if device.features.tcgen05:
         taken += 2 * a_bytes * (problem.layout[0] == "t") + 2 * b_bytes * (problem.layout[1] == "n")
     return taken
 

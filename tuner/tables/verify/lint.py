@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tuner.hardware import device as devices
-from tuner.hardware.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Device
+from tuner.hardware.arch import ARCHES
+from tuner.hardware.device import INTERPRETER, KNOWN, Device
 from tuner.kernel import registry
 from tuner.lookup import rules
 from tuner.lookup.advice import command
@@ -88,8 +89,8 @@ def _device(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(
             Level.ERROR, "device", found, f"slug {slug}, which a lookup asks for", advice="export it again"
         )
-    limit = ARCH_SHARED_BYTES.get(device.arch)
-    if limit is not None and device.shared_bytes != limit:
+    limit = ARCHES[device.arch].shared_bytes if device.arch in ARCHES else device.shared_bytes
+    if device.shared_bytes != limit:
         found = f"{device.shared_bytes} B of shared memory a block: rows are checked against that"
         yield subject.finding(Level.WARNING, "device", found, f"{limit} B on {device.arch}", advice="export it again")
     if device.slug not in {known.slug for known in KNOWN.values()}:
