@@ -152,7 +152,7 @@ def padding(problem, here):
         for config in plain:
             if (config["BLOCK_SIZE_N"], config["BLOCK_SIZE_N_REST"]) != (256, 0) and "num_ctas" not in config:
                 tried += [config, *space.refinements(config)]
-        for inner in ("tma", "composite_n") if kernel == "padded" else ():
+        for inner in ("tma",) if kernel == "padded" else ():
             others = [one for one in configs if one["INNER"] == inner]
             tried += sorted(others, key=lambda one: spec.estimate_us(one, problem, here))[:3]
     return {registry.default_config(problem, here): tried}

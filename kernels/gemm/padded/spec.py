@@ -26,7 +26,6 @@ from tuner.kernels.gemm.padded.copy_ahead import CHUNK_SIZE_K
 from tuner.kernels.gemm.padded.problem import copied_of, seen_of, stored_by_tma
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.spec import gemm_spec
-from tuner.kernels.gemm.tma import composite_n
 from tuner.kernels.gemm.tma import persistent as persistent_tma
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import spec as tma
@@ -38,7 +37,6 @@ VERSION = 2
 _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
     tma.NAME: (tma.SPEC, tma.program),
     persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),
-    composite_n.NAME: (composite_n.SPEC, composite_n.program),
     swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
     warp_specialized.NAME: (warp_specialized.SPEC, warp_specialized.program),
 }
@@ -168,7 +166,6 @@ def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 _MODELS = {
     tma.NAME: functools.partial(cost.tiled, by_tma=True),
     persistent_tma.NAME: functools.partial(cost.tiled, by_tma=True, persistent=True),
-    composite_n.NAME: composite_n.model_us,
     swap_ab.NAME: swap_ab.model_us,
     warp_specialized.NAME: warp_specialized.model_us,
 }
@@ -267,7 +264,7 @@ SPEC = gemm_spec(
     estimate_us=_estimate_us,
     sources=(
         *(padding_kernel, padding, copy_ahead_jit, copy_ahead.pad_ahead, program),
-        *(part for module in (tma, persistent_tma, composite_n, swap_ab, warp_specialized) for part in module.SOURCES),
+        *(part for module in (tma, persistent_tma, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
     precedence=precedence,

@@ -133,8 +133,10 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     again = command(row.problem)
     if spec is None:
         names = ", ".join(sorted(kernel for known, kernel in registry.specs() if known == op))
-        advice = f"install the package that has it, or tune again: {again}"
-        return subject.row_finding(row, Level.ERROR, "kernel", f"kernel {name!r}", f"one of {names}", advice=advice)
+        advice = f"install the package that has it; if triton-tuner no longer does, tune again: {again}"
+        return subject.row_finding(
+            row, Level.ERROR, "kernel", f"kernel {name!r}, a lookup passes over it", f"one of {names}", advice=advice
+        )
     if spec.version != row.kernel_version:
         level = Level.ERROR if subject.ships else Level.WARNING
         found = f"stale: version {row.kernel_version} of {name}, a lookup refuses it"
