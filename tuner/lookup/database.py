@@ -22,7 +22,9 @@ from urllib.parse import quote
 from tuner.errors import TableError
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
-from tuner.lookup.row import BAD_VALUE, Provenance, Row, positive, problem_of, reason
+from tuner.lookup import fault
+from tuner.lookup.fault import Fault
+from tuner.lookup.row import BAD_VALUE, Provenance, Row, positive, problem_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class Winners:
     """A device's current winners, the newest first, and what was wrong with the ones left out."""
 
     rows: tuple[Row, ...]
-    faults: tuple[str, ...]
+    faults: tuple[Fault, ...]
 
 
 def is_database(path: Path) -> bool:
@@ -90,12 +92,12 @@ def read_devices(path: Path) -> list[Device]:
         TableError: see `read_winners`.
     """
     devices, faults = describe_devices(path)
-    for fault in faults:
-        _log.warning("%s: %s", path, fault)
+    for each in faults:
+        _log.warning("%s: %s", path, each)
     return devices
 
 
-def describe_devices(path: Path) -> tuple[list[Device], list[str]]:
+def describe_devices(path: Path) -> tuple[list[Device], list[Fault]]:
     """The same, and what was wrong with those that are left out.
 
     Raises:
@@ -104,29 +106,29 @@ def describe_devices(path: Path) -> tuple[list[Device], list[str]]:
     return _read(path, _devices)
 
 
-def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[str]]:
+def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]:
     """Devices that can be: SQLite keeps any value in any column."""
     found: list[Device] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
         words, numbers = tuple(row[:4]), tuple(row[4:])
         if all(isinstance(word, str) for word in words) and all(isinstance(number, int) for number in numbers):
             found.append(Device(*words, *numbers))
         else:
             wrong = ValueError(f"four words and four whole numbers expected, got {tuple(row)}")
-            faults.append(f"device {number} left out: {reason(wrong)}")
+            faults.append(fault.unreadable(f"device {number}", wrong))
     return found, faults
 
 
 def _winners(connection: sqlite3.Connection, slug: str) -> Winners:
     rows: list[Row] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     made: dict[Provenance, Provenance] = {}  # a few environments serve thousands of rows
     for found in connection.execute(_WINNERS, (slug,)):
         try:
             rows.append(_row(found, made))
         except BAD_VALUE as e:
-            faults.append(f"winner {found['winner_id']} left out: {reason(e)}")
+            faults.append(fault.unreadable(f"winner {found['winner_id']}", e))
     return Winners(tuple(rows), tuple(faults))
 
 
