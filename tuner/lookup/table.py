@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner import files
 from tuner.errors import TableError
 from tuner.hardware.device import Device
 from tuner.lookup import fault, regret, table_digest
@@ -105,16 +105,7 @@ class Table:
         Raises:
             TableError: it cannot be written.
         """
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            try:
-                temporary.write_text(self.dumps(), encoding="utf-8")
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except OSError as e:
-            raise TableError(f"cannot write {path}: {e.strerror or e}") from e
-        return path
+        return files.write_text(path, self.dumps(), error=TableError)
 
 
 def file_name(op: str, slug: str) -> str:
