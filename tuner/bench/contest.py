@@ -12,7 +12,7 @@ from tuner.bench.score import OURS, TUNERS, Heat, Row, figures
 from tuner.errors import KernelError
 from tuner.kernel import registry
 from tuner.lookup.decision import Match
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.sweep.child import Child, WorkerDiedError
 from tuner.sweep.messages import Beat, Refused
@@ -76,7 +76,7 @@ class Contest:
     def _row(self, heat: Heat, begun: Callable[[Problem, str], None]) -> Row:
         problem = heat.problem
         try:
-            match = desk().explanation(problem, self.device)[2].match
+            match = resolver().explanation(problem, self.device)[2].match
         except KernelError as e:
             absent = dict.fromkeys((OURS, *self._rivals), str(e))
             return Row(heat, None, {}, absent, problem.flops, problem.bytes_moved, False)

@@ -38,7 +38,7 @@ def check_tables() -> list[Finding]:
 
     findings: list[Finding] = []
     with _warnings_of("tuner.lookup") as warnings:
-        for source in sources.standing():
+        for source in sources.default_sources():
             if source.name.startswith("database "):
                 continue
             try:

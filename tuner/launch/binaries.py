@@ -16,7 +16,7 @@ from typing import Any
 
 from tuner.errors import TableError
 from tuner.lookup import lookup
-from tuner.lookup.resolver import Desk
+from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
 
 FORMAT = "triton-tuner kernels"
@@ -90,23 +90,23 @@ def shelf(op: str, slug: str) -> Shelf | None:
         return _shelves[op, slug]
     except KeyError:
         pass
-    desk = lookup.desk()
+    resolver = lookup.resolver()
     made = Shelf()
-    for folder in _folders(desk, folder_name(op, slug)):
+    for folder in _folders(resolver, folder_name(op, slug)):
         for entry in _read(folder):
             made.entries.setdefault(entry.key, (folder, entry))
     found = made if made.entries else None
     _shelves[op, slug] = found
-    if lookup.desk() is not desk:
+    if lookup.resolver() is not resolver:
         _shelves.pop((op, slug), None)
     return found
 
 
-def _folders(desk: Desk, name: str) -> list[Path]:
+def _folders(resolver: Resolver, name: str) -> list[Path]:
     from tuner.lookup import sources
 
     found: list[Path] = []
-    for source in desk.sources():
+    for source in resolver.sources():
         place: Any = None
         if isinstance(source, sources.TableFile):
             place = source.path.parent

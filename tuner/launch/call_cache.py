@@ -150,7 +150,7 @@ class Calls:
             operands, options, out: the call's.
             seen: what it launched.
             result: what it wrote, all of it by these launches.
-            sources: `tuner.lookup.lookup.desk()`, asked before the call.
+            sources: `tuner.lookup.lookup.resolver()`, asked before the call.
             precision: torch's float32 setting where the call went by it.
         """
         given, options = _form(operands, options, out)

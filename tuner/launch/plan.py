@@ -193,13 +193,13 @@ class Plans:
         Args:
             key: what tells most plans apart.
             plan: what `by_key` gives, the newest first.
-            sources: `lookup.desk()`, asked before the config was looked up.
+            sources: `lookup.resolver()`, asked before the config was looked up.
         """
         if len(self.by_key) >= MOST_KEYS:
             self.by_key.clear()
         self.by_key[key] = (plan, *self.by_key.get(key, ())[: MOST_OF_A_KEY - 1])
-        # `use` changes the desk, then clears: whichever thread comes second removes what must not stay.
-        if lookup.desk() is not sources:
+        # `use` changes the resolver, then clears: whichever thread comes second removes what must not stay.
+        if lookup.resolver() is not sources:
             self.by_key.pop(key, None)
 
     def seen(self, plan: Any, key: Hashable, at: Hashable) -> None:

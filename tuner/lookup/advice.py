@@ -8,7 +8,7 @@ import logging
 from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 from tuner.lookup.decision import Decision
 from tuner.lookup.row import Row
 from tuner.problem import Problem
@@ -43,7 +43,9 @@ def report(problem: Problem, device: Device, decision: Decision) -> None:
     own = [r for r in decision.refused if r.rule == "exact" and (r.row.config.kernel, r.source) not in missing]
     refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
     formulas = [config for config in decision.lost if config not in {r.row.config for r in decision.refused}]
-    refused += "".join(f"; the formula's {config} {rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:])
+    refused += "".join(
+        f"; the formula's {config} {match_rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:]
+    )
     if match.rule == "default":
         _log.warning(
             "no tuned config for %s on %s%s: using the default formula's, %s. Performance may be below what tuning "

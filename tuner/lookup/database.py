@@ -22,7 +22,9 @@ from urllib.parse import quote
 from tuner.errors import TableError
 from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
-from tuner.lookup.row import BAD_VALUE, Provenance, Row, positive, problem_of, reason
+from tuner.lookup import fault
+from tuner.lookup.fault import Fault
+from tuner.lookup.row import BAD_VALUE, Provenance, Row, positive, problem_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class Winners:
     """A device's current winners, the newest first, and what was wrong with the ones left out."""
 
     rows: tuple[Row, ...]
-    faults: tuple[str, ...]
+    faults: tuple[Fault, ...]
 
 
 def is_database(path: Path) -> bool:
@@ -94,12 +96,12 @@ def read_devices(path: Path) -> list[Device]:
         TableError: see `read_winners`.
     """
     devices, faults = describe_devices(path)
-    for fault in faults:
-        _log.warning("%s: %s", path, fault)
+    for each in faults:
+        _log.warning("%s: %s", path, each)
     return devices
 
 
-def describe_devices(path: Path) -> tuple[list[Device], list[str]]:
+def describe_devices(path: Path) -> tuple[list[Device], list[Fault]]:
     """The same, and what was wrong with those that are left out.
 
     Raises:
@@ -108,10 +110,10 @@ def describe_devices(path: Path) -> tuple[list[Device], list[str]]:
     return _read(path, _devices)
 
 
-def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[str]]:
+def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]:
     """Devices that can be: SQLite keeps any value in any column."""
     found: list[Device] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
         identity = [row[name] for name in IDENTITY]
         if [type(one) for one in identity] == 4 * [str] + 4 * [int]:
@@ -119,19 +121,19 @@ def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[str]]:
             found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))
         else:
             wrong = ValueError(f"four words and four whole numbers expected, got {tuple(identity)}")
-            faults.append(f"device {number} left out: {reason(wrong)}")
+            faults.append(fault.unreadable(f"device {number}", wrong))
     return found, faults
 
 
 def _winners(connection: sqlite3.Connection, slug: str) -> Winners:
     rows: list[Row] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     made: dict[Provenance, Provenance] = {}  # a few environments serve thousands of rows
     for found in connection.execute(_WINNERS, (slug,)):
         try:
             rows.append(_row(found, made))
         except BAD_VALUE as e:
-            faults.append(f"winner {found['winner_id']} left out: {reason(e)}")
+            faults.append(fault.unreadable(f"winner {found['winner_id']}", e))
     return Winners(tuple(rows), tuple(faults))
 
 

@@ -14,7 +14,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.arch import ARCHES
 from tuner.hardware.device import INTERPRETER, KNOWN, Device
 from tuner.kernel import registry
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 from tuner.lookup.advice import command
 from tuner.lookup.row import BAD_VALUE, Provenance, Row
 from tuner.lookup.table import Table
@@ -122,7 +122,7 @@ def _usable(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
     for row in table.rows:
-        reason = rules.refusal(row, row.problem, table.device)
+        reason = match_rules.refusal(row, row.problem, table.device)
         if reason is not None:
             yield _refused(subject, row, reason)
 
@@ -147,7 +147,7 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     found = f"{row.config.label}: {reason}"
     expected = f"what runs on {subject.table.device.name}"
     measured = row.made.environment.triton
-    if measured and rules.grade(row) != "exact":
+    if measured and match_rules.grade(row) != "exact":
         expected += f" under Triton {devices.triton_version()}; measured under {measured}"
     return subject.row_finding(row, Level.ERROR, "invalid", found, expected, advice=again)
 
@@ -156,7 +156,7 @@ def _searched(subject: Subject) -> Iterator[Finding]:
     """Rows that a lookup uses and that no search would have tried."""
     device = subject.table.device
     for row in subject.table.rows:
-        if rules.refusal(row, row.problem, device) is not None:
+        if match_rules.refusal(row, row.problem, device) is not None:
             continue
         try:
             reason = _outside(row, device)
