@@ -24,7 +24,7 @@ A, B = torch.randn(2, 16, 32), torch.randn(32, 48)
 def ours(monkeypatch):
     """A list that grows with each launch of a kernel of ours."""
     calls = []
-    module = sys.modules["tuner.kernels.matmul"]
+    module = sys.modules["tuner.kernels.ops.matmul"]
 
     def launch(*arguments, run=module.launch):
         calls.append(arguments)

@@ -133,7 +133,7 @@ def test_sizes_of_zero_give_what_torch_gives():
 def test_the_key_is_length_dtype_and_how_memory_lies(monkeypatch):
     asked = []
     for op in ("vector_add", "softmax"):
-        module = importlib.import_module(f"tuner.kernels.{op}")
+        module = importlib.import_module(f"tuner.kernels.ops.{op}")
         monkeypatch.setattr(module, "launch", lambda tensors, problem, device: asked.append(problem) or Recording())
     vector_add(drawn(1001), drawn(1001))
     vector_add(drawn(1002)[::2], drawn(501))

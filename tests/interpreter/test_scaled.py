@@ -133,7 +133,7 @@ def test_int8_without_products_is_zero():
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """The problems that matmul looks up."""
     problems: list[Problem] = []
-    for name in ("tuner.kernels.matmul", "tuner.kernels.ops.dispatch"):
+    for name in ("tuner.kernels.ops.matmul", "tuner.kernels.ops.dispatch"):
         if (module := sys.modules.get(name)) is not None and hasattr(module, "lookup"):
             found = module.lookup
             monkeypatch.setattr(module, "lookup", lambda p, d, found=found: [problems.append(p), found(p, d)][1])

@@ -24,9 +24,9 @@ def activate() -> stub_driver.Compiles:
     driver.active.get_current_stream = lambda _device=None: getattr(_stream, "handle", stub_driver.STREAM)
     dispatch._device = lambda _index: KNOWN["sm_90"]
     for module in ("arguments", "bmm", "grouped_mm"):
-        importlib.import_module(f"tuner.kernels.{module}").check_kinds = lambda _a, _b: None
+        importlib.import_module(f"tuner.kernels.ops.{module}").check_kinds = lambda _a, _b: None
     for module in ("softmax", "vector_add"):
-        importlib.import_module(f"tuner.kernels.{module}").check_input = lambda _name, tensor: tensor.resolve_neg()
+        importlib.import_module(f"tuner.kernels.ops.{module}").check_input = lambda _name, tensor: tensor.resolve_neg()
     return compiles
 
 
