@@ -1,6 +1,6 @@
 """The portfolio: a few configs of each architecture that between them are close to the best on recorded problems.
 
-`portfolio.json` is data with its provenance, made by benchmarks/portfolio.py. They are candidates and nothing more.
+`portfolio.json` is data with its provenance, made by benchmarks/fit/portfolio.py. They are candidates and nothing more.
 """
 
 from __future__ import annotations
