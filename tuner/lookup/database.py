@@ -115,9 +115,10 @@ def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]
     found: list[Device] = []
     faults: list[Fault] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
-        identity = [row[name] for name in IDENTITY]
+        known = dict(zip(row.keys(), row, strict=True))
+        identity = [known.get(name) for name in IDENTITY]
         if [type(one) for one in identity] == 4 * [str] + 4 * [int]:
-            rates = [row[name] if name in row.keys() else None for name in _RATES]  # noqa: SIM118 - a Row is no mapping
+            rates = [known.get(name) for name in _RATES]
             found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))
         else:
             wrong = ValueError(f"four words and four whole numbers expected, got {tuple(identity)}")
