@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from tuner.kernels.gemm.pointer.space import RULES, space, supports
 from tuner.kernels.space import tile_resources
 
 H200 = KNOWN["sm_90"]
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SIZES = (1, 2, 3, 7, 16, 17, 31, 64, 100, 127, 129, 512, 1000, 4094, 4096, 5000, 16384, 100_000, 2**31 - 1)
 
 
