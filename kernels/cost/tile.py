@@ -286,7 +286,8 @@ def split_us(splits: int, chip: Chip, tile_sums: int, *, by_tma: bool) -> float:
 def _overlapped(one_us: float, other_us: float) -> float:
     """The longer of two times, and of the shorter as much as it does not hide."""
     shorter, longer = (one_us, other_us) if one_us < other_us else (other_us, one_us)
-    return longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    both: float = (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    return longer * both
 
 
 def _busy_cycles(sides: Sides, problem: Problem, math: float, *, by_tma: bool) -> float:
@@ -296,9 +297,8 @@ def _busy_cycles(sides: Sides, problem: Problem, math: float, *, by_tma: bool) -
     busy = longer + _OVERLAP * shorter
     if not by_tma:
         return busy
-    shared = {"ctas": sides.ctas, "share_b": sides.share_b}
-    asked = odd_rows.asked(problem, sides.rows, width, sides.length, **shared) * sides.length * size
-    return max(busy, asked / _MOST_L2_BYTES)
+    asked = odd_rows.asked(problem, sides.rows, width, sides.length, ctas=sides.ctas, share_b=sides.share_b)
+    return max(busy, asked * sides.length * size / _MOST_L2_BYTES)
 
 
 def _issue_cycles(sides: Sides, problem: Problem, device: Device) -> float:

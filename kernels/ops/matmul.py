@@ -167,7 +167,7 @@ def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     if asked is not None:
         check_tensors(**given._asdict())
         return _served(given, options, asked)
-    named = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
+    named: dict[str, Any] = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 

@@ -155,7 +155,7 @@ def from_properties(properties: Any) -> Device:
         shared_bytes=shared_bytes,
     )
     # HIP counts the transfers of a memory clock in another way than CUDA: there the architecture's figures stand.
-    return device if device.vendor == "amd" else replace(device, **_rates(properties))
+    return device if device.vendor == "amd" else replace(device, **dict[str, Any](_rates(properties)))
 
 
 def _rates(properties: Any) -> dict[str, int | None]:

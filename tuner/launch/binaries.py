@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
+from tuner.launch import compat
 from tuner.lookup import lookup
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
@@ -154,15 +155,12 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
 def _here() -> tuple[str, list[Any]]:
     """This Triton and the target it compiles for."""
     import triton
-    from triton.runtime.driver import driver
 
-    target = driver.active.get_current_target()
+    target = compat.driver.active.get_current_target()
     return str(triton.__version__), [target.backend, target.arch, target.warp_size]
 
 
 def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
-    from triton.compiler import ASTSource, CompiledKernel
-
     if function.cache_key != entry.source:
         raise TableError(f"{function.__name__} is another version than was compiled: export again with --with-kernels")
     paths: dict[str, Path] = {}
@@ -171,8 +169,8 @@ def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise TableError(f"{path.name} was changed: export again with --with-kernels")
         paths[f"{function.__name__}.{suffix}"] = path
-    made = ASTSource(function, dict(entry.signature), dict(entry.constants)) if source is None else source
-    return CompiledKernel(made, paths, entry.key)
+    made = compat.ASTSource(function, dict(entry.signature), dict(entry.constants)) if source is None else source
+    return compat.CompiledKernel(made, paths, entry.key)
 
 
 _shelves: dict[tuple[str, str], Shelf | None] = {}

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tuner.launch import compat
 from tuner.launch.arguments import AsCalled, Kept
 from tuner.launch.step import Address, Step, make_step
 from tuner.lookup import lookup
@@ -116,12 +117,10 @@ class Plan:
     __slots__ = ("index", "steps", "stream_of", "temporaries")
 
     def __init__(self, index: int, steps: Sequence[Step], temporaries: Sequence[Make]) -> None:
-        from triton.runtime.driver import driver
-
         self.index = index
         self.steps = tuple(steps)
         self.temporaries = tuple(temporaries)
-        self.stream_of: Callable[[int], int] = driver.active.get_current_stream
+        self.stream_of: Callable[[int], int] = compat.driver.active.get_current_stream
 
     def launcher(self) -> tuple[Callable[..., None], Mapping[tuple[int, ...], tuple[Any, ...]]]:
         """What `launch` comes to, with the least between: `function(*arguments[stream, *addresses])`."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from tuner.errors import TunerError
 from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel import registry
+from tuner.launch import compat
 from tuner.sweep.clocks import Clocks, driver_version, watch
 from tuner.sweep.messages import Hello, Refused
 from tuner.sweep.process import die_with_parent, redirect_output
@@ -80,9 +81,7 @@ def open_station(gpu: int | None, stack: contextlib.ExitStack) -> Station:
         return Station(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(), Clocks())
     Thread(target=_open_context, args=(gpu,), daemon=True).start()
     # Before torch, whose import takes ten times as long: what Triton's first launch asks for is ready by then.
-    from triton.runtime.cache import triton_key
-
-    Thread(target=triton_key, daemon=True).start()
+    Thread(target=compat.triton_key, daemon=True).start()
     import torch
 
     from tuner.hardware import device as devices

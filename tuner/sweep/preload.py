@@ -7,13 +7,13 @@ that ask for them; nobody knows what those do when they are imported.
 from __future__ import annotations
 
 import torch  # noqa: F401
-import triton.compiler  # noqa: F401
-from triton.runtime.cache import triton_key
+import triton  # noqa: F401
 
 from tuner.kernel import registry
+from tuner.launch import compat
 
 for point in registry.points():
     if point.value.startswith("tuner."):
         point.load()
 registry.forget()  # a child looks for itself: its path may be another
-triton_key()  # reads all of Triton, hundreds of MB, and is remembered
+compat.triton_key()  # reads all of Triton, hundreds of MB, and is remembered

@@ -14,7 +14,7 @@ from tuner.errors import KernelError, TableError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.launch import compile_cache
+from tuner.launch import compat, compile_cache
 from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name
 from tuner.launch.plan import recorded
 from tuner.lookup.table import Table
@@ -150,9 +150,8 @@ def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) ->
 def _write_files(folder: Path, kernels: list[_Kernel]) -> None:
     """Binaries, then the index that names them, then away with what it does not name."""
     import triton
-    from triton.runtime.driver import driver
 
-    target = driver.active.get_current_target()
+    target = compat.driver.active.get_current_target()
     document = {
         "format": FORMAT,
         "version": VERSION,
