@@ -13,7 +13,7 @@ from collections import defaultdict
 from replay import Bench, judged, play
 
 from tuner.sweep.race import RACE
-from tuner.sweep.search import RANDOM
+from tuner.sweep.strategies import RANDOM
 
 NAMES = ("random", "tpe")
 FINALS = {

@@ -25,7 +25,7 @@ from replay import Course, Won, play
 
 from tuner.problem import suite
 from tuner.sweep.race import RACE
-from tuner.sweep.search import EXHAUSTIVE
+from tuner.sweep.strategies import EXHAUSTIVE
 
 FEW = 16
 """Trials of a race that may not have more."""

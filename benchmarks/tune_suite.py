@@ -21,7 +21,7 @@ from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import sweep
-from tuner.sweep.search import Listed, Strategy
+from tuner.sweep.search import FixedList, Strategy
 from tuner.sweep.strategies import STRATEGIES
 
 RECORDED = 40
@@ -92,7 +92,7 @@ def only(kernels, beside):
         known = dict.fromkeys(field.configs)
         kept = [config for config in known if config.kernel in kernels]
         fastest = [config for config in recorded.get(field.problem, ()) if config in known]
-        return Listed(
+        return FixedList(
             list(dict.fromkeys([field.default, *fastest[:RECORDED], *kept])), "every config of these was tried"
         )
 
