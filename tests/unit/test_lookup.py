@@ -20,7 +20,7 @@ from tuner.lookup.advice import command
 from tuner.lookup.decision import Match
 from tuner.lookup.row import Provenance
 from tuner.problem import Problem, generic_key
-from tuner.problem import typed as sized
+from tuner.problem import text as problem_text
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -191,7 +191,7 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
 def test_the_command_of_a_problem_with_more_parts_names_exactly_it(problem):
     start, _, typed = command(problem).rpartition(" ")
     assert start == f"tuner run --kernel {problem.op} --problem"
-    assert sized.read(problem.op, generic_key.cells(typed)) == problem
+    assert problem_text.read(problem.op, generic_key.cells(typed)) == problem
 
 
 def test_the_command_of_an_op_names_no_size_that_is_always_1():

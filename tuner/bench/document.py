@@ -19,7 +19,7 @@ from tuner.store.records import PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ContestReport:
     """A contest's end.
 
     Attributes:
@@ -36,7 +36,7 @@ class Report:
     unplayed: int
 
 
-def document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
+def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
     """What `--json` prints and bench.json holds.
 
     Args:
@@ -84,7 +84,7 @@ def _row(row: Row) -> dict[str, Any]:
     match = row.match
     return {
         "problem": row.problem.fields(),
-        "places": [asdict(place) for place in row.heat.places],
+        "places": [asdict(place) for place in row.listed.places],
         "kernel": match and match.kernel,
         "config": match and dict(match.config),
         "rule": match and match.rule,

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from tuner import files
-from tuner.cli.options import json_option, print_json
+from tuner.cli.options import json_option
+from tuner.cli.output import print_json
 from tuner.errors import TunerError, UsageError
 from tuner.hardware.device import Device
 from tuner.inspection.binary import STAGES, Binary, compile_binary

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tuner.cli import kernel_options, options
+from tuner.cli import kernel_options, options, output
 from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN, Device, current
 from tuner.lookup.advice import command
@@ -67,7 +67,7 @@ def lookup(
     device = _this_device() if slug is None else _device(slug)
     device, by_source, decision = resolver().explanation(problem, device)
     if as_json:
-        options.print_json(_document(problem, device, by_source, decision))
+        output.print_json(_document(problem, device, by_source, decision))
     elif explained:
         click.echo(explain(problem, device))
     else:

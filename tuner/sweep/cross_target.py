@@ -1,4 +1,4 @@
-"""Compile for any GPU without one: a driver that names a target and owns no device."""
+"""Compiles for any GPU without having one: a Triton driver that names a target and owns no device."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tuner.errors import DeviceError
 from tuner.launch import compat
 
 _known: list[Any] = []
-"""Targets that were active in this process: the place of each is its device's index."""
+"""Targets that were active in this process; the position of each is its device's index."""
 
 
 def activate(arch: str) -> None:
     """Make Triton compile for `arch` from here on, in this process.
 
-    Kernels then compile through `warmup`, with Triton's real specialization rules and its real cache key; none can be
-    launched. Meant for child processes that only compile.
+    Kernels then compile through `warmup`, with Triton's real specialization rules and its real cache key, but they
+    cannot be launched. This is meant for child processes that only compile.
 
     Args:
         arch: "sm_90", "gfx942" and so on, as `Device.arch` names them.
@@ -36,10 +36,10 @@ def activate(arch: str) -> None:
 def _target_only_driver(target: Any) -> Any:
     if target not in _known:
         _known.append(target)
-    index = _known.index(target)  # jit functions keep what they compiled, and for what, by device
+    index = _known.index(target)  # jit functions keep their binaries by device index
 
     class TargetOnly(compat.DriverBase):  # type: ignore[misc]  # Triton carries no types
-        """What `JITFunction.warmup` asks of a driver, and nothing else."""
+        """The part of a driver that `JITFunction.warmup` uses."""
 
         @classmethod
         def is_active(cls) -> bool:
