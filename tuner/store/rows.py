@@ -53,7 +53,8 @@ def joined(start: Table, references: Mapping[str, str]) -> FromClause:
         start: the table.
         references: by table in the order of the joins, the column that refers to it ("winner.device_id").
     """
-    tables, found = metadata.tables, start
+    tables = metadata.tables
+    found: FromClause = start
     for name, reference in references.items():
         owner, _, column = reference.partition(".")
         found = found.join(tables[name], tables[owner].c[column] == tables[name].c[f"{name}_id"])
