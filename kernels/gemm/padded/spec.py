@@ -47,9 +47,6 @@ _COPY_US = 1.0
 """Launch and tail of a copy, which moves as many bytes as device memory does: benchmarks/results/copies-h200.json."""
 _BESIDE = 0.7
 """Of a copy's time this remains where the product runs beside it: benchmarks/results/beside-h200.json."""
-_LARGE = 512
-"""From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
-elements: a guess of the default formula's, which tuning replaces."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
@@ -245,14 +242,6 @@ RULES = (
 )
 
 
-def precedence(problem: Problem, device: Device) -> int:
-    """First where loads of single elements would be the limit, else last: small copies cost their launch."""
-    if problem.aligned or device.is_interpreter:
-        return -1
-    kept = problem.shape if copied_of(problem, "none") != "a" else (problem.n, problem.k)
-    return 1 if min(kept) >= _LARGE else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -267,5 +256,4 @@ SPEC = gemm_spec(
         *(part for module in (tma, persistent_tma, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
-    precedence=precedence,
 )
