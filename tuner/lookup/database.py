@@ -65,7 +65,7 @@ FROM winner {" ".join(f"JOIN {table} ON {table}.{table}_id = {key}" for table, k
 WHERE winner.superseded_by IS NULL AND device.slug = ?
 ORDER BY winner.decided_at DESC, winner.winner_id DESC
 """  # noqa: S608  every name is a literal of this package
-_DEVICES = "SELECT * FROM device ORDER BY slug"
+_DEVICES = f"SELECT {', '.join(IDENTITY)}, device.* FROM device ORDER BY slug"  # noqa: S608
 _RATES = ("clock_mhz", "memory_gb_per_s")
 """Columns of a device that revision 0001 lacks; NULL where nobody asked the driver."""
 
