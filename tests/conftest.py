@@ -50,6 +50,18 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a process whole files, for what a file sets up is set up once; all that needs a GPU goes to one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "gpu" if nodeid.startswith("tests/gpu/") else super()._split_scope(nodeid)
+
+    return Files(config, log)
+
+
 def toy_spec(name: str = "toy", version: int = 1) -> KernelSpec:
     """A kernel that is never launched here: two axes, and a rule that a device's shared memory decides."""
 
