@@ -141,5 +141,5 @@ def test_a_winner_is_not_moved_to_where_the_estimates_see_it_fall_behind(m, rule
     version = registry.find("matmul", "composite_n").version
     row = make_row(64, 37888, 3584, config=config, version=version, dtype="bf16", layout="nt")
     tuner.use(make_table(row).write(tmp_path))
-    # A tile of 64 rows is one for 60 of them and two for 68: 1.78 times as long (results/unseen-third-h200.json).
+    # A tile of 64 rows is one for 60 of them and two for 68: 1.78 times as long on an H200.
     assert tuner.lookup(linear(m, 37888, 3584), H200).rule == rule

@@ -2,7 +2,7 @@
 
 A file that is as `tuner export` wrote it holds one row a line, which begins with its problem in one form. So nothing is
 parsed but the head and the rows that somebody wants; these are found by searching the file: a process asks once for
-each problem (benchmarks/loading.py).
+each problem (benchmarks/claims/loading.py).
 """
 
 from __future__ import annotations

@@ -287,8 +287,8 @@ def default_config(problem: Problem, device: Device) -> Config:
 def precedence(problem: Problem, device: Device) -> int:
     """First beyond 128 rows of A, and beside `swap_ab` for up to 256 of 16-bit operands.
 
-    Of scales of blocks where 128x128 tiles fill half the device, for no sum is split. Source: benchmarks/tune_suite.py
-    over every kernel, benchmarks/results/warp-specialized-h200.json; benchmarks/suites/unseen-tuned.csv.
+    Of scales of blocks where 128x128 tiles fill half the device, for no sum is split. Source: a sweep of
+    every config of this kernel, benchmarks/results/warp-specialized-h200.json; benchmarks/suites/unseen-tuned.csv.
     """
     if problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count:
         return -1
