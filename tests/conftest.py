@@ -23,7 +23,7 @@ import pytest
 
 import tuner
 from tuner.hardware import device as devices
-from tuner.hardware.device import KNOWN, Device, Environment
+from tuner.hardware.device import IDENTITY, KNOWN, Device, Environment
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import Rule, SearchSpace
@@ -181,8 +181,7 @@ def add_winner(connection: sqlite3.Connection, row: Row, device: Device) -> None
         cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", (*columns.values(),))
         return int(cursor.lastrowid or 0)
 
-    names = ("slug", "name", "vendor", "arch", "sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
-    device_id = key("device", **dict(zip(names, astuple(device), strict=True)))
+    device_id = key("device", **{name: getattr(device, name) for name in IDENTITY})
     versions = dict(zip(("triton", "torch", "backend", "driver", "python"), astuple(row.made.environment), strict=True))
     environment_id = key("environment", **versions, hash="-".join(versions.values()))
     op = row.problem.op

@@ -18,7 +18,14 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.store.records import State
 from tuner.sweep.measure import failure_of
-from tuner.sweep.process import death, die_with_parent, forget_output, last_line, redirect_output, scratch_folder
+from tuner.sweep.process import (
+    clear_output,
+    describe_exit,
+    die_with_parent,
+    last_output_line,
+    redirect_output,
+    scratch_folder,
+)
 
 LOST = 70
 """Exit code of a process whose CUDA context is lost."""
@@ -59,7 +66,9 @@ class Launchers:
         if isinstance(error, (TimeoutError, concurrent.futures.TimeoutError)):
             return Attempt(State.TIMEOUT, f"took more than {self.limit_s:g} s, killed")
         pid, exitcode = getattr(error, "pid", None), getattr(error, "exitcode", None)
-        return Attempt(State.CRASHED, f"{death(exitcode)}{last_line(Path(self._scratch.name) / f'{pid}.log')}")
+        return Attempt(
+            State.CRASHED, f"{describe_exit(exitcode)}{last_output_line(Path(self._scratch.name) / f'{pid}.log')}"
+        )
 
 
 def start_child(log_folder: str) -> None:
@@ -71,7 +80,7 @@ def attempt_in_child(case: Case, torch_device: str) -> Attempt:
     """What `attempt` gives, or the state that an exception means; a process without a working context ends."""
     from triton import knobs
 
-    forget_output()
+    clear_output()
     compiles: Counter[bool] = Counter()
     knobs.compilation.listener = lambda *_, cache_hit=False, **__: compiles.update([not cache_hit])
     try:

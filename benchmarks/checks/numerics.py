@@ -110,7 +110,7 @@ class Session:
             for case in itertools.islice(cases, min(5, AHEAD - len(self._compiling))):
                 self._compiling.append((case, self._request(case)))
             if self.compiles:
-                self.compiles.mend()
+                self.compiles.recover()
             for _ in range(len(self._compiling)):
                 if len(self._running) >= in_flight:
                     break

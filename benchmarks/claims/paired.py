@@ -8,7 +8,7 @@ import torch
 
 from tuner.hardware import device
 from tuner.kernel import registry
-from tuner.sweep import clocks, finals
+from tuner.sweep import finals, nvml
 from tuner.sweep.timer import GraphTimer
 
 
@@ -36,7 +36,7 @@ class Bench:
             shots[name] = self.timer.capture(call, self.timer.estimate_us(call), sets)
         return finals.play(
             list(shots),
-            lambda names: self.timer.fire([shots[name] for name in names]),
+            lambda names: self.timer.replay([shots[name] for name in names]),
             seed=1,
             rounds=self.timer.final_rounds,
             max_rounds=self.timer.max_final_rounds,
@@ -66,5 +66,5 @@ def gpu():
     """A bench on the first GPU, its work on a side stream."""
     torch.cuda.set_device(0)
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
-    with torch.cuda.stream(torch.cuda.Stream()), clocks.watch(f"GPU-{uuid}" if uuid else None) as watch:
+    with torch.cuda.stream(torch.cuda.Stream()), nvml.open_clocks(f"GPU-{uuid}" if uuid else None) as watch:
         yield Bench(watch)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tuner.problem import suite
 from tuner.sweep.race import RACE
-from tuner.sweep.search import EXHAUSTIVE, RANDOM
+from tuner.sweep.strategies import EXHAUSTIVE, RANDOM
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record

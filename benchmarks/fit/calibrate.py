@@ -62,10 +62,9 @@ FOLDS, PARTS = 5, 3
 CLOSE = 1.3
 """Of the best: trials within are near it."""
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
-KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv", "composite_n")
+KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv")
 LOOPS = {
     "swap_ab": {},
-    "composite_n": {"by_tma": True},
     "warp_specialized": {"by_tma": True, "persistent": True, "specialized": True},
 }
 """What `cost.tiled` is told of a kernel."""

@@ -84,7 +84,7 @@ def likely_configs(problem, count):
 
 def ranked(config, problem):
     """Whether a default formula looks at a config."""
-    if config.kernel == "composite_n" or (config.kernel == "gemv" and problem.m > 1):
+    if config.kernel == "gemv" and problem.m > 1:
         return False
     if config.kernel == "cluster_k":
         return problem.m <= cluster_k.MOST_ROWS

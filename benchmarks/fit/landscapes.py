@@ -35,8 +35,8 @@ from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job import Job
-from tuner.sweep.search import Listed, Strategy
-from tuner.sweep.search_problem import survey
+from tuner.sweep.search import FixedList, Strategy
+from tuner.sweep.search_task import make_search_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
@@ -145,7 +145,7 @@ def beside(lands, only, device, pool):
         if only and not any(part in land.label for part in only):
             yield Task(land.problem, {}, [], older=land.entry)
             continue
-        field = dataclasses.replace(survey(land.problem, device), refine=lambda _config: (), refinable=False)
+        field = dataclasses.replace(make_search_task(land.problem, device), refine=lambda _config: (), refinable=False)
         spaced = {field.default, *field.configs}
         compile_ms = dict(zip(land.entry["configs"], land.entry["compile_ms"], strict=True))
         known = {config: (us, compile_ms.get(config)) for config, us in land.us.items() if config in spaced}
@@ -153,7 +153,7 @@ def beside(lands, only, device, pool):
         fastest = sorted(known, key=lambda config: (known[config][0], config))[:RETIMED]
         new = spaced - known.keys() - set(others)
         listed = list(dict.fromkeys([field.default, *fastest, *sorted(new)]))
-        job = Job(field, Strategy("listed", lambda _field, listed=listed: Listed(listed, "every config was tried")))
+        job = Job(field, Strategy("listed", lambda _field, listed=listed: FixedList(listed, "every config was tried")))
         job.resume({})
         if pool is not None:
             job.request(pool)
@@ -164,7 +164,7 @@ def beside(lands, only, device, pool):
             task.configs += batch
             task.others += [config for config, _ in decided if config not in task.known]
             if pool is not None:
-                pool.mend()
+                pool.recover()
                 time.sleep(_POLL_S)
         for config in task.configs if pool is not None else ():
             task.compile_ms[config] = pool.result(job.key(config)).resources.compile_ms

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tuner.hardware import device as devices
 from tuner.kernel import registry
-from tuner.sweep.clocks import Clocks
 from tuner.sweep.measure import Measurement
+from tuner.sweep.nvml import Clocks
 from tuner.sweep.timer import GraphTimer, HostTimer
 
 NEAR = 1.2
@@ -93,8 +93,8 @@ def measure(problem, configs, rules):
 def play(measurement, timer, configs, rounds):
     """Times of each config over rounds in rotation, and the seconds of one replay."""
     shots = {config: measurement._capture(measurement._call(config)) for config in configs}
-    timer.fire(list(shots.values()))
+    timer.replay(list(shots.values()))
     begin = time.perf_counter()
-    times = [timer.fire(list(shots.values())) for _ in range(rounds)]
+    times = [timer.replay(list(shots.values())) for _ in range(rounds)]
     replay_s = (time.perf_counter() - begin) / rounds / len(shots)
     return {config: list(of_one) for config, of_one in zip(shots, zip(*times, strict=True), strict=True)}, replay_s

@@ -24,12 +24,12 @@ from pathlib import Path
 
 from tuner.hardware import device as devices
 from tuner.kernel import registry
-from tuner.sweep.clocks import Clocks
 from tuner.sweep.compile_pool import CompilePool, cpu_count
 from tuner.sweep.job import Job
 from tuner.sweep.measure import Measurement
-from tuner.sweep.search import Listed, Strategy
-from tuner.sweep.search_problem import Field
+from tuner.sweep.nvml import Clocks
+from tuner.sweep.search import FixedList, Strategy
+from tuner.sweep.search_task import SearchTask
 from tuner.sweep.timer import GraphTimer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -95,8 +95,8 @@ def measured(problems, drawn, deadline, spawn, gpu):
 
 def job_of(problem, configs, pool):
     specs = {spec.name: spec for spec in registry.serving(problem, H200)}
-    strategy = Strategy("listed", lambda _field: Listed(configs, "every config was tried"))
-    job = Job(Field(problem, H200, specs, configs, configs[0]), strategy)
+    strategy = Strategy("listed", lambda _field: FixedList(configs, "every config was tried"))
+    job = Job(SearchTask(problem, H200, specs, configs, configs[0]), strategy)
     job.resume({})
     job.request(pool)
     return job
@@ -108,7 +108,7 @@ def compiled(job, pool, deadline):
     while job.searching and time.monotonic() < deadline:
         batch, _ = job.take(len(job.candidates), pool)
         ready += batch
-        pool.mend()
+        pool.recover()
         time.sleep(_POLL_S)
     return ready
 

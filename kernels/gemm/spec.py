@@ -34,7 +34,7 @@ MATMUL = operation("matmul", make_operands, vendor)
 
 def gemm_spec(name: str, version: int, program: Program, *, operation: Operation = MATMUL, **fields: Any) -> KernelSpec:
     """A kernel of an op whose products are GEMMs; its last launch is the GEMM. Arguments as `spec_of` has them."""
-    usual = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
+    usual: dict[str, Any] = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
     return spec_of(operation, name, version, program, **(usual | fields))
 
 

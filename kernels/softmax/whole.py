@@ -89,7 +89,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     """A config; of long rows of 16 bits also with x packed meanwhile, so that two programs have registers."""
     yield config
     threads = rules.threads(config, device)
-    limit = min(248, rules.FILE // (2 * threads))
+    limit = min(248, device.features.registers // (2 * threads))
     fits = elements(config, problem) <= limit * threads
     if problem.n > _ALONE and fits and not config.integer("PROGRAMS_PER_SM") and device.vendor == "nvidia":
         yield config.replace(RECOMPUTED=True, maxnreg=limit)

@@ -12,10 +12,9 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Outcome, State
-from tuner.sweep import portfolio
 from tuner.sweep.race import FIRST, PATIENCE, RESERVE, TRIALS, WAVE, Race
-from tuner.sweep.search import RANDOM
-from tuner.sweep.search_problem import Field
+from tuner.sweep.search_task import SearchTask, portfolio_of
+from tuner.sweep.strategies import RANDOM
 
 pytest.importorskip("triton")
 DEVICE = KNOWN["sm_90"]
@@ -38,7 +37,7 @@ def field_of(*kernels, **options):
         for warps in range(10)
     ]
     specs = {name: Kernel(options.pop(name, None)) for name in kernels}
-    return Field(PROBLEM, DEVICE, specs, configs, configs[0], **options)
+    return SearchTask(PROBLEM, DEVICE, specs, configs, configs[0], **options)
 
 
 def complete(wave, us):
@@ -103,7 +102,7 @@ def test_it_ends_when_trials_bring_nothing_and_says_so():
 
 def test_a_large_space_is_searched_longer_in_larger_waves():
     configs = [Config("one", BLOCK=block, num_warps=1) for block in range(1, 4001)]
-    field = Field(PROBLEM, DEVICE, {"one": Kernel(None)}, configs, configs[0])
+    field = SearchTask(PROBLEM, DEVICE, {"one": Kernel(None)}, configs, configs[0])
     waves, _ = run(Race(field), lambda _config: 5.0)
     assert [len(wave) for wave in waves] == [36, 16, 16, 16]
 
@@ -117,7 +116,7 @@ def test_it_ends_with_its_trials_and_says_so():
 
 def test_a_small_space_is_tried_whole():
     field = field_of("one")
-    small = Field(PROBLEM, DEVICE, field.specs, field.configs[:5], field.default)
+    small = SearchTask(PROBLEM, DEVICE, field.specs, field.configs[:5], field.default)
     race = Race(small)
     _, outcomes = run(race, hill)
     assert set(outcomes) == set(small.configs)
@@ -162,12 +161,12 @@ def test_the_portfolio_holds_configs_of_installed_kernels_that_a_search_would_tr
     from tuner.kernel import registry
 
     spaces = {}
-    for config in portfolio.configs("sm_90"):
+    for config in portfolio_of("sm_90"):
         spec = registry.find("matmul", config.kernel)
         spaces.setdefault(config.kernel, spec.space(PROBLEM, DEVICE))
         assert not spaces[config.kernel].odd_parameters(config), config
     assert spaces
-    assert portfolio.configs("gfx942") == ()
+    assert portfolio_of("gfx942") == ()
 
 
 def test_on_recorded_landscapes_it_comes_near_the_best_for_a_fraction_of_the_trials(tmp_path):

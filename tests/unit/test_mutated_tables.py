@@ -25,7 +25,7 @@ from tuner.errors import TableError
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.lookup import database, rules, sources, table
+from tuner.lookup import database, match_rules, sources, table
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
@@ -149,10 +149,10 @@ def no_formula(monkeypatch):
     monkeypatch.setattr(registry, "default_config", lambda problem, device, without: Config("pointer"))
 
 
-def check_answers(shelf: sources.Shelf, problems: list[Problem]) -> None:
+def check_answers(winners: sources.DeviceWinners, problems: list[Problem]) -> None:
     """Whatever a source holds, each problem gets the formula or a config that can run."""
-    for problem in dict.fromkeys([*problems, *shelf.rows]):
-        match = rules.decide(problem, H200, [shelf]).match
+    for problem in dict.fromkeys([*problems, *winners.rows]):
+        match = match_rules.decide(problem, H200, [winners]).match
         assert match.rule == "default" or can_run(problem, match.config) is None
 
 
@@ -172,14 +172,14 @@ def test_a_mangled_table_is_reported_and_costs_its_bad_rows_alone(portion, tmp_p
         same = meaning(content) == meaning(text.encode())
         assert same or any(finding.level is Level.ERROR for finding in report.findings), f"mutation {number}"
         caplog.clear()
-        shelf = sources.TableFile("t", path).shelf(H200.slug)
+        winners = sources.TableFile("t", path).winners(H200.slug)
         warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         assert len(warnings) <= 1, f"mutation {number}: one warning a file"
         assert same or warnings, f"mutation {number}: said nothing"
-        if "not used" not in shelf.note and warnings:
+        if "not used" not in winners.note and warnings:
             faults = table.load(path).faults
-            assert all(fault in warnings[0] for fault in faults[:3])
-        check_answers(shelf, problems)
+            assert all(str(fault) in warnings[0] for fault in faults[:3])
+        check_answers(winners, problems)
 
 
 def report_of(path: Path, number: int) -> Inspection:
@@ -252,10 +252,10 @@ def test_a_mangled_database_never_raises_at_run_time(portion, tmp_path, good, ro
         shutil.copyfile(good, path)
         mangle(path, number)
         caplog.clear()
-        shelf = sources.Database("d", str(path)).shelf(H200.slug)
+        winners = sources.Database("d", str(path)).winners(H200.slug)
         warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert len(warnings) <= 1, f"mutation {number}"
-        check_answers(shelf, problems)
+        check_answers(winners, problems)
         try:
             devices = database.read_devices(path) if path.stat().st_size else []
         except TableError:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.bench.document import Report, write
+from tuner.bench.document import ContestReport
 from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, VENDOR, Row
 from tuner.errors import TunerError
+from tuner.files import write
 from tuner.problem import dtype
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def require() -> None:
         ) from e
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
+def draw(report: ContestReport, folder: Path) -> list[Path]:
     """Write curve.png where there are square problems of `CURVE_SIZES` sizes, and bars-<suite>.png for each suite that
     has others too.
 
@@ -77,12 +78,12 @@ def _squares(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def _suites(rows: Iterable[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
-        for suite in dict.fromkeys(place.suite for place in row.heat.places):
+        for suite in dict.fromkeys(place.suite for place in row.listed.places):
             found.setdefault(suite, []).append(row)
     return found
 
 
-def _curve(report: Report, panels: dict[str, list[Row]]) -> Figure:
+def _curve(report: ContestReport, panels: dict[str, list[Row]]) -> Figure:
     figure, axes = _figure(len(panels), (_PANEL_INCHES[0] * len(panels), _PANEL_INCHES[1]))
     for axis, (kind, rows) in zip(axes, panels.items(), strict=True):
         for name in _contestants(report, rows):
@@ -105,7 +106,7 @@ def _curve(report: Report, panels: dict[str, list[Row]]) -> Figure:
     return figure
 
 
-def _bars(report: Report, suite: str, rows: Sequence[Row]) -> Figure:
+def _bars(report: ContestReport, suite: str, rows: Sequence[Row]) -> Figure:
     names = [name for name in _contestants(report, rows) if name != VENDOR]
     inches = max(_PANEL_INCHES[0], 1.5 + _BAR_INCHES * len(rows) * (len(names) + 1))
     figure, (axis,) = _figure(1, (inches, _PANEL_INCHES[1] + 1.5))
@@ -136,12 +137,12 @@ def _speed(row: Row, name: str) -> float:
     return row.figures[VENDOR].median_us / row.figures[name].median_us
 
 
-def _contestants(report: Report, rows: Iterable[Row]) -> list[str]:
+def _contestants(report: ContestReport, rows: Iterable[Row]) -> list[str]:
     playing = {name for row in rows for name in row.figures}
     return [name for name in (OURS, *report.rivals) if name in playing]
 
 
-def _label(report: Report, name: str, rows: Iterable[Row]) -> str:
+def _label(report: ContestReport, name: str, rows: Iterable[Row]) -> str:
     if name == VENDOR:
         library = _LIBRARY.get(report.device.vendor, "torch")
         fp8 = all(dtype.is_fp8(row.problem.a_dtype) for row in rows)
@@ -154,7 +155,7 @@ def _shape(row: Row) -> str:
     return f"{shape}\n{rest}"
 
 
-def _title(report: Report) -> str:
+def _title(report: ContestReport) -> str:
     versions = report.environment
     meaningless = "; these figures say nothing about a GPU" if report.device.is_interpreter else ""
     return f"{report.device.name}, Triton {versions.triton}, torch {versions.torch}{meaningless}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import tuner
+from tuner import files
 from tuner.bench.score import OURS, Figures, Row, geomeans
 from tuner.errors import TunerError
 from tuner.hardware.device import Device, Environment
@@ -18,7 +19,7 @@ from tuner.store.records import PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ContestReport:
     """A contest's end.
 
     Attributes:
@@ -35,7 +36,7 @@ class Report:
     unplayed: int
 
 
-def document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
+def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
     """What `--json` prints and bench.json holds.
 
     Args:
@@ -62,29 +63,7 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
     Raises:
         TunerError: it cannot be written.
     """
-    text = json.dumps(body, indent=1, sort_keys=True) + "\n"
-    write(path, lambda partial: partial.write_text(text, encoding="utf-8"))
-
-
-def write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Write a file complete or not at all.
-
-    Args:
-        path: the file.
-        fill: writes all of it to the path it is given.
-
-    Raises:
-        TunerError: it cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            fill(partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as e:
-        raise TunerError(f"cannot write {path}: {e.strerror or e}") from e
+    files.write_text(path, json.dumps(body, indent=1, sort_keys=True) + "\n")
 
 
 def make_folder(folder: Path) -> None:
@@ -105,7 +84,7 @@ def _row(row: Row) -> dict[str, Any]:
     match = row.match
     return {
         "problem": row.problem.fields(),
-        "places": [asdict(place) for place in row.heat.places],
+        "places": [asdict(place) for place in row.listed.places],
         "kernel": match and match.kernel,
         "config": match and dict(match.config),
         "rule": match and match.rule,

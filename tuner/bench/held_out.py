@@ -13,9 +13,9 @@ from tuner.errors import KernelError
 from tuner.hardware.device import INTERPRETER, Device, Environment, of_one_arch
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 from tuner.lookup.decision import Decision
-from tuner.lookup.device_winners import Shelf, by_problem
+from tuner.lookup.device_winners import DeviceWinners, by_problem
 from tuner.lookup.regret import Regret
 from tuner.lookup.sources import Source
 from tuner.problem import Problem
@@ -56,7 +56,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class CaseResult:
     """How a case went.
 
     Attributes:
@@ -84,10 +84,10 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
         suite: these problems, all held out together; None: a sample, each looked up without its own row.
         sample: how many, where there is no suite; always the same ones.
     """
-    shelf = source.shelf(device.slug)
-    relatives = [(sm_count, source.shelf(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
-    rows = [row for found in shelf.rows.values() for row in found[:1]]
-    usable = {row.problem for row in rows if rules.refusal(row, row.problem, device) is None}
+    winners = source.winners(device.slug)
+    relatives = [(sm_count, source.winners(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
+    rows = [row for found in winners.rows.values() for row in found[:1]]
+    usable = {row.problem for row in rows if match_rules.refusal(row, row.problem, device) is None}
     if suite is None:
         chosen = random.Random(_SEED).sample(sorted(usable, key=str), min(sample, len(usable)))
     else:
@@ -95,13 +95,13 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
     found: list[Case] = []
     for problem in chosen:
         hidden = {problem} if suite is None else set(chosen)
-        left = Shelf(source.name, *by_problem(row for row in rows if row.problem not in hidden), "")
-        decision = rules.decide(problem, device, [left], relatives)
-        found.append(_case(problem, device, decision, shelf.rows[problem][0].config))
+        left = DeviceWinners(source.name, *by_problem(row for row in rows if row.problem not in hidden), "")
+        decision = match_rules.decide(problem, device, [left], relatives)
+        found.append(_case(problem, device, decision, winners.rows[problem][0].config))
     return found
 
 
-def summary(played: Iterable[Played]) -> dict[str, Regret]:
+def summary(played: Iterable[CaseResult]) -> dict[str, Regret]:
     """The figures of each rule, and of all as "all"; what could not be measured is left out."""
     by_rule: dict[str, list[tuple[float, float]]] = {}
     for one in played:
@@ -134,7 +134,7 @@ def _case(problem: Problem, device: Device, decision: Decision, winner: Config) 
     )
 
 
-class Bench:
+class CaseRunner:
     """A device's worker, which is replaced when it dies; a context manager.
 
     Attributes:
@@ -157,14 +157,14 @@ class Bench:
         self.environment: Environment | None = None
         self.device = INTERPRETER if gpu is None else self._open().device
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> CaseRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._worker is not None:
             self._worker.kill()
 
-    def play(self, todo: Sequence[Case]) -> Iterator[Played]:
+    def play(self, todo: Sequence[Case]) -> Iterator[CaseResult]:
         """Measure cases one after the other; their binaries are made first, on all cores.
 
         Args:
@@ -178,7 +178,7 @@ class Bench:
             with CompilePool(self.device) as pool:
                 _compile(unlike, pool)
         for case in todo:
-            yield Played(case, 1.0, 1.0, None) if len(case.contestants) == 1 else self._play(case)
+            yield CaseResult(case, 1.0, 1.0, None) if len(case.contestants) == 1 else self._play(case)
 
     def _open(self) -> Hello:
         self._worker = Worker(self._gpu)
@@ -190,7 +190,7 @@ class Bench:
         self.environment = hello.environment
         return hello
 
-    def _play(self, case: Case) -> Played:
+    def _play(self, case: Case) -> CaseResult:
         """One case's paired rounds."""
         if self._worker is None:
             self._open()
@@ -202,10 +202,10 @@ class Bench:
         except WorkerDiedError as e:
             self._worker.kill()
             self._worker = None
-            return Played(case, None, None, None, str(e))
+            return CaseResult(case, None, None, None, str(e))
         if isinstance(reply, FinalsPlayed):
             return _judged(case, reply)
-        return Played(case, None, None, None, reply.message if isinstance(reply, Refused) else "")
+        return CaseResult(case, None, None, None, reply.message if isinstance(reply, Refused) else "")
 
     def _ask(self, request: SetProblem | PlayFinals) -> Ready | Refused | FinalsPlayed:
         """The request's last reply; a worker whose context is lost ends, which raises."""
@@ -218,19 +218,19 @@ class Bench:
                 return reply
 
 
-def _judged(case: Case, reply: FinalsPlayed) -> Played:
+def _judged(case: Case, reply: FinalsPlayed) -> CaseResult:
     times = {name: figures for name, figures in reply.times.items() if name != VENDOR and figures}
     failure = "; ".join(sorted(reply.rejected.values()))
     if not times:
-        return Played(case, None, None, None, failure)
-    standings = finals.standings(times)
+        return CaseResult(case, None, None, None, failure)
+    ratios = finals.compare_to_fastest(times)
 
     def ratio(config: Config | None) -> float | None:
-        found = None if config is None else standings.get(config.digest)
+        found = None if config is None else ratios.get(config.digest)
         return None if found is None else max(1.0, found.ratio)
 
-    fastest_us = min(standing.median_us for standing in standings.values())
-    return Played(case, ratio(case.answer), ratio(case.formula), fastest_us, failure, ratio(case.declined))
+    fastest_us = min(paired.median_us for paired in ratios.values())
+    return CaseResult(case, ratio(case.answer), ratio(case.formula), fastest_us, failure, ratio(case.declined))
 
 
 def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
@@ -241,7 +241,7 @@ def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
         for config in case.contestants
     ]
     while any(pool.result(key) is None for key in keys):
-        pool.mend()
+        pool.recover()
         time.sleep(_POLL_S)
 
 

@@ -7,10 +7,8 @@ import os
 
 import click
 
-from tuner.cli import options
-from tuner.cli.diagnosis import Finding, Status
-from tuner.cli.doctor_data import check_database, check_tables
-from tuner.cli.doctor_machine import check_machine
+from tuner.cli import options, output
+from tuner.cli.doctor_checks import Diagnosis, Status, check_database, check_machine, check_tables
 
 _COLOURS = {Status.OK: "green", Status.NOTE: "yellow", Status.WRONG: "red"}
 
@@ -28,14 +26,14 @@ def doctor(ctx: click.Context, db: str | None, as_json: bool) -> None:
     findings = [*check_machine(), *check_database(db), *check_tables()]
     healthy = all(finding.status is not Status.WRONG for finding in findings)
     if as_json:
-        options.print_json({"ok": healthy, "findings": [dataclasses.asdict(finding) for finding in findings]})
+        output.print_json({"ok": healthy, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
         for finding in findings:
             _print(finding)
     ctx.exit(0 if healthy else 1)
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: Diagnosis) -> None:
     # Not a table: paths and commands are there to be copied, so they are never wrapped.
     status = click.style(f"{finding.status:5}", fg=_COLOURS[finding.status])
     plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org, which click does not heed

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli import options
+from tuner.cli import options, output
+from tuner.cli.output import quantity
 from tuner.errors import TableError
 
 if TYPE_CHECKING:
@@ -26,31 +27,29 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Writes DIR/imported.csv, a suite of the problems for `tuner run --suite`, and DIR/imported.candidates.json, configs
     worth trying. Others' figures are not taken: nothing of this is a trial or a winner before it was measured here.
     """
-    from tuner.tables.export import make_folder, write_text
+    from tuner.files import make_folder, write_text
     from tuner.tables.importing import candidates
     from tuner.tables.importing import reader as imported
 
     found = [imported.read(path) for path in files]
     for one in found:
         for reason, rows in one.left_out.items():
-            click.echo(f"{one.source}: left out {rows} row{'' if rows == 1 else 's'}: {reason}", err=True)
+            click.echo(f"{one.source}: left out {quantity(rows, 'row')}: {reason}", err=True)
     problems = {problem for one in found for problem in one.problems}
     if not problems:
         raise TableError("nothing to import: no row of these files is a problem that can be tuned here")
     make_folder(out)
-    suite = write_text(out / SUITE, imported.suite(found))
+    suite = write_text(out / SUITE, imported.suite(found), error=TableError)
     every = [candidate for one in found for candidate in one.candidates]
-    listed = write_text(out / CANDIDATES, candidates.dumps(every)) if every else None
+    listed = write_text(out / CANDIDATES, candidates.dumps(every), error=TableError) if every else None
     if as_json:
         configs = {"path": str(listed), "rows": len(set(every))} if listed else None
         written = {"suite": {"path": str(suite), "problems": len(problems)}, "candidates": configs}
-        options.print_json({**written, "files": [_document(one) for one in found]})
+        output.print_json({**written, "files": [_document(one) for one in found]})
         return
-    click.echo(
-        f"{suite}: {len(problems)} problem{'' if len(problems) == 1 else 's'}; to tune them: tuner run --suite {suite}"
-    )
+    click.echo(f"{suite}: {quantity(len(problems), 'problem')}; to tune them: tuner run --suite {suite}")
     if listed:
-        click.echo(f"{listed}: {len(set(every))} candidate{'' if len(set(every)) == 1 else 's'}, unverified")
+        click.echo(f"{listed}: {quantity(len(set(every)), 'candidate')}, unverified")
 
 
 def _document(one: Imported) -> dict[str, object]:

@@ -14,7 +14,7 @@ from tuner.errors import UsageError
 from tuner.kernel import KernelSpec, registry
 from tuner.problem import Problem, generic_key
 from tuner.problem import suite as suites
-from tuner.problem import typed as sized
+from tuner.problem import text as problem_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,7 +87,7 @@ def problems_of(
         ProblemError, SuiteError: a text or a file that cannot be read.
         KernelError: its `make_inputs` is missing or does not make such a problem.
     """
-    read = spec.read or functools.partial(sized.read, spec.op)
+    read = spec.read or functools.partial(problem_text.read, spec.op)
     given = {} if dtype is None else {"dtype": dtype}
 
     def problem(cells: Mapping[str, str]) -> Problem:

@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli import kernel_options
-from tuner.cli.device_option import gpus_of, warn_of_large
 from tuner.cli.kernel_options import kernel_option, problem_option
-from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
+from tuner.cli.options import (
+    db_option,
+    device_option,
+    dtype_option,
+    gpus_of,
+    json_option,
+    layout_option,
+    scaling_option,
+    shape_option,
+    suite_option,
+    warn_of_large,
+)
+from tuner.cli.output import print_json
 from tuner.errors import UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
@@ -47,10 +58,8 @@ class Duration(click.ParamType[float]):
 
 
 @click.command()
-@click.option(
-    "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
-)
-@click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated.")
+@suite_option
+@shape_option
 @kernel_option
 @problem_option
 @dtype_option
@@ -74,13 +83,7 @@ class Duration(click.ParamType[float]):
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
 @click.option("--time-budget", type=Duration(), metavar="60s", help="End after about this long.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random choices.")
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="auto|cuda:0|interpreter",
-    help="auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.",
-)
+@device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
 @db_option
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")

@@ -10,7 +10,7 @@ import click
 import rich.progress
 from rich.console import Console
 
-from tuner.cli.output import FIGURES, config_document, figures, print_table, winner_document
+from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, winner_document
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -48,7 +48,7 @@ class Progress(Observer):
         """Say what the sweep runs on."""
         self._say(
             f"{device.name} ({device.slug}), Triton {environment.triton}, torch {environment.torch}: "
-            f"{len(problems)} problem{'s' * (len(problems) != 1)}"
+            f"{quantity(len(problems), 'problem')}"
         )
 
     def problem_started(self, job: Job, gpu: int | None) -> None:
@@ -115,7 +115,7 @@ def _left(report: Report) -> str:
     further = "every trial is kept, the same command (without --fresh) goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
-    return f"{why}: {left} problem{'s' * (left != 1)} without a winner; {further}"
+    return f"{why}: {quantity(left, 'problem')} without a winner; {further}"
 
 
 def report_json(report: Report) -> dict[str, Any]:

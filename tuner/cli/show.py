@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tuner.cli import options
-from tuner.cli.output import FIGURES, config_document, figures, print_table, winner_document
+from tuner.cli.output import FIGURES, config_document, figures, print_json, print_table, winner_document
 from tuner.errors import UsageError
-from tuner.problem import parse_shape, typed
+from tuner.problem import parse_shape, text
 from tuner.problem.generic_key import Extra
 from tuner.store.records import State
 
@@ -57,12 +57,12 @@ def winners(
             winner
             for winner in store.winners(device_slug=device)
             if wanted in (None, winner.problem.shape)
-            and typed.has(winner.problem, key)
+            and text.has(winner.problem, key)
             and kernel in (None, winner.config.kernel)
         ][:limit]
         empty = _NONE_MATCH if not found and store.winners() else "no winners: `tuner run` makes them"
     if as_json:
-        options.print_json([winner_document(winner) for winner in found])
+        print_json([winner_document(winner) for winner in found])
         return
     print_table(
         ("device", "problem", "config", *FIGURES, "triton"),
@@ -108,7 +108,7 @@ def trials(
         count = store.count_trials(asked)
         empty = _NONE_MATCH if not count and store.count_trials() else "no trials: `tuner run` makes them"
     if as_json:
-        options.print_json([_trial_document(row) for row in found])
+        print_json([_trial_document(row) for row in found])
         return
     print_table(
         ("device", "problem", "config", "state", "us", "registers", "spills", "shared", "measured", "message"),
@@ -143,7 +143,7 @@ def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool
     with _open(db, device) as store:
         found = store.runs(device_slug=device, limit=limit if as_json else limit or NEWEST)
     if as_json:
-        options.print_json([asdict(row) for row in found])
+        print_json([asdict(row) for row in found])
         return
     print_table(
         ("run", "device", "status", "trials", "started", "ended", "host", "triton", "tuner"),
@@ -173,7 +173,7 @@ def devices(*, db: str | None, as_json: bool) -> None:
     with _open(db, None) as store:
         found = store.devices()
     if as_json:
-        options.print_json(
+        print_json(
             [
                 asdict(row.device) | {key: value for key, value in asdict(row).items() if key != "device"}
                 for row in found
@@ -211,7 +211,7 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
         found = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
         empty = _NONE_MATCH if not found and store.problems(limit=1) else "no problems: `tuner run` tries some"
     if as_json:
-        options.print_json(
+        print_json(
             [
                 {
                     "problem": row.problem.fields(),
@@ -230,15 +230,15 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
     )
 
 
-def _problems_of(text: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
+def _problems_of(given: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
     """What `--shape` or `--problem` asks for: a shape, or values of a key."""
-    if text is None:
+    if given is None:
         return None, ()
-    if "=" in text:
-        return None, typed.asked(text)
-    if "x" not in text.lower():
-        raise UsageError(f"{text!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
-    return parse_shape(text), ()
+    if "=" in given:
+        return None, text.key_values(given)
+    if "x" not in given.lower():
+        raise UsageError(f"{given!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
+    return parse_shape(given), ()
 
 
 def _open(db: str | None, device: str | None) -> Store:

@@ -11,8 +11,9 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config, Value
-from tuner.lookup.lookup import desk
-from tuner.problem import Problem, generic_key, typed
+from tuner.lookup.lookup import resolver
+from tuner.problem import Problem, generic_key
+from tuner.problem import text as problem_text
 
 _WORDS: dict[str, Value] = {"true": True, "false": False}
 
@@ -62,7 +63,7 @@ def read_problem(text: str, spec: KernelSpec) -> Problem:
         UsageError: a name that no column has, one that is there twice, a value that cannot be, a size that is missing.
     """
     cells = generic_key.cells(text)
-    return typed.read(spec.op, cells) if spec.read is None else spec.read(cells)
+    return problem_text.read(spec.op, cells) if spec.read is None else spec.read(cells)
 
 
 def find_target(text: str | None) -> Device:
@@ -96,7 +97,7 @@ def choose(spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
         KernelError: the kernel does not serve the problem on the device.
     """
     check_served(spec, problem, device)
-    _, _, decision = desk().explanation(problem, device)
+    _, _, decision = resolver().explanation(problem, device)
     match = decision.match
     if match.kernel == spec.name:
         return Chosen(match.config, match.rule)

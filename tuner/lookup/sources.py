@@ -16,9 +16,9 @@ from tuner.entry_points import entry_points
 from tuner.errors import TableError
 from tuner.hardware.device import Device
 from tuner.location import database_location, sqlite_path
-from tuner.lookup import index, package, table_files
-from tuner.lookup.device_winners import Shelf
-from tuner.lookup.index import Reading
+from tuner.lookup import loaded_table, package, table_files
+from tuner.lookup.device_winners import DeviceWinners
+from tuner.lookup.loaded_table import LoadedTable
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -39,8 +39,8 @@ class Source(Protocol):
         """Raise TableError where it cannot be read."""
         ...
 
-    def shelf(self, slug: str) -> Shelf:
-        """What it holds for a device. Never raises: what cannot be read is one warning and an empty shelf."""
+    def winners(self, slug: str) -> DeviceWinners:
+        """What it holds for a device. Never raises: what cannot be read is one warning and an empty held."""
         ...
 
     def devices(self) -> list[Device]:
@@ -48,7 +48,7 @@ class Source(Protocol):
         ...
 
     def slugs(self) -> list[str]:
-        """Their slugs, told without reading rows. Never raises, and never warns: `shelf` does."""
+        """Their slugs, told without reading rows. Never raises, and never warns: `held` does."""
         ...
 
 
@@ -60,16 +60,16 @@ class TableFile:
         self.path = path
 
     @functools.cached_property
-    def _reading(self) -> Reading:
-        return index.load(self.path)
+    def _loaded(self) -> LoadedTable:
+        return loaded_table.load(self.path)
 
     def check(self) -> None:
         """Read it."""
-        self._reading  # noqa: B018
+        self._loaded  # noqa: B018
 
-    def shelf(self, slug: str) -> Shelf:
+    def winners(self, slug: str) -> DeviceWinners:
         """Its rows, where it is for this device."""
-        return table_files.of_tables(self.name, slug, [self.path], lambda _: self._reading)
+        return table_files.of_tables(self.name, slug, [self.path], lambda _: self._loaded)
 
     def devices(self) -> list[Device]:
         """The one it is for."""
@@ -78,7 +78,7 @@ class TableFile:
     def slugs(self) -> list[str]:
         """Of that one."""
         try:
-            return [self._reading.device.slug]
+            return [self._loaded.device.slug]
         except TableError:
             return []
 
@@ -94,7 +94,7 @@ class TableFolder:
         """List it."""
         table_files.tables_in(self.path)
 
-    def shelf(self, slug: str) -> Shelf:
+    def winners(self, slug: str) -> DeviceWinners:
         """The rows of this device's tables."""
         return table_files.of_folder(self.name, slug, self.path)
 
@@ -122,7 +122,7 @@ class TablePackage:
         """Find it."""
         package.folder(self.point.value, GROUP)
 
-    def shelf(self, slug: str) -> Shelf:
+    def winners(self, slug: str) -> DeviceWinners:
         """The rows of this device's tables."""
         try:
             return table_files.of_folder(self.name, slug, package.folder(self.point.value, GROUP))
@@ -157,7 +157,7 @@ class Database:
         """Read it."""
         _reader().read_devices(self._path())
 
-    def shelf(self, slug: str) -> Shelf:
+    def winners(self, slug: str) -> DeviceWinners:
         """The current winners of this device."""
         try:
             path = self._path()
@@ -173,8 +173,8 @@ class Database:
         except TableError as e:
             return table_files.unusable(self.name, e)
         table_files.warn_of_faults(self.name, winners.faults)
-        held = table_files.counted(len(winners.rows), slug)
-        return table_files.holding(self.name, winners.rows, "; ".join([held, *winners.faults]))
+        note = table_files.counted(len(winners.rows), slug)
+        return table_files.holding(self.name, winners.rows, "; ".join([note, *map(str, winners.faults)]))
 
     def devices(self) -> list[Device]:
         """Those it has seen."""
@@ -217,7 +217,7 @@ def named(where: str | Path) -> Source:
     return source
 
 
-def standing() -> list[Source]:
+def default_sources() -> list[Source]:
     """The sources nobody had to name in this process, in order: `$TUNER_TABLES`, the database, installed packages."""
     entries = [entry for entry in os.environ.get(VARIABLE, "").split(os.pathsep) if entry]
     location = database_location()

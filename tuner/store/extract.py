@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import Column, Connection, Engine, delete, select, union, update
 
+from tuner import files
 from tuner.store import models
 from tuner.store.backup import backup_file
 from tuner.store.engine import Database, faults, open_engine, writing
@@ -41,10 +41,9 @@ def extract(source: Path, target: Path, slugs: Collection[str]) -> None:
     Raises:
         StoreError: the copy could not be written; what was there is as it was.
     """
-    partial = target.with_name(f".{target.name}.{os.getpid()}.extract")
-    partial.unlink(missing_ok=True)
-    database = Database(str(target), partial)
-    try:
+    with files.replacing(target) as partial:
+        partial.unlink(missing_ok=True)
+        database = Database(str(target), partial)
         backup_file(source, revision=HEAD, destination=partial)
         with faults(database):
             engine = open_engine(database, read_only=False)
@@ -54,9 +53,6 @@ def extract(source: Path, target: Path, slugs: Collection[str]) -> None:
                 _vacuum(engine)
             finally:
                 engine.dispose()
-            partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _thin_out(connection: Connection, slugs: Collection[str]) -> None:

@@ -49,6 +49,8 @@ device = Table(
     Column("memory_bytes", BigInteger, nullable=False),
     Column("shared_bytes", BigInteger, nullable=False),
     Column("l2_bytes", BigInteger, nullable=False),
+    Column("clock_mhz", Integer),
+    Column("memory_gb_per_s", Integer),
     UniqueConstraint("slug"),
 )
 

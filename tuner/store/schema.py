@@ -24,7 +24,7 @@ from tuner.store.engine import Database, faults, locate, open_engine, writing
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0001"
+HEAD = "0002"
 """The revision this version reads and writes: the newest of migrations/versions (a test compares them)."""
 
 

@@ -28,7 +28,7 @@ def accepted(dtype: Any) -> float:
     return _OF_8_BITS.get(name, ROUNDINGS * 2.0 ** -_BITS.get(name, 11))
 
 
-def share(output: Any, expected: Any, tolerance: float | None = None) -> float:
+def error_ratio(output: Any, expected: Any, tolerance: float | None = None) -> float:
     """The error of an output as a share of what is accepted: above 1 it is wrong.
 
     Args:

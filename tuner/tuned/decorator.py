@@ -85,7 +85,7 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
         )
         generic_key.check_op(options.name)
         kernel = TunedKernel(fn, options, configs)
-        kernel.maker.make_inputs, kernel.reference_function = make_inputs, reference
+        kernel.arguments_factory.make_inputs, kernel.reference_function = make_inputs, reference
         kernel.spec = spec_of(kernel)
         kernel.measure = _measure if tune_on_miss else None
         registry.add(kernel.spec)

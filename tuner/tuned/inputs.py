@@ -10,7 +10,7 @@ from tuner.tuned import accuracy
 from tuner.tuned.arguments import Arguments, memory_of
 
 
-class Prepared:
+class CallInputs:
     """Arguments of one call, and what is done to them around each launch.
 
     Attributes:
@@ -89,7 +89,7 @@ class Prepared:
         """Copies of the outputs by name."""
         return {name: tensor.detach().clone() for name, tensor in self._outputs.items()}
 
-    def share(self, expected: dict[str, Any]) -> float:
+    def error_ratio(self, expected: dict[str, Any]) -> float:
         """The largest error of the outputs, as a share of what is accepted.
 
         Raises:
@@ -100,7 +100,7 @@ class Prepared:
             if tensor.shape != expected[name].shape:
                 shapes = f"{list(expected[name].shape)} for {name}, which has shape {list(tensor.shape)}"
                 raise KernelError(f"reference gave shape {shapes}")
-            worst = max(worst, accuracy.share(tensor, expected[name], self._tolerance))
+            worst = max(worst, accuracy.error_ratio(tensor, expected[name], self._tolerance))
         return worst
 
 

@@ -17,7 +17,7 @@ Read = Callable[[Sequence[Any], Mapping[str, Any]], Hashable]
 """A call's key from its arguments by position and by name: it tells apart whatever `Signature.problem` does."""
 
 
-class Reader:
+class KeyReader:
     """Reads the keys of calls of one form: so many arguments by position, these by name.
 
     Attributes:
@@ -39,7 +39,7 @@ class Reader:
         self.known: dict[Hashable, tuple[Any, dict[str, Any], Callable[[], Any] | None]] = {}
         sources = {name: f"a[{place}]" for place, name in enumerate(signature.names[: len(args)])}
         sources |= {name: f"k[{name!r}]" for name in kwargs}
-        self._places = {name: sources[name] for name in signature.told(sources)}
+        self._places = {name: sources[name] for name in signature.identifying(sources)}
         self._kinds = self._kinds_of(args, kwargs)
         named = signature.named(args, kwargs)
         parts = [self._expression(name, source, named[name]) for name, source in self._places.items()]

@@ -18,15 +18,15 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Outcome, Trial, Verdict
-from tuner.sweep.device_session import open_station
+from tuner.sweep.device_session import open_session
 from tuner.sweep.job import Job
-from tuner.sweep.measure import Measurement, PoisonedError
+from tuner.sweep.measure import ContextLostError, Measurement
 from tuner.sweep.race import RACE
-from tuner.sweep.search_problem import survey
+from tuner.sweep.search_task import make_search_task
 from tuner.sweep.supervisor import BATCH
 from tuner.tuned.arguments import Arguments, memory_of
-from tuner.tuned.inputs import Prepared
-from tuner.tuned.spec import by_first_that_runs
+from tuner.tuned.inputs import CallInputs
+from tuner.tuned.spec import expected_from_first_config
 from tuner.tuned.tuned_kernel import TunedKernel
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: De
     except (torch.cuda.OutOfMemoryError, MemoryError, KernelError) as e:
         _log.warning("%s is not tuned now: %s", problem, (str(e).splitlines() or [type(e).__name__])[0])
         return None
-    except PoisonedError as e:
+    except ContextLostError as e:
         raise SweepError(f"{e.config} lost the CUDA context while it was measured: {e}") from e
     if verdict is None:
         _log.warning("%s is not tuned: none of %d configs worked", problem, job.measured)
@@ -74,10 +74,10 @@ def _measured(
     outputs = _outputs(kernel, problem)
     spec = dataclasses.replace(
         kernel.spec,
-        make_inputs=lambda _problem, _device, _seed: _Copied(kernel, arguments, outputs),
-        reference=lambda inputs: by_first_that_runs(kernel, inputs),
+        make_inputs=lambda _problem, _device, _seed: _CopiedInputs(kernel, arguments, outputs),
+        reference=lambda inputs: expected_from_first_config(kernel, inputs),
     )
-    job = Job(survey(problem, device), RACE)
+    job = Job(make_search_task(problem, device), RACE)
     job.resume({})
     trials: list[Trial] = []
 
@@ -88,8 +88,8 @@ def _measured(
     with contextlib.ExitStack() as stack:
         if gpu is not None:
             torch.cuda.synchronize()  # the call's arguments may still be written on the caller's stream
-        station = open_station(gpu, stack)
-        measurement = Measurement(spec, problem, station.timer, station.clocks, station.torch_device)
+        session = open_session(gpu, stack)
+        measurement = Measurement(spec, problem, session.timer, session.clocks, session.torch_device)
         while batch := job.take(BATCH, None)[0]:
             for config, outcome in measurement.search(batch, _silent, drop=RACE.drop):
                 note(config, outcome)
@@ -98,13 +98,13 @@ def _measured(
             times, rejected = measurement.finals(finalists, seed=len(job.rejected), beat=_silent)
             job.rejected |= rejected
             verdict = job.verdict(times)
-    return job, verdict, trials, station.environment
+    return job, verdict, trials, session.environment
 
 
 def _outputs(kernel: TunedKernel, problem: Problem) -> tuple[str, ...]:
     """The arguments that the kernel writes, as `make_inputs` names them; () where it does not tell."""
     try:
-        told = kernel.maker.shaped(problem).outputs
+        told = kernel.arguments_factory.shaped(problem).outputs
     except KernelError:
         return ()
     named = tuple(each for each in told if isinstance(each, str))
@@ -129,7 +129,7 @@ def _silent(_config: Config | None) -> None:
     """Nobody watches a clock here."""
 
 
-class _Copied(Prepared):
+class _CopiedInputs(CallInputs):
     """A call's arguments in memory of their own. What the kernel writes is told by no one: every tensor is compared."""
 
     def __init__(self, kernel: TunedKernel, arguments: Arguments, outputs: tuple[str, ...]) -> None:
@@ -166,8 +166,8 @@ def _copies(arguments: Arguments) -> Arguments:
         if storage.data_ptr() not in storages:
             storages[storage.data_ptr()] = storage.clone()
         place = (storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride())
-        twin = memory.detach().new_empty(0).set_(*place)
-        return twin if value is memory else dataclasses.replace(value, base=twin)
+        clone = memory.detach().new_empty(0).set_(*place)
+        return clone if value is memory else dataclasses.replace(value, base=clone)
 
     kwargs = {name: copy(value) for name, value in arguments.kwargs.items()}
     return Arguments(arguments.grid, tuple(copy(value) for value in arguments.args), kwargs)

@@ -92,7 +92,7 @@ class Signature:
         extras |= {f"{name}.dtype": dtype for name, dtype in found.items() if dtype != usual}
         return Problem.keyed(self.op, extras, dtype=usual)
 
-    def told(self, names: Iterable[str]) -> list[str]:
+    def identifying(self, names: Iterable[str]) -> list[str]:
         """Those of a call's arguments, by name, that tell its problem."""
         return [name for name in names if name in self.names and (name in self.key or name not in self.constexprs)]
 

@@ -18,17 +18,17 @@ from tuner.launch import compile_cache
 from tuner.problem import Problem, generic_key
 from tuner.tuned import accuracy
 from tuner.tuned.arguments import memory_of
-from tuner.tuned.inputs import Prepared
+from tuner.tuned.inputs import CallInputs
 from tuner.tuned.tuned_kernel import TunedKernel
 
 
 def spec_of(kernel: TunedKernel) -> KernelSpec:
     """Everything that offline tuning and lookups ask, answered by what the decorator was given."""
-    options, choices = kernel.options, kernel.choices
+    options, config_list = kernel.options, kernel.config_list
     name = options.name
 
     def unlisted(config: Config, problem: Problem, device: Device) -> str | None:
-        if config in choices or config == kernel.default_config(problem, device):
+        if config in config_list or config == kernel.default_config(problem, device):
             return None
         return "it is none of the configs that the decorator lists"
 
@@ -43,7 +43,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
 
     def space(problem: Problem, device: Device) -> SearchSpace:
         def candidates(_point: Config, _problem: Problem, _device: Device) -> list[Config]:
-            return [choices.of(config) for config in kernel.candidates(problem)]
+            return [config_list.of(config) for config in kernel.candidates(problem)]
 
         return SearchSpace(name, problem, device, {}, rules, expand=candidates)
 
@@ -61,7 +61,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         tolerance=lambda _problem: 1.0,
         compile=lambda problem, config: _compile(kernel, problem, config),
         compile_class=lambda problem, config: _compile_class(kernel, problem, config),
-        simplicity=lambda config: (choices.rank(config),),
+        simplicity=lambda config: (config_list.rank(config),),
         source_hash=lambda: hashlib.sha256(inspect.getsource(kernel.base_fn).encode()).hexdigest(),
         runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),
@@ -79,9 +79,9 @@ def origin_of(function: Callable[..., Any]) -> str:
     return f"{module}:{name}"
 
 
-def launch(kernel: TunedKernel, inputs: Prepared, config: Config) -> None:
+def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
     """Launch once by a config, with all that stands around a launch where `triton.autotune` measures."""
-    chosen, arguments = kernel.choices.find(config), inputs.arguments
+    chosen, arguments = kernel.config_list.find(config), inputs.arguments
     meta = chosen.all_kwargs()
     full = {**inputs.named, **meta}
     inputs.prepare()
@@ -101,9 +101,9 @@ def launch(kernel: TunedKernel, inputs: Prepared, config: Config) -> None:
     inputs.checking = False
 
 
-def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> Prepared:
-    arguments, options = kernel.maker.made(problem, device, seed), kernel.options
-    return Prepared(
+def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> CallInputs:
+    arguments, options = kernel.arguments_factory.made(problem, device, seed), kernel.options
+    return CallInputs(
         arguments,
         kernel.signature.named(arguments.args, arguments.kwargs),
         reset_to_zero=() if options.pre_hook is not None else options.reset_to_zero,
@@ -112,16 +112,16 @@ def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> 
     )
 
 
-def _expected(kernel: TunedKernel, inputs: Prepared) -> dict[str, Any]:
+def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
     """What the outputs should be: by the user's reference, else by what the default config writes."""
     if kernel.reference_function is not None:
         inputs.prepare()
         given = {**inputs.named, **inputs.arguments.held}
         return accuracy.by_name(kernel.options.name, kernel.reference_function(given), inputs.outputs)
-    return by_first_that_runs(kernel, inputs)
+    return expected_from_first_config(kernel, inputs)
 
 
-def by_first_that_runs(kernel: TunedKernel, inputs: Prepared) -> dict[str, Any]:
+def expected_from_first_config(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
     """What the first config that runs writes, the default first: it says that others agree, not that they are right.
 
     Raises:
@@ -139,12 +139,12 @@ def by_first_that_runs(kernel: TunedKernel, inputs: Prepared) -> dict[str, Any]:
     raise KernelError(f"no config of {op} runs, the first for {reasons[0]}"[:500])
 
 
-def _no_vendor(_inputs: Prepared) -> None:
+def _no_vendor(_inputs: CallInputs) -> None:
     raise NotImplementedError("nobody knows what a library would call it")
 
 
 def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:
-    arguments, chosen = kernel.maker.shaped(problem), kernel.choices.find(config)
+    arguments, chosen = kernel.arguments_factory.shaped(problem), kernel.config_list.find(config)
     meta = chosen.all_kwargs()
     if chosen.pre_hook is not None:
         chosen.pre_hook({**kernel.signature.named(arguments.args, arguments.kwargs), **meta})
@@ -154,7 +154,7 @@ def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:
 
 def _compile_class(kernel: TunedKernel, problem: Problem, config: Config) -> str:
     """What Triton's specialization looks at: dtypes and alignments, constants, and the config."""
-    arguments = kernel.maker.shaped(problem)
+    arguments = kernel.arguments_factory.shaped(problem)
     signature = kernel.signature
     named = signature.named(arguments.args, arguments.kwargs)
     facts = {name: _specialization(kernel, name, value) for name, value in named.items()}
@@ -182,12 +182,12 @@ def _foreign(kernel: TunedKernel, problem: Problem) -> str | None:
 
 
 def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
-    if kernel.at_hand(problem) is not None:
+    if kernel.current_call(problem) is not None:
         return None  # measured here and now, on the call's own arguments
     if "<locals>" in (origin := origin_of(kernel.base_fn)):
         return f"{origin} cannot be imported by the processes that measure: define it at a module's top level"
     try:
-        kernel.maker.shaped(problem)
+        kernel.arguments_factory.shaped(problem)
     except KernelError as e:
         return str(e)
     return None
@@ -203,6 +203,6 @@ def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
             raise ProblemError(f"{options.name} has no key {name!r}: expected {', '.join(known)}")
     extras = {name: generic_key.value(cell) for name, cell in cells.items() if name != "dtype"}
     wanted = Problem.keyed(options.name, extras, dtype=cells.get("dtype") or "float16")
-    if kernel.maker.make_inputs is None:
+    if kernel.arguments_factory.make_inputs is None:
         return wanted
-    return kernel.maker.asked(wanted, any_dtype=not cells.get("dtype"))
+    return kernel.arguments_factory.asked(wanted, any_dtype=not cells.get("dtype"))

@@ -15,7 +15,7 @@ _USUAL = {"num_ctas": 1}
 """What need not be said: Triton's own default."""
 
 
-class Choices:
+class ConfigList:
     """The configs of a kernel, in the user's order.
 
     Attributes:

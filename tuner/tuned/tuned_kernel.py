@@ -14,16 +14,16 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
-from tuner.launch import binaries, compile_cache
+from tuner.launch import binaries, compat, compile_cache
 from tuner.launch.failure import is_no_fault
 from tuner.lookup import lookup as lookups
 from tuner.problem import Problem
 from tuner.tuned.arguments import Arguments
-from tuner.tuned.key_reader import Reader
+from tuner.tuned.key_reader import KeyReader
 from tuner.tuned.pruning import pruned
 from tuner.tuned.signature import Signature, base_of
-from tuner.tuned.triton_configs import Choices
-from tuner.tuned.user_inputs import MakeInputs, Maker
+from tuner.tuned.triton_configs import ConfigList
+from tuner.tuned.user_inputs import ArgumentsFactory, MakeInputs
 
 MOST_KEYS = 65_536
 """Keys whose config is kept; beyond it all are forgotten."""
@@ -73,17 +73,19 @@ class TunedKernel:
         self.signature = Signature(options.name, fn, options.key)
         self.signature.check("reset_to_zero", options.reset_to_zero)
         self.signature.check("restore_value", options.restore_value)
-        self.choices = Choices(options.name, configs)
+        self.config_list = ConfigList(options.name, configs)
         self.arg_names, self.keys = list(self.signature.names), list(self.signature.key)
-        self.configs = list(self.choices.listed)
+        self.configs = list(self.config_list.listed)
         self.best_config: Any = None
         self.cache: dict[Problem, Any] = {}
         self.reference_function: Callable[[dict[str, Any]], Any] | None = None
         self.spec: KernelSpec
         self.measure: Measure | None = None
-        self.maker = Maker(self.signature, None, (*options.reset_to_zero, *options.restore_value))
-        self._readers: dict[Hashable, Reader] = {}
-        self._at_hand = threading.local()
+        self.arguments_factory = ArgumentsFactory(
+            self.signature, None, (*options.reset_to_zero, *options.restore_value)
+        )
+        self._readers: dict[Hashable, KeyReader] = {}
+        self._current_call = threading.local()
         self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
         self.__module__, self.__qualname__ = self.base_fn.__module__, self.base_fn.__qualname__
         lookups.on_change(self._forget)
@@ -136,7 +138,7 @@ class TunedKernel:
 
     def make_inputs(self, function: MakeInputs) -> MakeInputs:
         """Say what to measure on: a decorator of a function from a Problem to `tuner.Arguments`."""
-        self.maker.make_inputs = function
+        self.arguments_factory.make_inputs = function
         return function
 
     def reference(self, function: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
@@ -146,7 +148,7 @@ class TunedKernel:
 
     def kernel_spec(self, above: Sequence[Any] = ()) -> KernelSpec:
         """The spec, given the decorators above this one, the outermost first: those of `triton.heuristics`."""
-        self.maker.heuristics = [decorator.values for decorator in above]
+        self.arguments_factory.heuristics = [decorator.values for decorator in above]
         return self.spec
 
     def candidates(self, problem: Problem) -> list[Any]:
@@ -159,37 +161,37 @@ class TunedKernel:
             return self.configs
         kept = self.pruned_for_call(problem)
         if kept is not None:
-            return [self.choices.find(config) for config in kept]
-        arguments = self.maker.shaped(problem)
+            return [self.config_list.find(config) for config in kept]
+        arguments = self.arguments_factory.shaped(problem)
         return self._pruned(arguments.args, arguments.kwargs)
 
-    def at_hand(self, problem: Problem) -> _Call | None:
+    def current_call(self, problem: Problem) -> _Call | None:
         """The call under way in this thread, if it is of this problem."""
-        of, call = getattr(self._at_hand, "call", (None, None))
+        of, call = getattr(self._current_call, "call", (None, None))
         return call if of == problem else None
 
     def pruned_for_call(self, problem: Problem) -> list[Config] | None:
         """What `prune_configs_by` leaves for the call under way; None where none is, or of another problem."""
-        call = self.at_hand(problem)
+        call = self.current_call(problem)
         if call is None or not self.options.prune:
             return None
-        return [self.choices.of(config) for config in self._pruned(call.args, call.kwargs)]
+        return [self.config_list.of(config) for config in self._pruned(call.args, call.kwargs)]
 
     def default_config(self, problem: Problem, _device: Device) -> Config:
         """Where nobody tuned: `default`, else the first config that is not pruned."""
         default = self.options.default
         if default is not None:
-            return self.choices.add(default(problem) if callable(default) else default)
+            return self.config_list.add(default(problem) if callable(default) else default)
         try:
             candidates = self.candidates(problem)
         except KernelError:
             candidates = self.configs
-        return self.choices.of(candidates[0])
+        return self.config_list.of(candidates[0])
 
     def in_order(self, problem: Problem) -> list[Config]:
         """The default config, then every other candidate."""
         default = self.default_config(problem, devices.INTERPRETER)
-        return list(dict.fromkeys([default, *(self.choices.of(config) for config in self.candidates(problem))]))
+        return list(dict.fromkeys([default, *(self.config_list.of(config) for config in self.candidates(problem))]))
 
     def _pruned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         named = dict(zip(self.arg_names, args, strict=False))
@@ -207,7 +209,7 @@ class TunedKernel:
         form = (len(args), *kwargs)
         reader = self._readers.get(form)
         if reader is None:
-            reader = self._readers[form] = Reader(self.signature, args, kwargs, several=_several_models())
+            reader = self._readers[form] = KeyReader(self.signature, args, kwargs, several=_several_models())
         if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
             reader.known.clear()
         count = lookups.counter(problem, device)
@@ -219,15 +221,15 @@ class TunedKernel:
         if conflicts := sorted(call.kwargs.keys() & {name for c in self.configs for name in c.all_kwargs()}):
             raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
-        self._at_hand.call = problem, call
+        self._current_call.call = problem, call
         try:
             match = lookups.lookup(problem, device)
             others = [match.config, *self.in_order(problem)]
             if self.measure is not None and match.rule != "exact":
                 others = [*self._measured(problem, call, device), *others]
         finally:
-            self._at_hand.call = None, None
-        return [self.choices.find(config) for config in dict.fromkeys(others)], problem
+            self._current_call.call = None, None
+        return [self.config_list.find(config) for config in dict.fromkeys(others)], problem
 
     def _measured(self, problem: Problem, call: _Call, device: Device) -> list[Config]:
         """The winner of a measurement on the call's own arguments, none where it could not be made."""
@@ -283,10 +285,7 @@ class _Call:
 @functools.cache
 def _failures() -> tuple[type[Exception], ...]:
     """What Triton raises before anything ran: too few resources, what does not compile, MLIR and the driver."""
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources, PTXASError
-
-    return OutOfResources, PTXASError, CompilationError, RuntimeError
+    return compat.OutOfResources, compat.PTXASError, compat.CompilationError, RuntimeError
 
 
 @functools.cache

@@ -17,7 +17,7 @@ _SHAPED = 8
 """Problems whose arguments without memory are kept: those that compile and those that are listed take turns."""
 
 
-class Maker:
+class ArgumentsFactory:
     """Makes the arguments of a kernel's calls.
 
     Attributes:

@@ -114,7 +114,7 @@ def model_us(config: Config, problem: Problem, device: Device) -> float:
     alone = 2 * (shared_bytes(config, problem, device) + 1024) > device.shared_bytes + 1024
     if alone and 2 * programs > room:
         memory_us *= 1 + _UNEVEN * max(0.0, device.sm_count / programs - 1)
-    longer = (memory_us**_SHARPNESS + intake_us**_SHARPNESS) ** (1 / _SHARPNESS)
+    longer: float = (memory_us**_SHARPNESS + intake_us**_SHARPNESS) ** (1 / _SHARPNESS)
     return _START_US + _BLOCK_US * blocks + longer
 
 

@@ -51,7 +51,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 def _elsewhere(device: Device) -> str | None:
     if device.is_interpreter:
         return "Gluon has no interpreter"
-    return None if device.arch == "sm_90" else f"no {device.arch}: it is written for Hopper's wgmma"
+    return None if device.features.wgmma else f"no {device.arch}: it is written for Hopper's wgmma"
 
 
 def _too_large(problem: Problem, device: Device) -> str | None:
@@ -92,7 +92,7 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
 
 
 def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    return _axes(Problem(64, 64, 64, dtype="bfloat16")) if device.capability == 90 else {}
+    return _axes(Problem(64, 64, 64, dtype="bfloat16")) if device.features.wgmma else {}
 
 
 def _tiles(problem: Problem, rows: int) -> int:

@@ -63,7 +63,8 @@ class Copy:
     def tiles(self) -> int:
         """Programs that copy it."""
         rows, lead = self.target.shape
-        return -(-rows // _BLOCK_ROWS) * -(-lead * self.target.element_size() // _ROW_BYTES)
+        count: int = -(-rows // _BLOCK_ROWS) * -(-lead * self.target.element_size() // _ROW_BYTES)
+        return count
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -82,8 +82,8 @@ def misfit(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_
         device: with its shared memory.
         by_pointers: how the output is stored.
     """
-    if inner.kernel != warp_specialized.NAME:
-        return f"{inner.kernel} waits for whole copies, {warp_specialized.NAME} alone for chunks"
+    if inner.kernel != warp_specialized.SPEC.name:
+        return f"{inner.kernel} waits for whole copies, {warp_specialized.SPEC.name} alone for chunks"
     if problem.layout != "nt":
         return f"layout {problem.layout}: chunks are columns of operands that run along K"
     size = dtype.ITEMSIZE[problem.a_dtype]

@@ -216,7 +216,7 @@ SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
 def precedence(problem: Problem, device: Device) -> int:
     """First for up to 128 rows where wgmma or tcgen05 takes its operands by TMA; of 16 bits on Hopper for all rows."""
     by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
-    few = problem.m <= 128 or (device.capability == 90 and dtype.ITEMSIZE[problem.a_dtype] == 2)
+    few = problem.m <= 128 or (device.features.wgmma and dtype.ITEMSIZE[problem.a_dtype] == 2)
     return 4 if by_tma and few and tile_resources.reads_shared(64, 16, 4, exchanged(problem), device) else -1
 
 

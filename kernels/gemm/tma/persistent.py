@@ -129,7 +129,7 @@ def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
     stored = block_m * (block_n // parts) * dtype.ITEMSIZE[problem.out_dtype]
     if parts == 1:
         return stored
-    if device.capability < 100:
+    if not device.features.tcgen05:
         # Of 64 rows both warpgroups of 8 warps hold half the columns: all of the tile changes hands to be split.
         return 3 * stored if block_m == 64 and config.integer("num_warps") == 8 else stored
     # tcgen05's sums: both halves lie there at once where nothing is done to them; half a half is scratch where a tile

@@ -10,8 +10,8 @@ import tuner
 from tuner.hardware.device import KNOWN, describe
 from tuner.kernel.config import Config
 from tuner.kernel.space import Rule
-from tuner.lookup import rules
-from tuner.lookup.lookup import desk
+from tuner.lookup import match_rules
+from tuner.lookup.lookup import resolver
 from tuner.lookup.neighbours import MOST, REACH
 from tuner.lookup.table import Table
 from tuner.problem import Problem
@@ -150,8 +150,8 @@ def test_a_table_of_other_kernel_versions_costs_a_bounded_number_of_checks(tuned
     modelled(b16=10.0, b32=5.0)
     tuned(*(make_row(64, 512 + 8 * step, 256, version=2) for step in range(1, 200)))
     checked = []
-    refusal = rules.refusal
-    monkeypatch.setattr(rules, "refusal", lambda *args, **given: checked.append(args) or refusal(*args, **given))
+    refusal = match_rules.refusal
+    monkeypatch.setattr(match_rules, "refusal", lambda *args, **given: checked.append(args) or refusal(*args, **given))
     assert answer()[0] == "default"
     assert len(checked) == MOST
 
@@ -226,6 +226,6 @@ def test_configs_are_compared_once_each(tuned, modelled, make_row):
     modelled(b16=10.0, b32=5.0)
     tuned(*(make_row(64, 512 + 8 * step, 256, block=32) for step in range(1, 20)))
     tuner.lookup(PROBLEM, H200)
-    offers = desk().explanation(PROBLEM, H200)[2].offers
+    offers = resolver().explanation(PROBLEM, H200)[2].offers
     assert [offer.row.config for offer in offers] == [Config("toy", BLOCK_SIZE_M=32, num_warps=4)]
     assert all(offer.distance <= REACH for offer in offers)

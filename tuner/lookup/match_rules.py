@@ -17,7 +17,7 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup.decision import Decision, Match, Offer, Refusal
-from tuner.lookup.device_winners import Shelf
+from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.neighbours import MOST, REACH, Neighbour
 from tuner.lookup.regret import Regret
 from tuner.lookup.row import BAD_VALUE, Row
@@ -46,8 +46,8 @@ BLIND = 1.0
 OTHER_DEVICE = 1.0
 """What another GPU model of the architecture adds to the distance, besides log2 of the multiprocessors' ratio."""
 
-_Found = tuple[Neighbour, Shelf]
-"""A neighbour, and the shelf that holds it."""
+_Found = tuple[Neighbour, DeviceWinners]
+"""A neighbour, and the winners it is one of."""
 
 FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
@@ -55,40 +55,43 @@ failed: dict[tuple[str, Problem, Config], str] = {}
 
 
 def decide(
-    problem: Problem, device: Device, shelves: Iterable[Shelf], relatives: Iterable[tuple[int, Shelf]] = ()
+    problem: Problem,
+    device: Device,
+    by_source: Iterable[DeviceWinners],
+    relatives: Iterable[tuple[int, DeviceWinners]] = (),
 ) -> Decision:
-    """Apply the rules, in order, each to all shelves.
+    """Apply the match rules in their order, each to what every source holds.
 
     Args:
         problem, device: what is looked up, and where.
-        shelves: of this device, in order; may be lazy: gone through once for the problem's own rows, and again for
-            neighbours, so it must start anew each time.
-        relatives: shelves of other devices of the architecture, after how many multiprocessors each has; gone through
+        by_source: what each source holds for this device, in order. It may be lazy, and must start anew each time: it
+            is gone through once for the problem's own rows, and again for neighbours.
+        relatives: what sources hold for other devices of the architecture, each with its multiprocessors; gone through
             when nothing else serves.
 
     Raises:
         KernelError: no kernel serves the problem.
     """
     weighing = _Weighing(problem, device)
-    for shelf in shelves:
-        for row in sorted(shelf.rows.get(problem, ()), key=grade, reverse=True):  # "exact" before "compatible"
-            if weighing.usable("exact", shelf, row):
-                return weighing.decision("exact", shelf, row)
+    for winners in by_source:
+        for row in sorted(winners.rows.get(problem, ()), key=grade, reverse=True):  # "exact" before "compatible"
+            if weighing.usable("exact", winners, row):
+                return weighing.decision("exact", winners, row)
     if problem.is_keyed:
-        for shelf, row in _by_key(problem, shelves):
-            if weighing.usable("near_key", shelf, row):
-                return weighing.decision("near_key", shelf, row)
-        return weighing.default(_figure_of_default(problem, shelves))
+        for winners, row in _by_key(problem, by_source):
+            if weighing.usable("near_key", winners, row):
+                return weighing.decision("near_key", winners, row)
+        return weighing.default(_figure_of_default(problem, by_source))
     borrowed: dict[str, Callable[[], Iterator[_Found]]] = {
-        "near_m": lambda: _by_m(problem, device, shelves),
-        "near_shape": lambda: _by_shape(problem, device, shelves),
+        "near_m": lambda: _by_m(problem, device, by_source),
+        "near_shape": lambda: _by_shape(problem, device, by_source),
         "same_arch": lambda: _related(problem, device, relatives),
     }
     for rule, found in borrowed.items():
         best = weighing.best(rule, found())
         if best is not None:
-            return weighing.decision(rule, best.shelf, best.row)
-    return weighing.default(_figure_of_default(problem, shelves))
+            return weighing.decision(rule, best.winners, best.row)
+    return weighing.default(_figure_of_default(problem, by_source))
 
 
 def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = False) -> str | None:
@@ -135,33 +138,33 @@ class _Weighing:
         known = failed.copy().items()
         self._lost = {config: why for (slug, its, config), why in known if (slug, its) == (device.slug, problem)}
 
-    def usable(self, rule: str, shelf: Shelf, row: Row) -> bool:
+    def usable(self, rule: str, winners: DeviceWinners, row: Row) -> bool:
         """Whether a row's config can run here; if not, it is noted why."""
         reason = refusal(row, self._problem, self._device, borrowed=rule != "exact")
         if reason is not None:
-            self._refused.append(Refusal(shelf.source, rule, row, reason))
+            self._refused.append(Refusal(winners.source, rule, row, reason))
         return reason is None
 
     def best(self, rule: str, offered: Iterable[_Found]) -> Offer | None:
         """The most promising of a rule's neighbours; None where the formula promises more."""
         offers: dict[Config, Offer] = {}
-        for near, shelf in itertools.islice(sorted(offered, key=_distance), MOST):
+        for near, winners in itertools.islice(sorted(offered, key=_distance), MOST):
             if len(offers) == NEAREST:
                 break
-            if near.row.config in offers or not self.usable(rule, shelf, near.row):
+            if near.row.config in offers or not self.usable(rule, winners, near.row):
                 continue
             promise = self._promise(rule, near)
             if promise is not None:
-                offers[near.row.config] = Offer(rule, shelf, near.row, near.distance, promise)
+                offers[near.row.config] = Offer(rule, winners, near.row, near.distance, promise)
         ranked = sorted(offers.values(), key=lambda offer: (-offer.promise, offer.distance))
         self._offers += ranked
         return ranked[0] if ranked and ranked[0].promise >= 1 else None
 
-    def decision(self, rule: str, shelf: Shelf, row: Row) -> Decision:
+    def decision(self, rule: str, winners: DeviceWinners, row: Row) -> Decision:
         """The decision for a row."""
-        figure = shelf.figure(row.problem.op, rule)
+        figure = winners.figure(row.problem.op, rule)
         regret = None if figure is None else figure.geomean
-        match = Match(row.config.kernel, row.config, rule, shelf.source, grade(row), regret)
+        match = Match(row.config.kernel, row.config, rule, winners.source, grade(row), regret)
         return Decision(match, row, tuple(self._refused), tuple(self._offers))
 
     def default(self, figure: Regret | None) -> Decision:
@@ -207,55 +210,55 @@ class _Weighing:
         return estimate if 0 < estimate < math.inf else None
 
 
-def _by_key(problem: Problem, shelves: Iterable[Shelf]) -> Iterator[tuple[Shelf, Row]]:
+def _by_key(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[tuple[DeviceWinners, Row]]:
     """Rows of the other keys of an op, from the nearest on, whatever the distance.
 
     The formula, a list's first config, promises nothing that they could be weighed against.
     """
     if not all(spec.borrows for spec in registry.of(problem.op).values()):
         return
-    lending = _lending(shelves, problem, "near_key")
-    known = ((key_distance(tuned, problem), tuned, shelf) for shelf in lending for tuned in shelf.rows)
-    near = ((away, tuned, shelf) for away, tuned, shelf in known if away is not None and tuned != problem)
-    for _, tuned, shelf in sorted(near, key=lambda found: found[:2]):
-        for row in shelf.rows[tuned]:
-            yield shelf, row
+    lending = _lending(by_source, problem, "near_key")
+    known = ((key_distance(tuned, problem), tuned, winners) for winners in lending for tuned in winners.rows)
+    near = ((away, tuned, winners) for away, tuned, winners in known if away is not None and tuned != problem)
+    for _, tuned, winners in sorted(near, key=lambda found: found[:2]):
+        for row in winners.rows[tuned]:
+            yield winners, row
 
 
-def _by_m(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Iterator[_Found]:
-    for shelf in _lending(shelves, problem, "near_m"):
-        for near in shelf.near.by_m(problem, device.sm_count):
+def _by_m(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) -> Iterator[_Found]:
+    for winners in _lending(by_source, problem, "near_m"):
+        for near in winners.near.by_m(problem, device.sm_count):
             if _is_near_m(near.row.problem, problem):
-                yield near, shelf
+                yield near, winners
 
 
-def _by_shape(problem: Problem, device: Device, shelves: Iterable[Shelf]) -> Iterator[_Found]:
+def _by_shape(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) -> Iterator[_Found]:
     group = problem.group()
-    for shelf in _lending(shelves, problem, "near_shape"):
-        for near in shelf.near.around(problem, device.sm_count):
+    for winners in _lending(by_source, problem, "near_shape"):
+        for near in winners.near.around(problem, device.sm_count):
             tuned = near.row.problem
             if tuned != problem and not (_is_near_m(tuned, problem) and tuned.group() == group):
-                yield near, shelf
+                yield near, winners
 
 
-def _related(problem: Problem, device: Device, relatives: Iterable[tuple[int, Shelf]]) -> Iterator[_Found]:
+def _related(problem: Problem, device: Device, relatives: Iterable[tuple[int, DeviceWinners]]) -> Iterator[_Found]:
     """Rows of other devices of the architecture, for the problem itself and near it."""
-    for sm_count, shelf in relatives:
-        if not shelf.lends(problem.op, "same_arch"):
+    for sm_count, winners in relatives:
+        if not winners.may_lend(problem.op, "same_arch"):
             continue
         unlike = OTHER_DEVICE + abs(math.log2(sm_count / device.sm_count))
-        for near in shelf.near.around(problem, device.sm_count):
+        for near in winners.near.around(problem, device.sm_count):
             if near.distance + unlike <= REACH:
-                yield replace(near, distance=near.distance + unlike), shelf
+                yield replace(near, distance=near.distance + unlike), winners
 
 
-def _figure_of_default(problem: Problem, shelves: Iterable[Shelf]) -> Regret | None:
-    figures = (shelf.figure(problem.op, "default") for shelf in shelves)
+def _figure_of_default(problem: Problem, by_source: Iterable[DeviceWinners]) -> Regret | None:
+    figures = (winners.figure(problem.op, "default") for winners in by_source)
     return next((figure for figure in figures if figure is not None), None)
 
 
-def _lending(shelves: Iterable[Shelf], problem: Problem, rule: str) -> Iterator[Shelf]:
-    return (shelf for shelf in shelves if shelf.lends(problem.op, rule))
+def _lending(by_source: Iterable[DeviceWinners], problem: Problem, rule: str) -> Iterator[DeviceWinners]:
+    return (winners for winners in by_source if winners.may_lend(problem.op, rule))
 
 
 def _is_near_m(tuned: Problem, problem: Problem) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.sweep import visible_gpus
+from tuner.sweep import nvml
 
 
 @pytest.mark.parametrize(
@@ -11,23 +11,23 @@ from tuner.sweep import visible_gpus
 )
 def test_what_cuda_visible_devices_leaves_of_four(monkeypatch, listed, expected):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(visible_gpus, "_count", lambda: 4)
-    monkeypatch.setattr(visible_gpus.metadata, "version", lambda _name: "2.13.0+cu130")
+    monkeypatch.setattr(nvml, "_whole_gpus", lambda: 4)
+    monkeypatch.setattr(nvml.metadata, "version", lambda _name: "2.13.0+cu130")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if listed is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    assert visible_gpus.gpu_count() == expected
+    assert nvml.gpu_count() == expected
 
 
 @pytest.mark.parametrize("version", ["2.13.0+cpu", "2.13.0+rocm7.0"])
 def test_a_torch_without_cuda_tells_itself(monkeypatch, version):
-    monkeypatch.setattr(visible_gpus, "_count", lambda: 4)
-    monkeypatch.setattr(visible_gpus.metadata, "version", lambda _name: version)
-    assert visible_gpus.gpu_count() is None
+    monkeypatch.setattr(nvml, "_whole_gpus", lambda: 4)
+    monkeypatch.setattr(nvml.metadata, "version", lambda _name: version)
+    assert nvml.gpu_count() is None
 
 
 def test_the_interpreter_is_not_looked_past(monkeypatch):
-    monkeypatch.setattr(visible_gpus, "_count", lambda: 4)
-    monkeypatch.setattr(visible_gpus.metadata, "version", lambda _name: "2.13.0")
+    monkeypatch.setattr(nvml, "_whole_gpus", lambda: 4)
+    monkeypatch.setattr(nvml.metadata, "version", lambda _name: "2.13.0")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert visible_gpus.gpu_count() is None
+    assert nvml.gpu_count() is None
