@@ -81,7 +81,7 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The figures of each suite, then of all by each rule, then of all."""
     measured = [row for row in rows if not row["failure"] and row["answer_regret"] is not None]
     parts = {
-        **{f"{name}.csv": [row for row in measured if row["suite"] == name] for name in unique(rows, "suite")},
+        **{name: [row for row in measured if row["suite"] == name] for name in unique(rows, "suite")},
         **{f"all, {rule}": [row for row in measured if row["rule"] == rule] for rule in sorted(unique(rows, "rule"))},
         "all": measured,
     }

@@ -36,12 +36,12 @@ _SHARED_TILE = 128 * 128
 _PREFETCHED_KIB = 32
 _EARLIEST, _EARLIER, _LATER = 2, 3, 6
 """Eighths tried with a prefetch. Of 128 KiB configs were 0.7% faster at best than of 32, and up to an eighth slower
-(benchmarks/results/few-rows-h200.json)."""
+(measured on an H200 in November 2026)."""
 _SHORT_BYTES = 256 * 1024
 """A program's share of B up to which it ends so soon that the next one comes earlier, and with more."""
 _ROW_KIB, _MIDWAY = 2, 4
 """Tried of each row of B that a program without `tl.dot` reads, and the trigger with it. Of 8 KiB configs were slower
-than of none (benchmarks/results/few-rows-gemv-h200.json)."""
+than of none (measured on an H200 in November 2026)."""
 
 Held = Callable[[Config, Problem, Device], float]
 

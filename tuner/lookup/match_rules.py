@@ -39,7 +39,8 @@ calibrated estimates err on problems held out (benchmarks/results/calibration.js
 measured there knows little of: tiles of 64 rows gained for 64 rows of A, and took 1.78 times as long for 68."""
 ACROSS = 0.3
 """Of a gain measured on the other side of such a boundary, how much counts, in log time: over recorded trials as
-harmless as none of it (benchmarks/results/lending-h200.json), and what was many times as fast there is still lent."""
+harmless as none of it (150 problems of three races on an H200, November 2026), and what was many times as fast there
+is still lent."""
 BLIND = 1.0
 """How far a row is borrowed whose kernel has no model: less than twice one size."""
 OTHER_DEVICE = 1.0

@@ -223,14 +223,16 @@ RULES = (
         reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K", "num_warps"),
     ),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/cluster_k_space.py"),
-    Rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/numerics.py", _too_little, fatal=True),
+    Rule(
+        "shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/checks/numerics.py", _too_little, fatal=True
+    ),
     Rule("ring", "kernels/gemm/hopper/cluster_k_jit.py", _ring, fatal=True),
     Rule(
         "padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=("BLOCK_SIZE_M",)
     ),
     Rule(
         "room",
-        "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs",
+        "measured on an H200: docs/lessons.md, Clusters; H100 white paper: eight GPCs",
         _room,
         early=True,
         reads=("BLOCK_SIZE_M", "SPLIT_K"),
