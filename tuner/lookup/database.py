@@ -110,7 +110,7 @@ def read_devices(path: Path) -> list[Device]:
 
 
 def describe_devices(path: Path) -> tuple[list[Device], list[Fault]]:
-    """The same, and what was wrong with those that are left out.
+    """The devices a database knows, by slug, and the faults of those that were left out.
 
     Raises:
         TableError: see `read_winners`.
@@ -119,7 +119,7 @@ def describe_devices(path: Path) -> tuple[list[Device], list[Fault]]:
 
 
 def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]:
-    """Devices that can be: SQLite keeps any value in any column."""
+    """Read the devices; one with values of the wrong kind is left out, for SQLite keeps any value in any column."""
     found: list[Device] = []
     faults: list[Fault] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
@@ -229,7 +229,7 @@ def _log_bytes(path: Path) -> int:
 
 
 def _state(path: Path) -> tuple[int, int, bool]:
-    """Changes when an immutable reader may have read two versions of the file. A log that grows does no harm."""
+    """What changes when an immutable reader may have read two versions of the file. A log that grows does no harm."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size, _log_bytes(path) > 0
 
