@@ -109,19 +109,19 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
 def recorded(a: Any, b: Any, out: Any) -> Any:
     """What a first call launches."""
     from tuner.kernels import matmul
-    from tuner.kernels.ops.matmul import CALLS
+    from tuner.kernels.ops.matmul import CALL_CACHE
 
     seen: list[Any] = []
-    remember = CALLS.remember
+    remember = CALL_CACHE.remember
 
-    def watched(tensors: Any, options: Any, recording: Any, *rest: Any, **more: Any) -> None:
+    def keep(tensors: Any, options: Any, recording: Any, *rest: Any, **more: Any) -> None:
         seen.append(recording)
         remember(tensors, options, recording, *rest, **more)
 
-    CALLS.plans.by_key.clear()
-    CALLS.remember = watched  # type: ignore[method-assign]
+    CALL_CACHE.plans.by_key.clear()
+    CALL_CACHE.remember = keep  # type: ignore[method-assign]
     matmul(a, b, out=out)
-    del CALLS.remember
+    del CALL_CACHE.remember
     return seen[0]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tuner.errors import TableError
@@ -124,7 +124,7 @@ def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]
     faults: list[Fault] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
         known = dict(zip(row.keys(), row, strict=True))
-        identity = [known.get(name) for name in IDENTITY]
+        identity: list[Any] = [known.get(name) for name in IDENTITY]
         if [type(one) for one in identity] == 4 * [str] + 4 * [int]:
             rates = [known.get(name) for name in _RATES]
             found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))

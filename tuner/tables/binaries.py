@@ -118,7 +118,7 @@ def _default(problem: Problem, device: Device) -> Config | None:
 
 
 def _compiled(problem: Problem, config: Config) -> Iterator[_Kernel]:
-    with recorded() as seen, compile_cache.watched() as compiled:
+    with recorded() as seen, compile_cache.collect_compiled() as compiled:
         registry.find(problem.op, config.kernel).compile(problem, config)
     if problem.is_keyed:
         for key, kernel in compiled:
