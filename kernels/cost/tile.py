@@ -300,7 +300,7 @@ def _busy_cycles(sides: Sides, problem: Problem, math: float, *, by_tma: bool) -
     if not by_tma:
         return busy
     shared = {"ctas": sides.ctas, "share_b": sides.share_b}
-    asked = odd_rows.asked(problem, sides.rows, width, sides.length, **shared) * sides.length * size
+    asked = odd_rows.requested(problem, sides.rows, width, sides.length, **shared) * sides.length * size
     return max(busy, asked / _MOST_L2_BYTES)
 
 

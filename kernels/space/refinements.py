@@ -30,7 +30,7 @@ _CLUSTERS = (90, 100, 103)
 _LARGEST_CLUSTER = 8
 _MOST_WAVES = 8
 _REGISTERS = 65_536
-_BESIDE = 32
+_OTHER_REGISTERS = 32
 """Registers for all but the values that a thread holds: wgmma of 128 sums a thread asks for 154 at least (ptxas)."""
 _MORE_PROGRAMS = (2, 3, 4)
 _MOST_LIMITS = 2
@@ -49,8 +49,8 @@ than of none (benchmarks/results/few-rows-gemv-h200.json)."""
 Held = Callable[[Config, Problem, Device], float]
 
 
-def misfit(name: str, config: Config, problem: Problem, device: Device) -> str | None:
-    """Why a config cannot have the value that it has of an option; None where it can."""
+def option_error(name: str, config: Config, problem: Problem, device: Device) -> str | None:
+    """Why the value that a config gives an option cannot be, or None."""
     return _reasons[name](config[name], config, problem, device)
 
 
@@ -203,7 +203,7 @@ def fewer_registers(config: Config, device: Device, held: float, shared_bytes: i
     threads = config.integer("num_warps") * device.warp_size
     room = (device.shared_bytes + _RESERVED_BYTES) // (shared_bytes + _RESERVED_BYTES)
     limits = [_REGISTERS // (threads * programs) // 8 * 8 for programs in _MORE_PROGRAMS if programs <= room]
-    fitting = [limit for limit in limits if held + _BESIDE <= limit <= 248]
+    fitting = [limit for limit in limits if held + _OTHER_REGISTERS <= limit <= 248]
     yield from (config.replace(maxnreg=limit) for limit in fitting[:_MOST_LIMITS])
 
 
