@@ -12,6 +12,7 @@ ours is that of the finals, in which torch's library plays beside the winner.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
@@ -48,6 +49,7 @@ def main() -> None:
         parser.error(f"{args.suite} has no rows of {kind}: write it as dtype/layout, for instance bfloat16/nt")
     folder = args.out.resolve()
     folder.mkdir(parents=True)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")  # the winners that play each other are compiled already
     listed = folder / "suite.csv"
     write_suite(listed, problems)
     options = ["--suite", str(listed), "--device", args.device, "--time-budget", args.time_budget]
