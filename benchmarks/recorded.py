@@ -1,6 +1,6 @@
 """Recorded landscapes, read: of each problem every config's time, what it costs to enter, how one replay scatters.
 
-Recorded by fit/landscapes.py, kept in data/landscapes-h200.json.gz. Trials of races are in data/unseen-trials-h200.csv.gz.
+fit/landscapes.py records them into data/landscapes-h200.json.gz; data/unseen-trials-h200.csv.gz has trials of races.
 """
 
 from __future__ import annotations
