@@ -10,7 +10,8 @@ from collections import defaultdict
 from recorded import H200, ROOT
 
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
+from tuner.kernels.gemm.hopper import warp_specialized
+from tuner.kernels.gemm.precedence import CLUSTER_ROWS
 from tuner.problem import Problem, suite
 
 _MOST_PRODUCTS = 4e11
@@ -87,7 +88,7 @@ def ranked(config, problem):
     if config.kernel == "gemv" and problem.m > 1:
         return False
     if config.kernel == "cluster_k":
-        return problem.m <= cluster_k.MOST_ROWS
+        return problem.m <= CLUSTER_ROWS
     return config.kernel != "warp_specialized" or warp_specialized.is_usual(config, problem)
 
 

@@ -21,6 +21,7 @@ from tuner.problem import Problem
 from tuner.store import schema
 
 pytest.importorskip("triton", reason="a lookup checks configs against the kernels, which import Triton")
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 H200 = KNOWN["sm_90"]

@@ -14,7 +14,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -24,7 +24,7 @@ from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import fault
 from tuner.lookup.fault import Fault
-from tuner.lookup.row import BAD_VALUE, Provenance, Row, positive, problem_of
+from tuner.lookup.row import BAD_VALUE, PROBLEM, Provenance, Row, positive, problem_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -39,27 +39,35 @@ BUSY_SECONDS = 2.0
 
 _WAL = 2  # bytes 18 and 19 of the header: file format versions. Source: https://sqlite.org/fileformat.html
 
-_WINNERS = """
-SELECT p.op, p.m, p.n, p.k, p.a_dtype, p.b_dtype, p.out_dtype, p.layout, p.aligned, p.epilogue, p.precision, p.extras,
-       k.name AS kernel, k.version, c.parameters, w.median_us, w.default_us, w.vendor_us, w.ties, w.winner_id,
-       e.triton, e.torch, e.backend, e.driver, e.python, r.protocol, r.tool_version
-FROM device AS d
-JOIN winner AS w ON w.device_id = d.device_id AND w.superseded_by IS NULL
-JOIN environment AS e ON e.environment_id = w.environment_id
-JOIN problem AS p ON p.problem_id = w.problem_id
-JOIN config AS c ON c.config_id = w.config_id
-JOIN kernel AS k ON k.kernel_id = c.kernel_id
-JOIN run AS r ON r.run_id = w.run_id
-WHERE d.slug = ?
-ORDER BY w.decided_at DESC, w.winner_id DESC
+WINNER_JOINS = {
+    "device": "winner.device_id",
+    "environment": "winner.environment_id",
+    "problem": "winner.problem_id",
+    "config": "winner.config_id",
+    "kernel": "config.kernel_id",
+    "run": "winner.run_id",
+}
+"""The tables that a winner's parts are in, each after those it needs, with the column that refers to it.
+
+Queries here and in `tuner.store` are made of it, so that a serving process and the store see the same winners.
 """
-_DEVICES = "SELECT * FROM device ORDER BY slug"
+_PROBLEM = ("op", *PROBLEM)
+_ENVIRONMENT = tuple(field.name for field in fields(Environment))
+_COLUMNS = (
+    *(f"problem.{name}" for name in _PROBLEM),
+    *(f"environment.{name}" for name in _ENVIRONMENT),
+    *(f"winner.{name}" for name in ("winner_id", "median_us", "default_us", "vendor_us", "ties")),
+    *("kernel.name AS kernel", "kernel.version", "config.parameters", "run.protocol", "run.tool_version"),
+)
+_WINNERS = f"""
+SELECT {", ".join(_COLUMNS)}
+FROM winner {" ".join(f"JOIN {table} ON {table}.{table}_id = {key}" for table, key in WINNER_JOINS.items())}
+WHERE winner.superseded_by IS NULL AND device.slug = ?
+ORDER BY winner.decided_at DESC, winner.winner_id DESC
+"""  # noqa: S608  every name is a literal of this package
+_DEVICES = f"SELECT {', '.join(IDENTITY)}, device.* FROM device ORDER BY slug"  # noqa: S608
 _RATES = ("clock_mhz", "memory_gb_per_s")
 """Columns of a device that revision 0001 lacks; NULL where nobody asked the driver."""
-_PROBLEM = (
-    *("op", "m", "n", "k", "a_dtype", "b_dtype", "out_dtype"),
-    *("layout", "aligned", "epilogue", "precision", "extras"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +147,16 @@ def _winners(connection: sqlite3.Connection, slug: str) -> Winners:
 
 
 def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
-    fields = {name: found[name] for name in _PROBLEM}
-    fields |= {"aligned": bool(found["aligned"]), "extras": json.loads(found["extras"])}
-    environment = Environment(*(str(found[name]) for name in ("triton", "torch", "backend", "driver", "python")))
+    problem = {name: found[name] for name in _PROBLEM}
+    problem |= {"aligned": bool(found["aligned"]), "extras": json.loads(found["extras"])}
+    environment = Environment(*(str(found[name]) for name in _ENVIRONMENT))
     provenance = Provenance(environment, int(found["protocol"]), str(found["tool_version"]))
     median_us = positive(found["median_us"], "median_us")
     default_us = positive(found["default_us"], "default_us", optional=True)
     vendor_us = positive(found["vendor_us"], "vendor_us", optional=True)
     assert median_us is not None
     return Row(
-        problem=problem_of(fields),
+        problem=problem_of(problem),
         config=Config.from_json(found["kernel"], found["parameters"]),
         kernel_version=int(found["version"]),
         made=made.setdefault(provenance, provenance),

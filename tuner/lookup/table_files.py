@@ -25,20 +25,21 @@ _log = logging.getLogger("tuner.lookup.sources")  # the name under which people 
 
 
 def of_folder(name: str, slug: str, folder: Traversable) -> DeviceWinners:
-    """The rows for a device in a folder's tables; never raises."""
-    try:
-        paths = tables_in(folder)
-    except TableError as e:
-        return unusable(name, e)
-    mine = [path for path in paths if path.name.endswith(f"--{slug}.json")]
-    others = sorted({path.name[:-5].rpartition("--")[2] for path in paths} - {slug})
+    """The rows for a device in a folder's tables.
+
+    Raises:
+        TableError: see `tables_in`.
+    """
+    paths = tables_in(folder)
+    mine = [path for path in paths if slug_in(path) == slug]
+    others = sorted({slug_in(path) for path in paths} - {slug})
     if mine or not others:
         return of_tables(name, slug, mine)
     return holding(name, (), f"nothing for {slug}; it has tables for {', '.join(others)}")
 
 
 def of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = loaded_table.load) -> DeviceWinners:
-    """The rows for a device in tables; one that cannot be read is a warning."""
+    """The rows for a device in tables. One that cannot be read is a warning."""
     loaded, trouble = _read_all(name, paths, read)
     mine = [each for each in loaded if each.device.slug == slug]
     others = sorted({each.device.slug for each in loaded} - {slug})
@@ -50,56 +51,49 @@ def of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = l
 
 
 def devices(name: str, paths: Iterable[Traversable]) -> list[Device]:
-    """Those that tables are for."""
+    """The devices that tables are for."""
     return [each.device for each in _read_all(name, paths)[0]]
 
 
 def tables_in(folder: Traversable) -> list[Traversable]:
-    """A folder's tables, told by their names.
+    """The files of a folder that have a table's name, by name.
 
     Raises:
         TableError: it cannot be listed, or holds none.
     """
-    found = [path for path in _entries(folder) if path.name.endswith(".json") and "--" in path.name]
+    try:
+        entries = sorted(folder.iterdir(), key=lambda path: path.name)
+    except OSError as e:
+        raise TableError(f"cannot list {folder}: {e.strerror}") from e
+    found = [path for path in entries if path.name.endswith(".json") and "--" in path.name]
     if not found:
         raise TableError(f"{folder} holds no table: expected files named <op>--<device slug>.json")
     return found
 
 
-def slugs_in(folder: Traversable) -> list[str]:
-    """Devices that a folder has tables for, told by their names."""
-    try:
-        return sorted({path.name[:-5].rpartition("--")[2] for path in tables_in(folder)})
-    except TableError:
-        return []
-
-
-def _entries(folder: Traversable) -> list[Traversable]:
-    """What a folder holds, by name."""
-    try:
-        return sorted(folder.iterdir(), key=lambda path: path.name)
-    except OSError as e:
-        raise TableError(f"cannot list {folder}: {e.strerror}") from e
+def slug_in(path: Traversable) -> str:
+    """The slug in a table's file name."""
+    return path.name[:-5].rpartition("--")[2]
 
 
 def holding(name: str, rows: Iterable[Row], note: str) -> DeviceWinners:
-    """A held of rows."""
+    """Rows as what a source holds."""
     return DeviceWinners(name, *by_problem(rows), note)
 
 
 def unusable(name: str, error: TableError) -> DeviceWinners:
-    """An empty held, and one warning."""
+    """Log one warning, and hold nothing."""
     _log.warning("%s is not used: %s", name, error)
     return holding(name, (), f"not used: {error}")
 
 
 def counted(rows: int, slug: str) -> str:
-    """How many rows there are, for people."""
+    """How many rows there are, in words."""
     return f"{rows} tuned {'problem' if rows == 1 else 'problems'} for {slug}" if rows else f"nothing for {slug}"
 
 
 def warn_of_faults(name: str, faults: Sequence[Fault]) -> None:
-    """One warning a file: a table that somebody mangled must not fill the log."""
+    """Log one warning for a file, however many faults it has: a mangled table must not fill the log."""
     if faults:
         more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
         _log.warning("%s: %s%s", name, "; ".join(map(str, faults[:3])), more)

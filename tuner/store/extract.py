@@ -11,7 +11,7 @@ from sqlalchemy import Column, Connection, Engine, delete, select, union, update
 from tuner import files
 from tuner.store import models
 from tuner.store.backup import backup_file
-from tuner.store.engine import Database, faults, open_engine, writing
+from tuner.store.engine import Database, opened, writing
 from tuner.store.schema import HEAD
 
 _REFERENCES: tuple[tuple[Column[int], tuple[Column[int], ...]], ...] = (
@@ -45,14 +45,10 @@ def extract(source: Path, target: Path, slugs: Collection[str]) -> None:
         partial.unlink(missing_ok=True)
         database = Database(str(target), partial)
         backup_file(source, revision=HEAD, destination=partial)
-        with faults(database):
-            engine = open_engine(database, read_only=False)
-            try:
-                with writing(engine).begin() as connection:
-                    _thin_out(connection, slugs)
-                _vacuum(engine)
-            finally:
-                engine.dispose()
+        with opened(database, read_only=False) as engine:
+            with writing(engine).begin() as connection:
+                _thin_out(connection, slugs)
+            _vacuum(engine)
 
 
 def _thin_out(connection: Connection, slugs: Collection[str]) -> None:

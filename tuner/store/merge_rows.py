@@ -98,7 +98,7 @@ class Source:
             return list(self.connection.execute(select(models.trial.c.run_id).distinct()).scalars())
 
 
-class Union:
+class Destination:
     """A database that gains the rows of others.
 
     Attributes:
@@ -119,7 +119,7 @@ class Union:
     def take(self, source: Source) -> tuple[dict[str, int], list[Claim]]:
         """Take every row of a source that is not here.
 
-        Decisions that come are history until `succession.decide_afresh` has looked at all of them.
+        Decisions that come are history until `reconcile.decide_afresh` has looked at all of them.
 
         Returns:
             How many rows came, by table; what the source says of its decisions.

@@ -56,7 +56,6 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         default_config=kernel.default_config,
         make_inputs=lambda problem, device, seed: _prepared(kernel, problem, device, seed),
         launch=lambda inputs, config: launch(kernel, inputs, config),
-        vendor=_no_vendor,
         reference=lambda inputs: _expected(kernel, inputs),
         tolerance=lambda _problem: 1.0,
         compile=lambda problem, config: _compile(kernel, problem, config),
@@ -137,10 +136,6 @@ def expected_from_first_config(kernel: TunedKernel, inputs: CallInputs) -> dict[
         else:
             return inputs.written()
     raise KernelError(f"no config of {op} runs, the first for {reasons[0]}"[:500])
-
-
-def _no_vendor(_inputs: CallInputs) -> None:
-    raise NotImplementedError("nobody knows what a library would call it")
 
 
 def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:

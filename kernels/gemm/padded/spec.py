@@ -50,9 +50,6 @@ _BESIDE = 0.7
 
 Measured on an H200: docs/lessons.md, Products beside their copies.
 """
-_LARGE = 512
-"""From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
-elements: a guess of the default formula's, which tuning replaces."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
@@ -248,14 +245,6 @@ RULES = (
 )
 
 
-def precedence(problem: Problem, device: Device) -> int:
-    """First where loads of single elements would be the limit, else last: small copies cost their launch."""
-    if problem.aligned or device.is_interpreter:
-        return -1
-    kept = problem.shape if copied_of(problem, "none") != "a" else (problem.n, problem.k)
-    return 1 if min(kept) >= _LARGE else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -270,5 +259,4 @@ SPEC = gemm_spec(
         *(part for module in (tma, persistent_tma, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
-    precedence=precedence,
 )

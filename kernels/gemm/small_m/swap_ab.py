@@ -213,13 +213,6 @@ RULES = (
 SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
 
 
-def precedence(problem: Problem, device: Device) -> int:
-    """First for up to 128 rows where wgmma or tcgen05 takes its operands by TMA; of 16 bits on Hopper for all rows."""
-    by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
-    few = problem.m <= 128 or (device.features.wgmma and dtype.ITEMSIZE[problem.a_dtype] == 2)
-    return 4 if by_tma and few and tile_resources.reads_shared(64, 16, 4, exchanged(problem), device) else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -231,5 +224,4 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
-    precedence=precedence,
 )

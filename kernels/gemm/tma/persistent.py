@@ -166,12 +166,6 @@ RULES = (
 SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destination, placement)
 
 
-def _precedence(problem: Problem, device: Device) -> int:
-    """Ahead of `tma` where programs have a second tile of 128x128 to take."""
-    tiles = -(-problem.m // 128) * -(-problem.n // 128)
-    return 2 if tiles > device.sm_count and not device.is_interpreter else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -179,7 +173,6 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    precedence=_precedence,
     shared_bytes=shared_bytes,
     estimate_us=functools.partial(cost.tiled, by_tma=True, persistent=True),
     sources=SOURCES,

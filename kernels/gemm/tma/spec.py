@@ -135,5 +135,4 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=functools.partial(cost.tiled, by_tma=True),
     sources=SOURCES,
-    precedence=lambda _problem, device: int(not device.is_interpreter),
 )
