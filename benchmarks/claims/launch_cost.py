@@ -285,6 +285,10 @@ def main() -> None:
     options = parser()
     options.add_argument("--processes", type=int, default=3, help="fresh processes of each kind; 0 leaves them out")
     args = options.parse_args()
+    import torch
+
+    if args.device == "cuda" and not torch.cuda.is_available():
+        options.error("no CUDA device is here: it times calls that a GPU runs")
     logging.disable(logging.WARNING)
     body: dict[str, Any] = {"shape": SHAPE, "rounds": args.rounds, "calls_a_burst": args.burst}
     body["host"] = {name: summary(found) for name, found in timed(paths(args.device), args).items()}

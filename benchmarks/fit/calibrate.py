@@ -42,7 +42,7 @@ SOURCES = (
 )
 """Trials of today's kernels, and the run in each file."""
 UNDER = "Triton 3.7.1, driver 580.159.04"
-TARGET = ROOT.parent / "kernels" / "calibration.npz"
+TARGET = ROOT.parent / "kernels" / "cost" / "calibration.npz"
 BOOSTING = {
     "iterations": 700,
     "depth": 6,
