@@ -34,7 +34,7 @@ def refusal(problem: Problem) -> str | None:
 
 
 def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
-    """Return the compiled GEMM: it takes operands of the op `matmul`, returns a new output, and tunes at its first call.
+    """Return the compiled GEMM: it takes operands of the op `matmul`, returns a new output, tunes at its first call.
 
     Without a Triton template for the problem, or on a GPU too small for the templates, that call raises, because with
     this one backend Inductor does not fall back to the vendor's library. Dynamo's caches are reset, since it stops
