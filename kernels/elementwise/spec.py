@@ -90,8 +90,6 @@ def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str |
     ):
         if found not in expected:
             return f"no {name} {found}: leave it out"
-    old = device.vendor == "nvidia" and device.capability < 80
-    untested = device.vendor == "amd" and device.arch not in ("gfx942", "gfx950")
-    return (
-        f"no {device.arch}: it is compiled and tested for sm_80 and newer, gfx942, gfx950" if old or untested else None
-    )
+    if device.is_interpreter or device.features.supported:
+        return None
+    return f"no {device.arch}: it is compiled and tested for sm_80 and newer, gfx942, gfx950"

@@ -30,7 +30,7 @@ def loads(problem: Problem, device: Device) -> tuple[str, ...]:
 
 def by_tma(config: Config) -> bool:
     """Whether a config loads through descriptors."""
-    return config.get("LOADS") == "tma"
+    return bool(config.get("LOADS") == "tma")
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:

@@ -12,10 +12,12 @@ from tuner.errors import InputError, ProblemError
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.base.sharing import overlaps_itself, share_memory
 from tuner.kernels.gemm.pointer.space import DTYPES, outputs
+from tuner.launch import compat
 from tuner.launch.torch_precision import torch_precision
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS, PRECISIONS
 
+_is_wrapped = compat.is_functorch_wrapped_tensor
 _NEEDED = ("a", "b", "weight")
 
 
@@ -49,7 +51,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
     A kernel that is given such a one reads and writes at address 0.
     """
     by_torch = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    return by_torch and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return by_torch and not _is_wrapped(tensor)
 
 
 def check_memory(**tensors: torch.Tensor | None) -> None:
@@ -249,7 +251,7 @@ def ask_derivatives(*tensors: torch.Tensor | None) -> bool:
             if tensor is not None and tensor.requires_grad:
                 return True
     # Inside of an autograd.Function, which has its own rule for tangents, nothing asks for more.
-    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+    if compat.forward_ad_state()[compat.FORWARD_LEVEL] < 0 or not compat.is_fwd_grad_enabled():
         return False
     return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 

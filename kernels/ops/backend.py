@@ -49,13 +49,13 @@ class Asked:
         Raises:
             InputError: torch has no such product, and nothing else was asked for.
         """
-        sources = lookup.desk()
+        sources = lookup.resolver()
         done = self._is_faster(operands) and self._run(operands)
         if self.kind is not None:
             if len(_runs) >= _MOST:
                 _runs.clear()
             _runs[self.kind] = _again(operands.problem, operands.out.dtype) if done else None
-            if lookup.desk() is not sources:
+            if lookup.resolver() is not sources:
                 _runs.pop(self.kind, None)
         return done
 

@@ -24,7 +24,7 @@ from tuner.kernels.ops.arguments import (
 )
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
 from tuner.launch.call_cache import Calls
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
@@ -101,7 +101,7 @@ def _served(given: _Tensors, options: _Options) -> torch.Tensor:
         return out
     epilogue = epilogue_of(has_bias=bias is not None, activation=activation)
     problem = _problem(_key(a), _key(b), _key(out), epilogue, settled)
-    sources = desk()
+    sources = resolver()
     seen = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
     by_torch = settled if a.dtype == torch.float32 and precision is None else None
     CALLS.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)

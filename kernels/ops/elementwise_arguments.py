@@ -63,4 +63,4 @@ def check_out(out: object, x: torch.Tensor, *others: torch.Tensor) -> torch.Tens
 
 def _same(out: torch.Tensor, operand: torch.Tensor) -> bool:
     """Every element lies where the operand's does: it is read before it is written."""
-    return out.data_ptr() == operand.data_ptr() and out.stride() == operand.stride()
+    return bool(out.data_ptr() == operand.data_ptr() and out.stride() == operand.stride())

@@ -26,7 +26,7 @@ from tuner.kernels.ops.arguments import (
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.grouped_lists import listed_mm
 from tuner.launch.call_cache import Calls
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
@@ -108,7 +108,7 @@ def _served(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
     check_gradients(a, b, bias, out)
     if out.numel() and b.shape[0]:
         problem = _problem(a, b, out, epilogue_of(has_bias=bias is not None, activation=activation), settled)
-        sources = desk()
+        sources = resolver()
         seen = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
         by_torch = settled if a.dtype == torch.float32 and precision is None else None
         CALLS.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)

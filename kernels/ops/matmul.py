@@ -26,7 +26,7 @@ from tuner.kernels.ops.arguments import (
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
 from tuner.launch.call_cache import Calls
 from tuner.launch.plan import Recording
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
@@ -167,7 +167,7 @@ def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     if asked is not None:
         check_tensors(**given._asdict())
         return _served(given, options, asked)
-    named = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
+    named: dict[str, Any] = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 
@@ -205,7 +205,7 @@ def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = N
     if a2.shape[1] == 0:
         fill_without_products(result2, bias, kind.activation)
     else:
-        sources = desk()
+        sources = resolver()
         seen = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind, asked)
         if seen is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None

@@ -14,7 +14,7 @@ from tuner.kernels.ops.arguments import check_gradients
 from tuner.kernels.ops.dispatch import launch
 from tuner.kernels.ops.elementwise_arguments import check_input, check_out
 from tuner.launch.call_cache import Calls
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem, dtype
 from tuner.problem.gemm_fields import MAX_SIZE
 
@@ -58,7 +58,7 @@ def _served(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     # An output whose leading dimensions cannot be flattened in place is filled by a copy below.
     flat = _flat(result, rows)
     problem = _problem(_key(matrix), _key(flat))
-    sources = desk()
+    sources = resolver()
     seen = launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
     if flat.data_ptr() == result.data_ptr():
         CALLS.remember((given,), (), seen, result, sources, out=out)

@@ -12,7 +12,7 @@ from tuner.kernels.ops.arguments import check_gradients, shown
 from tuner.kernels.ops.dispatch import launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out
 from tuner.launch.call_cache import Calls
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import MAX_SIZE
@@ -60,7 +60,7 @@ def _served(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]) -> to
     check_gradients(x, y, out)
     if len(x):
         problem = _problem(len(x), x.dtype, all(_is_dense(tensor) for tensor in (x, y, out)))
-        sources = desk()
+        sources = resolver()
         seen = launch(Tensors(x, y, out, problem, out), problem, x.device)
         CALLS.remember(given[1:], (), seen, out, sources, out=given[0])
     return out

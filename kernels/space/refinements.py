@@ -26,25 +26,22 @@ SHARE_B = "SHARE_B"
 RECOMPUTED = "RECOMPUTED"
 """A kernel's own: operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
-_CLUSTERS = (90, 100, 103)
 _LARGEST_CLUSTER = 8
 _MOST_WAVES = 8
-_REGISTERS = 65_536
 _BESIDE = 32
 """Registers for all but the values that a thread holds: wgmma of 128 sums a thread asks for 154 at least (ptxas)."""
 _MORE_PROGRAMS = (2, 3, 4)
 _MOST_LIMITS = 2
 _SHARED_TILE = 128 * 128
-_RESERVED_BYTES = 1024
 _PREFETCHED_KIB = 32
 _EARLIEST, _EARLIER, _LATER = 2, 3, 6
 """Eighths tried with a prefetch. Of 128 KiB configs were 0.7% faster at best than of 32, and up to an eighth slower
-(benchmarks/results/few-rows-h200.json)."""
+(measured on an H200 in November 2026)."""
 _SHORT_BYTES = 256 * 1024
 """A program's share of B up to which it ends so soon that the next one comes earlier, and with more."""
 _ROW_KIB, _MIDWAY = 2, 4
 """Tried of each row of B that a program without `tl.dot` reads, and the trigger with it. Of 8 KiB configs were slower
-than of none (benchmarks/results/few-rows-gemv-h200.json)."""
+than of none (measured on an H200 in November 2026)."""
 
 Held = Callable[[Config, Problem, Device], float]
 
@@ -55,7 +52,7 @@ def misfit(name: str, config: Config, problem: Problem, device: Device) -> str |
 
 
 def _no_cluster(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if device.capability not in _CLUSTERS:
+    if not device.features.clusters:
         return f"{value}: no clusters of blocks on {device.arch}"
     if isinstance(value, (bool, str)) or value & (value - 1) or not 2 <= value <= _LARGEST_CLUSTER:
         return f"{value!r}: expected 2, 4 or {_LARGEST_CLUSTER}, or none for single blocks"
@@ -74,8 +71,8 @@ def _no_limit(value: Value, config: Config, problem: Problem, device: Device) ->
     if isinstance(value, (bool, str)) or value % 8 or not 24 <= value <= 248:
         return f"{value!r}: expected a multiple of 8 from 24 to 248"
     threads = config.integer("num_warps") * device.warp_size
-    if value * threads > _REGISTERS:
-        return f"{value}: {threads} threads of so many, a multiprocessor has {_REGISTERS}"
+    if value * threads > device.features.registers:
+        return f"{value}: {threads} threads of so many, a multiprocessor has {device.features.registers}"
     return None
 
 
@@ -201,8 +198,10 @@ def fewer_registers(config: Config, device: Device, held: float, shared_bytes: i
         shared_bytes: of a program.
     """
     threads = config.integer("num_warps") * device.warp_size
-    room = (device.shared_bytes + _RESERVED_BYTES) // (shared_bytes + _RESERVED_BYTES)
-    limits = [_REGISTERS // (threads * programs) // 8 * 8 for programs in _MORE_PROGRAMS if programs <= room]
+    reserved = device.features.reserved_bytes
+    room = (device.shared_bytes + reserved) // (shared_bytes + reserved)
+    per_thread = device.features.registers // threads
+    limits = [per_thread // programs // 8 * 8 for programs in _MORE_PROGRAMS if programs <= room]
     fitting = [limit for limit in limits if held + _BESIDE <= limit <= 248]
     yield from (config.replace(maxnreg=limit) for limit in fitting[:_MOST_LIMITS])
 
@@ -214,5 +213,5 @@ def specialized_bytes(config: Config, device: Device) -> int:
     """
     if WARP_SPECIALIZE not in config:
         return 0
-    sums = 4 * config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") if device.capability == 90 else 0
+    sums = 4 * config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") if device.features.wgmma else 0
     return sums + 512

@@ -48,7 +48,7 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_default_of_every_kernel_is_right(problem):
-    """benchmarks/numerics.py tries sampled configs and ragged shapes as well."""
+    """benchmarks/checks/numerics.py tries sampled configs and ragged shapes as well."""
     here = device.current()
     try:
         specs = registry.serving(problem, here)

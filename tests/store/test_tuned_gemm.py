@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tuner.kernel.config import Config
+from tuner.lookup.database import read_winners
 from tuner.problem import Problem
 from tuner.store.records import Outcome, State, Trial, Verdict
 
@@ -105,3 +106,14 @@ def test_a_question_of_a_person_is_one_line_of_sql(database, decide):
     decide(Problem(4096, 4096, 4096, dtype="bf16"), CONFIG, vendor_us=22.0)
     slower = rows(database, "SELECT m, n, k FROM tuned_gemm WHERE vs_vendor < 1 AND dtype = 'bfloat16'")
     assert slower == [{"m": 16, "n": 4096, "k": 4096}]
+
+
+def test_the_view_the_store_and_a_serving_process_see_the_same_winners(database, store, decide, device, run, kernel):
+    for m, median_us in ((16, 5.0), (64, 20.0)):
+        decide(Problem(m, 2048, 1024, dtype="bf16", layout="nt"), CONFIG, median_us=median_us, default_us=25.0)
+    again = Problem(64, 2048, 1024, dtype="bf16", layout="nt")
+    store.decide(run, again, kernel, Verdict(CONFIG, 10.0, 25.0, None, (CONFIG,)))  # supersedes the one before
+    served = {row.problem: (row.config, row.median_us, row.ties) for row in read_winners(database, device.slug).rows}
+    assert {each.problem: (each.config, each.median_us, each.ties) for each in store.winners()} == served
+    assert {(row["m"], row["us"], row["ties"]) for row in rows(database)} == {(16, 5.0, 1), (64, 10.0, 1)}
+    assert len(served) == 2

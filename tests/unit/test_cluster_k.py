@@ -14,7 +14,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernels.gemm.hopper import cluster_k_space as spaces
 from tuner.kernels.gemm.hopper import cluster_parts, cluster_sizes
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "cluster_k")
@@ -223,5 +223,5 @@ def test_an_h100_borrows_clusters_that_find_room_on_it(multiprocessors, blocks, 
     config = PLAIN.replace(BLOCK_SIZE_M=8, SPLIT_K=blocks)
     row = make_row(8, 32, 16384, config=config, version=SPEC.version, dtype="bf16", layout="nt")
     h100 = dataclasses.replace(H200, slug=f"nvidia-h100-sm90-{multiprocessors}", sm_count=multiprocessors)
-    said = rules.refusal(row, row.problem, h100, borrowed=True)
+    said = match_rules.refusal(row, row.problem, h100, borrowed=True)
     assert said is None if reason is None else said.startswith(reason)

@@ -17,7 +17,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
 from tuner.lookup import lookup as lookups
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 from tuner.lookup.regret import Regret
 from tuner.problem import Problem
 
@@ -29,7 +29,7 @@ sys.path.insert(0, sys.argv[1])
 import conftest
 from tuner.kernel import registry
 from tuner.hardware import device as devices
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 toy = conftest.toy_spec()
 registry.serving = lambda problem, device: [toy]
 registry.find = lambda op, name: toy
@@ -104,15 +104,15 @@ def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, mo
     ]
     digest_of(row)
     others.append(tuner.digest(KNOWN["sm_80"]))
-    (shelf,) = (found for _, found in lookups.desk().shelves(H200) if found.rows)
-    monkeypatch.setitem(shelf.regret, "matmul", {"near_m": Regret(9, 1.2, 1.5, 1.1, 1.3)})
+    (winners,) = (found for _, found in lookups.resolver().winners(H200) if found.rows)
+    monkeypatch.setitem(winners.regret, "matmul", {"near_m": Regret(9, 1.2, 1.5, 1.1, 1.3)})
     others.append(tuner.digest(H200))
-    monkeypatch.setitem(rules.failed, (H200.slug, Problem(64, 512, 256), row.config), "out of resources")
+    monkeypatch.setitem(match_rules.failed, (H200.slug, Problem(64, 512, 256), row.config), "out of resources")
     others.append(tuner.digest(H200))
     monkeypatch.setattr(devices, "triton_version", lambda: "3.8.0")
     others.append(tuner.digest(H200))
     for constant in ("NEAR_M", "MARGIN", "MODELLED", "BEYOND", "ACROSS", "BLIND", "OTHER_DEVICE"):
-        monkeypatch.setattr(rules, constant, 0.9 * getattr(rules, constant))
+        monkeypatch.setattr(match_rules, constant, 0.9 * getattr(match_rules, constant))
         others.append(tuner.digest(H200))
     assert len({before, *others}) == 1 + len(others)
 

@@ -17,29 +17,14 @@ import tuner
 TUNER = Path(tuner.__file__).parent
 KERNELS = Path(importlib.util.find_spec("tuner.kernels").submodule_search_locations[0])
 MIGRATIONS = Path(importlib.util.find_spec("tuner._migrations").submodule_search_locations[0])
-FLOORS = (
-    ("cli",),
-    ("bench",),
-    ("tuned",),
-    ("sweep", "tables", "inspection"),
-    ("kernels", "store"),
-    ("launch",),
-    ("lookup",),
-    ("kernel",),
-    ("hardware", "problem"),
-    ("ground",),
+REPOSITORY = Path(__file__).parents[2]
+FLOORS, KERNEL_FLOORS = (
+    tuple(tuple(line.split()) for line in block.split("\n")[1:-1])
+    for block in re.findall(
+        r"^```(\n[a-z_ \n]+)```$", (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
 )
-"""Rooms of `tuner`, the highest floor first; a room imports from floors below its own, and from its neighbours."""
-KERNEL_FLOORS = (
-    ("ops",),
-    ("grouped",),
-    ("batched", "softmax"),
-    ("elementwise", "gemm"),
-    ("cost",),
-    ("space",),
-    ("base",),
-)
-"""The same within `tuner.kernels`."""
+"""Rooms of `tuner` and of `tuner.kernels` as CONTRIBUTING.md lists them, the highest floor first."""
 FACE = {"__init__.py", "__main__.py", "config.py", "device.py", "registry.py", "space.py", "suite.py"}
 """Public names of rooms, and `python -m tuner`: they may show any room, and no room imports them."""
 HEAVY = {"sqlalchemy", "alembic", "click", "rich"}

@@ -15,7 +15,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import lookup as lookups
-from tuner.lookup import resolver, rules, table
+from tuner.lookup import match_rules, resolver, table
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Match
 from tuner.lookup.row import Provenance
@@ -104,8 +104,8 @@ def test_a_row_of_another_triton_is_compatible(tuned, make_row):
 def test_the_grade_is_by_the_triton_that_is_installed(monkeypatch, make_row):
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     monkeypatch.undo()  # the fixture's Triton
-    assert rules.grade(make_row(64, made=made_under(triton.__version__))) == "exact"
-    assert rules.grade(make_row(64, made=made_under("3.0.0"))) == "compatible"
+    assert match_rules.grade(make_row(64, made=made_under(triton.__version__))) == "exact"
+    assert match_rules.grade(make_row(64, made=made_under("3.0.0"))) == "compatible"
 
 
 def test_of_a_databases_environments_this_triton_comes_first(tmp_path, make_row, make_database):
@@ -122,7 +122,6 @@ def test_a_row_of_another_kernel_version_is_stale_and_not_used(tuned, make_row, 
 
 
 BAD = {
-    "an unknown kernel": Config("gone", BLOCK_SIZE_M=32, num_warps=4),
     "a config too big for this device": Config("toy", BLOCK_SIZE_M=512, num_warps=4),
     "a config without num_warps": Config("toy", BLOCK_SIZE_M=32),
     "a config with a parameter too many": Config("toy", BLOCK_SIZE_M=32, num_warps=4, WINGS=2),
@@ -139,6 +138,16 @@ def test_a_bad_row_is_one_miss_with_one_warning(config, tuned, make_row, caplog)
     (record,) = caplog.records
     assert "refused" in record.getMessage()
     assert "refused by rule exact" in tuner.explain(PROBLEM, H200)
+
+
+def test_rows_of_a_kernel_that_is_gone_are_one_line_and_the_next_rule_answers(tuned, make_row, caplog):
+    gone = Config("gone", BLOCK_SIZE_M=32, num_warps=4)
+    tuned(make_row(60, block=64), *(make_row(m, config=gone) for m in (64, 66, 68)))
+    for m in (64, 66, 68):
+        assert tuner.lookup(at(m), H200).rule == "near_m"
+    (record,) = caplog.records
+    assert "rows of kernel gone of op matmul are passed over" in record.getMessage()
+    assert "no kernel 'gone'" in tuner.explain(PROBLEM, H200)
 
 
 def test_after_a_bad_row_the_next_source_is_asked(tmp_path, tuned, make_row, make_database, caplog):
@@ -276,7 +285,7 @@ def test_a_child_forked_in_the_middle_of_a_first_lookup_can_look_up(tuned, make_
     with_lock, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with resolver.lock:
+        with resolver.Resolver.lock:
             with_lock.set()
             forked.wait(30)
 
@@ -315,14 +324,14 @@ def test_answers_do_not_grow_without_bound(monkeypatch):
     monkeypatch.setattr(resolver, "MEMO_LIMIT", 100)
     for m in range(1, 250):
         tuner.lookup(at(m), H200)
-    assert 0 < sum(map(len, lookups.desk().answers.values())) <= 100
+    assert 0 < sum(map(len, lookups.resolver().answers.values())) <= 100
 
 
 def test_a_hit_takes_no_lock_and_about_a_microsecond_at_most(tuned, make_row, monkeypatch):
     tuned(make_row(64))
     monkeypatch.setattr(devices, "current", lambda: H200)
     tuner.lookup(PROBLEM)
-    with resolver.lock:
+    with resolver.Resolver.lock:
         found = []
         thread = threading.Thread(target=lambda: found.append(tuner.lookup(PROBLEM)))
         thread.start()

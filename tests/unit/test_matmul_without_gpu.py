@@ -37,7 +37,7 @@ def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_el
 def test_a_room_imported_first_does_not_hide_what_bears_its_name():
     code = textwrap.dedent("""
         import importlib, tuner
-        importlib.import_module("tuner.lookup.rules"), importlib.import_module("tuner.tuned.signature")
+        importlib.import_module("tuner.lookup.match_rules"), importlib.import_module("tuner.tuned.signature")
         assert tuner.lookup.__module__ == "tuner.lookup.lookup" and tuner.tuned.__module__ == "tuner.tuned.decorator"
         import tuner.kernels
         importlib.import_module("tuner.kernels.softmax.whole")

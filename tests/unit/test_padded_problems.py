@@ -10,7 +10,7 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel.registry import default_config, serving
 from tuner.kernels.base.operands import is_aligned, make_operands, row_alignment
 from tuner.kernels.gemm.padded.spec import SPEC
-from tuner.lookup.rules import refusal
+from tuner.lookup.match_rules import refusal
 from tuner.problem import Problem, suite
 
 H200 = KNOWN["sm_90"]

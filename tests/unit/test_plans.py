@@ -20,19 +20,19 @@ def plans():
 
 def test_the_newest_plans_of_a_key_are_kept_and_asked_first(plans):
     for number in range(plan.MOST_OF_A_KEY + 2):
-        plans.keep("key", number, lookup.desk())
+        plans.keep("key", number, lookup.resolver())
     assert plans.by_key["key"] == tuple(range(plan.MOST_OF_A_KEY + 1, 1, -1))
 
 
 def test_one_key_too_many_begins_anew(plans, monkeypatch):
     monkeypatch.setattr(plan, "MOST_KEYS", 2)
     for key in ("a", "b", "c"):
-        plans.keep(key, key, lookup.desk())
+        plans.keep(key, key, lookup.resolver())
     assert plans.by_key == {"c": ("c",)}
 
 
 def test_other_sources_forget_every_plan_and_refuse_those_of_before(plans):
-    before = lookup.desk()
+    before = lookup.resolver()
     plans.keep("key", "plan", before)
     tuner.use(None)
     assert plans.by_key == {}
@@ -41,7 +41,7 @@ def test_other_sources_forget_every_plan_and_refuse_those_of_before(plans):
 
 
 def test_a_plan_that_served_at_addresses_is_forgotten_with_the_others(plans):
-    plans.keep("key", "plan", lookup.desk())
+    plans.keep("key", "plan", lookup.resolver())
     plans.seen("plan", "key", "addresses")
     assert plans.by_address == {"addresses": "plan"}
     tuner.use(None)
@@ -52,7 +52,7 @@ def test_a_plan_that_served_at_addresses_is_forgotten_with_the_others(plans):
 
 def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
     monkeypatch.setattr(plan, "MOST_ADDRESSES", 2)
-    plans.keep("key", "plan", lookup.desk())
+    plans.keep("key", "plan", lookup.resolver())
     for address in range(3):
         plans.seen("plan", "key", address)
     assert plans.by_address == {2: "plan"}

@@ -15,7 +15,7 @@ import tuner
 from tuner.errors import TableError
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.lookup import sources
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -264,7 +264,7 @@ def test_every_source_tells_its_devices(tmp_path, make_row, make_table, make_dat
     tuner.use(make_database(tmp_path / "tuner.db", make_row()))
     tuner.use(table.write(tmp_path))
     tuner.use(tmp_path / "site" / "mylib" / "tuned")
-    slugs = [[device.arch for device in source.devices()] for source in desk().sources()]
+    slugs = [[device.arch for device in source.devices()] for source in resolver().sources()]
     assert slugs == [["sm_80"], ["sm_80"], ["sm_90"], [], ["sm_80"]]
 
 

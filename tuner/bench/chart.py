@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.bench.document import ContestReport, write
+from tuner.bench.document import ContestReport
 from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, VENDOR, Row
 from tuner.errors import TunerError
+from tuner.files import write
 from tuner.problem import dtype
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tuner.bench.score import OURS, TUNERS, ListedProblem, Row, figures
 from tuner.errors import KernelError
 from tuner.kernel import registry
 from tuner.lookup.decision import Match
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.sweep.child import Child, WorkerDiedError
 from tuner.sweep.messages import Heartbeat, Refused
@@ -72,7 +72,7 @@ class Contest:
     def _row(self, listed: ListedProblem, preparing: Callable[[Problem, str], None]) -> Row:
         problem = listed.problem
         try:
-            match = desk().explanation(problem, self.device)[2].match
+            match = resolver().explanation(problem, self.device)[2].match
         except KernelError as e:
             absent = dict.fromkeys((OURS, *self._rivals), str(e))
             return Row(listed, None, {}, absent, problem.flops, problem.bytes_moved, False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import tuner
+from tuner import files
 from tuner.bench.score import OURS, Figures, Row, geomeans
 from tuner.errors import TunerError
 from tuner.hardware.device import Device, Environment
@@ -62,29 +63,7 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
     Raises:
         TunerError: it cannot be written.
     """
-    text = json.dumps(body, indent=1, sort_keys=True) + "\n"
-    write(path, lambda partial: partial.write_text(text, encoding="utf-8"))
-
-
-def write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Write a file completely or not at all.
-
-    Args:
-        path: the file.
-        fill: writes the content to the path it is given.
-
-    Raises:
-        TunerError: it cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            fill(partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as e:
-        raise TunerError(f"cannot write {path}: {e.strerror or e}") from e
+    files.write_text(path, json.dumps(body, indent=1, sort_keys=True) + "\n")
 
 
 def make_folder(folder: Path) -> None:

@@ -13,9 +13,9 @@ from tuner.errors import KernelError
 from tuner.hardware.device import INTERPRETER, Device, Environment, of_one_arch
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 from tuner.lookup.decision import Decision
-from tuner.lookup.device_winners import Shelf, by_problem
+from tuner.lookup.device_winners import DeviceWinners, by_problem
 from tuner.lookup.regret import Regret
 from tuner.lookup.sources import Source
 from tuner.problem import Problem
@@ -84,10 +84,10 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
         suite: problems that are all held out together; None for a sample, each looked up without its own row.
         sample: the size of the sample, which is always the same one.
     """
-    shelf = source.shelf(device.slug)
-    relatives = [(sm_count, source.shelf(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
-    rows = [row for found in shelf.rows.values() for row in found[:1]]
-    usable = {row.problem for row in rows if rules.refusal(row, row.problem, device) is None}
+    winners = source.winners(device.slug)
+    relatives = [(sm_count, source.winners(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
+    rows = [row for found in winners.rows.values() for row in found[:1]]
+    usable = {row.problem for row in rows if match_rules.refusal(row, row.problem, device) is None}
     if suite is None:
         chosen = random.Random(_SEED).sample(sorted(usable, key=str), min(sample, len(usable)))
     else:
@@ -95,9 +95,9 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
     found: list[Case] = []
     for problem in chosen:
         hidden = {problem} if suite is None else set(chosen)
-        left = Shelf(source.name, *by_problem(row for row in rows if row.problem not in hidden), "")
-        decision = rules.decide(problem, device, [left], relatives)
-        found.append(_case(problem, device, decision, shelf.rows[problem][0].config))
+        left = DeviceWinners(source.name, *by_problem(row for row in rows if row.problem not in hidden), "")
+        decision = match_rules.decide(problem, device, [left], relatives)
+        found.append(_case(problem, device, decision, winners.rows[problem][0].config))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from tuner.launch import compat
 from tuner.problem import Problem, dtype
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -40,10 +41,8 @@ def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
     this one backend Inductor does not fall back to the vendor's library. Dynamo's caches are reset, since it stops
     compiling after a few problems.
     """
-    from torch._inductor import list_mode_options
-
     torch.compiler.reset()
-    mode = list_mode_options("max-autotune-no-cudagraphs")
+    mode = compat.list_mode_options("max-autotune-no-cudagraphs")
     run = torch.compile(
         _product(problem), options={**mode, "max_autotune_gemm_backends": "TRITON"}, dynamic=False, fullgraph=True
     )
@@ -60,17 +59,18 @@ def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
 def _product(problem: Problem) -> Callable[..., torch.Tensor]:
     activation = _ACTIVATIONS.get(problem.activation, lambda x: x)
     if dtype.is_fp8(problem.a_dtype):
-        one = torch.ones((), dtype=torch.float32, device="cuda")
+        scaled_mm, one = compat.scaled_mm, torch.ones((), dtype=torch.float32, device="cuda")
         out_dtype = dtype.to_torch(problem.out_dtype)
 
         def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-            scaled = torch._scaled_mm(a, b, one, one, bias=bias, out_dtype=out_dtype, use_fast_accum=True)
+            scaled = scaled_mm(a, b, one, one, bias=bias, out_dtype=out_dtype, use_fast_accum=True)
             return activation(scaled)
 
     elif problem.a_dtype == "int8":
+        int_mm = compat.int_mm
 
         def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:  # noqa: ARG001
-            return torch._int_mm(a, b)
+            return int_mm(a, b)
 
     else:
 

@@ -226,7 +226,7 @@ def check_tables() -> list[Diagnosis]:
 
     findings: list[Diagnosis] = []
     with _warnings_of("tuner.lookup") as warnings:
-        for source in sources.standing():
+        for source in sources.default_sources():
             if source.name.startswith("database "):
                 continue
             try:

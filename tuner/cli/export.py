@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner import files
 from tuner.cli import kernel_options as kernels
 from tuner.cli import options, output
 from tuner.cli.output import quantity
@@ -123,7 +124,6 @@ def _report_database(path: Path, winners: list[Winner], *, as_json: bool) -> Non
 
 def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: str | None, *, as_json: bool) -> None:
     from tuner.store.store import Store
-    from tuner.tables import export as table
     from tuner.tables import vllm
 
     with Store.open(db, read_only=True) as store:
@@ -134,7 +134,7 @@ def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: 
         raise TableError(
             f"no winner can be said in the files of --format {dialect}: they are for fp8 with scaling block, layout nt"
         )
-    table.make_folder(directory)
+    files.make_folder(directory)
     paths = [file.write(directory, dialect) for file in found.files]
     written = [{"path": str(path), "rows": len(file.rows)} for path, file in zip(paths, found.files, strict=True)]
     left_out = {**_left_out(selection), "skipped": len(found.skipped), "others": found.others}
@@ -153,10 +153,9 @@ def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: 
 
 def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> None:
     from tuner.tables import autotune
-    from tuner.tables import export as table
 
     found = autotune.lists(selection.tables)
-    table.make_folder(directory)
+    files.make_folder(directory)
     written: list[dict[str, Any]] = [
         {"path": str(part.write(directory)), "kernel": part.kernel, "device": part.device, "configs": len(part.entries)}
         for part in found

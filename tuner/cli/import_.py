@@ -27,7 +27,7 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Writes DIR/imported.csv, a suite of the problems for `tuner run --suite`, and DIR/imported.candidates.json, configs
     worth trying. Others' figures are not taken: nothing of this is a trial or a winner before it was measured here.
     """
-    from tuner.tables.export import make_folder, write_text
+    from tuner.files import make_folder, write_text
     from tuner.tables.importing import candidates
     from tuner.tables.importing import reader as imported
 
@@ -39,9 +39,9 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     if not problems:
         raise TableError("nothing to import: no row of these files is a problem that can be tuned here")
     make_folder(out)
-    suite = write_text(out / SUITE, imported.suite(found))
+    suite = write_text(out / SUITE, imported.suite(found), error=TableError)
     every = [candidate for one in found for candidate in one.candidates]
-    listed = write_text(out / CANDIDATES, candidates.dumps(every)) if every else None
+    listed = write_text(out / CANDIDATES, candidates.dumps(every), error=TableError) if every else None
     if as_json:
         configs = {"path": str(listed), "rows": len(set(every))} if listed else None
         written = {"suite": {"path": str(suite), "problems": len(problems)}, "candidates": configs}

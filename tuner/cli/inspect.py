@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tuner import files
 from tuner.cli.options import json_option
 from tuner.cli.output import print_json
 from tuner.errors import TunerError, UsageError
@@ -106,7 +107,7 @@ def _save(binary: Binary, out: Path, stage: str | None) -> list[str]:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for suffix, text in texts.items():
-            (out / f"{stem}.{suffix}").write_text(text, encoding="utf-8")
+            files.write_text(out / f"{stem}.{suffix}", text)
     except OSError as e:
         raise TunerError(f"cannot write into {out}: {e.strerror}") from e
     return [str(out / f"{stem}.{suffix}") for suffix in texts]

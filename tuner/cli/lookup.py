@@ -11,10 +11,10 @@ from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN, Device, current
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Decision
-from tuner.lookup.device_winners import Shelf
+from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.explain import evidence, explain
 from tuner.lookup.fingerprint import digest
-from tuner.lookup.lookup import desk, use
+from tuner.lookup.lookup import resolver, use
 from tuner.problem import Problem, parse_shape
 
 
@@ -65,9 +65,9 @@ def lookup(
     if db is not None:
         use(db)
     device = _this_device() if slug is None else _device(slug)
-    device, shelves, decision = desk().explanation(problem, device)
+    device, by_source, decision = resolver().explanation(problem, device)
     if as_json:
-        output.print_json(_document(problem, device, shelves, decision))
+        output.print_json(_document(problem, device, by_source, decision))
     elif explained:
         click.echo(explain(problem, device))
     else:
@@ -86,7 +86,7 @@ def _this_device() -> Device:
 def _device(name: str) -> Device:
     """Return a device by slug or architecture: one that a source has rows for, or a known one of each architecture."""
     known = KNOWN | {device.slug: device for device in (INTERPRETER, *KNOWN.values())}
-    holding = {slug: source for source in desk().sources() for slug in source.slugs()}
+    holding = {slug: source for source in resolver().sources() for slug in source.slugs()}
     if name in holding:
         known |= {device.slug: device for device in holding[name].devices()}
     if name not in known:
@@ -104,7 +104,7 @@ def _print(problem: Problem, device: Device, decision: Decision) -> None:
         click.echo(f"to tune it: {command(problem)}")
 
 
-def _document(problem: Problem, device: Device, shelves: list[Shelf], decision: Decision) -> dict[str, Any]:
+def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], decision: Decision) -> dict[str, Any]:
     match, row = decision.match, decision.row
     return {
         "problem": problem.fields(),
@@ -120,7 +120,7 @@ def _document(problem: Problem, device: Device, shelves: list[Shelf], decision: 
         "vs_vendor": row and row.vs_vendor,
         "ties": row and row.ties,
         "tuned_for": row and row.problem.fields(),
-        "sources": [{"name": shelf.source, "holds": shelf.note} for shelf in shelves],
+        "sources": [{"name": winners.source, "holds": winners.note} for winners in by_source],
         "refused": [
             {"source": r.source, "rule": r.rule, "config": dict(r.row.config), "reason": r.reason}
             for r in decision.refused
@@ -128,7 +128,7 @@ def _document(problem: Problem, device: Device, shelves: list[Shelf], decision: 
         "neighbours": [
             {
                 "rule": offer.rule,
-                "source": offer.shelf.source,
+                "source": offer.winners.source,
                 "problem": offer.row.problem.fields(),
                 "config": {"kernel": offer.row.config.kernel, **offer.row.config},
                 "distance": round(offer.distance, 4),

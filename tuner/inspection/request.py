@@ -11,7 +11,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config, Value
-from tuner.lookup.lookup import desk
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem, generic_key
 from tuner.problem import text as problem_text
 
@@ -97,7 +97,7 @@ def choose(spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
         KernelError: the kernel does not serve the problem on the device.
     """
     check_served(spec, problem, device)
-    _, _, decision = desk().explanation(problem, device)
+    _, _, decision = resolver().explanation(problem, device)
     match = decision.match
     if match.kernel == spec.name:
         return Chosen(match.config, match.rule)

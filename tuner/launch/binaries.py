@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
+from tuner.launch import compat
 from tuner.lookup import lookup
-from tuner.lookup.resolver import Desk
+from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
 
 FORMAT = "triton-tuner kernels"
@@ -90,23 +91,23 @@ def shelf(op: str, slug: str) -> Shelf | None:
         return _shelves[op, slug]
     except KeyError:
         pass
-    desk = lookup.desk()
+    resolver = lookup.resolver()
     made = Shelf()
-    for folder in _folders(desk, folder_name(op, slug)):
+    for folder in _folders(resolver, folder_name(op, slug)):
         for entry in _read(folder):
             made.entries.setdefault(entry.key, (folder, entry))
     found = made if made.entries else None
     _shelves[op, slug] = found
-    if lookup.desk() is not desk:
+    if lookup.resolver() is not resolver:
         _shelves.pop((op, slug), None)
     return found
 
 
-def _folders(desk: Desk, name: str) -> list[Path]:
+def _folders(resolver: Resolver, name: str) -> list[Path]:
     from tuner.lookup import sources
 
     found: list[Path] = []
-    for source in desk.sources():
+    for source in resolver.sources():
         place: Any = None
         if isinstance(source, sources.TableFile):
             place = source.path.parent
@@ -154,15 +155,12 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
 def _here() -> tuple[str, list[Any]]:
     """This Triton and the target it compiles for."""
     import triton
-    from triton.runtime.driver import driver
 
-    target = driver.active.get_current_target()
+    target = compat.driver.active.get_current_target()
     return str(triton.__version__), [target.backend, target.arch, target.warp_size]
 
 
 def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
-    from triton.compiler import ASTSource, CompiledKernel
-
     if function.cache_key != entry.source:
         raise TableError(f"{function.__name__} is another version than was compiled: export again with --with-kernels")
     paths: dict[str, Path] = {}
@@ -171,8 +169,8 @@ def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise TableError(f"{path.name} was changed: export again with --with-kernels")
         paths[f"{function.__name__}.{suffix}"] = path
-    made = ASTSource(function, dict(entry.signature), dict(entry.constants)) if source is None else source
-    return CompiledKernel(made, paths, entry.key)
+    made = compat.ASTSource(function, dict(entry.signature), dict(entry.constants)) if source is None else source
+    return compat.CompiledKernel(made, paths, entry.key)
 
 
 _shelves: dict[tuple[str, str], Shelf | None] = {}

@@ -5,17 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from tuner.launch import compat
 from tuner.launch.plan import Plan
-
-try:  # what TorchInductor's own programs allocate by: half the time of torch.empty
-    from torch._C._dynamo.guards import _empty_strided_cuda
-except ImportError:
-    _empty_strided_cuda = None
 
 Addresses = tuple[int, ...]
 
@@ -66,14 +61,16 @@ def make_ready(
             with torch.cuda.device(index):
                 return fresh(addresses)
         out = allocate()
-        launch(*arguments[(stream_of(index), out.data_ptr(), *addresses)])
+        called = (stream_of(index), out.data_ptr(), *addresses)
+        launch(*arguments[called])
         return out
 
     def into(addresses: Addresses) -> None:
         if several and current() != index:
             with torch.cuda.device(index):
                 return into(addresses)
-        return launch(*arguments[(stream_of(index), *addresses)])
+        called = (stream_of(index), *addresses)
+        return launch(*arguments[called])
 
     return Ready(matches, lie_apart, of_two, fresh, into)
 
@@ -94,21 +91,22 @@ def apart(operands: Sequence[Tensor], out: Tensor | None) -> Callable[[Addresses
 
 def _span(tensor: Tensor) -> int:
     """Bytes from a tensor's first to its last."""
-    reach = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-    return (reach + 1) * tensor.element_size()
+    reach: int = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    element: int = tensor.element_size()
+    return (reach + 1) * element
 
 
 def _allocator(like: Tensor) -> Callable[[], Tensor]:
     shape = tuple(like.shape)
-    if like.is_cuda and _empty_strided_cuda is not None:
+    if like.is_cuda and compat.empty_strided_cuda is not None:
         strides = torch.empty(shape, device="meta").stride()
-        return functools.partial(_empty_strided_cuda, shape, strides, like.dtype)
+        return functools.partial(compat.empty_strided_cuda, shape, strides, like.dtype)
     return functools.partial(torch.empty, shape, dtype=like.dtype, device=like.device)
 
 
 def _current_device() -> Callable[[], int]:
-    from triton.runtime.driver import driver
-
-    asked: Any = driver.active.get_current_device
+    asked: Callable[[], int] = compat.driver.active.get_current_device
     # torch's own wrapper looks first whether CUDA was initialized, which it was.
-    return torch._C._cuda_getDevice if asked is torch.cuda.current_device else asked
+    if asked is torch.cuda.current_device and compat.cuda_get_device is not None:
+        asked = compat.cuda_get_device
+    return asked

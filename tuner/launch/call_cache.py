@@ -14,17 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from triton import knobs
 
+from tuner.launch import compat
 from tuner.launch.bound import Addresses, Ready, apart, make_ready
 from tuner.launch.plan import Plans, Recording, make_plan
 from tuner.launch.torch_precision import torch_precision
-
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:
-    TensorGuards = None
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 """Classes whose `data_ptr` is all there is to them."""
@@ -32,6 +27,7 @@ _NO_TENSOR = (AttributeError, TypeError, RuntimeError)
 """What is raised where a tensor has no memory of its own, or an option is none: the checks say which."""
 
 _address = torch.Tensor.data_ptr
+_forward_ad, _LEVEL = compat.forward_ad_state(), compat.FORWARD_LEVEL
 _is_tracing = torch.compiler.is_dynamo_compiling
 _knobs = knobs.runtime
 _enter, _leave = _knobs.launch_enter_hook, _knobs.launch_exit_hook
@@ -64,7 +60,7 @@ class Calls:
 
         All that such a call costs beside its launch stands here, so it stands in a line.
         """
-        if _is_tracing() or type(a) not in _PLAIN or forward_ad._current_level >= 0:
+        if _is_tracing() or type(a) not in _PLAIN or _forward_ad[_LEVEL] >= 0:
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
@@ -82,7 +78,7 @@ class Calls:
 
     def of_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
         """As `of_two`, of one operand."""
-        if _is_tracing() or type(x) not in _PLAIN or forward_ad._current_level >= 0:
+        if _is_tracing() or type(x) not in _PLAIN or _forward_ad[_LEVEL] >= 0:
             return None
         try:
             x_at = x.data_ptr()
@@ -100,7 +96,7 @@ class Calls:
         self, operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None = None
     ) -> Tensor | None:
         """The result of any call, `out` where it is given; None where there is no plan."""
-        if _is_tracing() or type(operands[0]) not in _PLAIN or forward_ad._current_level >= 0:
+        if _is_tracing() or type(operands[0]) not in _PLAIN or _forward_ad[_LEVEL] >= 0:
             return None
         given = operands[:-1] if operands[-1] is None else operands
         if out is not None:
@@ -127,6 +123,7 @@ class Calls:
     ) -> Ready | None:
         """The plan of a call's tensors, the first time that they lie at these addresses."""
         key = _key(given, addresses, options)
+        ready: Ready
         for ready in self._by_key.get(key, ()):
             if ready.matches(*given) and ready.lie_apart(addresses):
                 self.plans.seen(ready, key, at)
@@ -150,7 +147,7 @@ class Calls:
             operands, options, out: the call's.
             seen: what it launched.
             result: what it wrote, all of it by these launches.
-            sources: `tuner.lookup.lookup.desk()`, asked before the call.
+            sources: `tuner.lookup.lookup.resolver()`, asked before the call.
             precision: torch's float32 setting where the call went by it.
         """
         given, options = _form(operands, options, out)
@@ -207,17 +204,19 @@ def _matches(tensors: Sequence[Tensor], precision: str | None) -> Callable[..., 
 
 def _guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     sizes, strides = [[*tensor.shape] for tensor in tensors], [[*tensor.stride()] for tensor in tensors]
-    check: Callable[..., bool] = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    check: Callable[..., bool] = compat.TensorGuards(
+        *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+    ).check
     return check
 
 
 @functools.cache
 def _guards_hold() -> bool:
     """Whether this torch's guards, which are its own affair, tell apart what plans rely on."""
-    if TensorGuards is None:
+    if compat.TensorGuards is None or compat.neg_view is None:
         return False
     one, wide = (torch.empty(size, device="cpu") for size in ((4, 2), (4, 4)))
     guard = _guard([one])
     sizes = (one[:2], one.view(2, 4), one.view(1, 4, 2), wide[:, :2], one.view(2, 4).t())
-    kinds = (one.int(), one.to("meta"), torch.nn.Parameter(one), one.clone().requires_grad_(), torch._neg_view(one))
+    kinds = (one.int(), one.to("meta"), torch.nn.Parameter(one), one.clone().requires_grad_(), compat.neg_view(one))
     return guard(one.clone()) and not any(map(guard, (*sizes, *kinds)))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
-from tuner.launch import binaries
+from tuner.launch import binaries, compat
 from tuner.lookup.row import BAD_VALUE
 
 VARIABLE = "TUNER_SHORTCUT"
@@ -103,13 +103,12 @@ class Shortcut:
 
     def _found(self, told: str, src: Any, target: Any) -> Any:
         from triton import knobs
-        from triton.runtime.driver import driver
 
         if knobs.compilation.always_compile:
             return None
         shelf = None if self._shelf is None else self._shelf()
         if shelf is not None:
-            kernel = shelf.kernel(told, src.fn, driver.active.get_current_device(), source=src)
+            kernel = shelf.kernel(told, src.fn, compat.driver.active.get_current_device(), source=src)
             if kernel is not None:
                 return kernel
         return _cached(told, target, src)
@@ -118,25 +117,21 @@ class Shortcut:
 def _told(src: Any, target: Any, options: Any) -> str | None:
     """All that a binary depends on but who compiles it; None where that is more than can be told here."""
     from triton import knobs
-    from triton._C.libtriton import get_cache_invalidating_env_vars
-    from triton.compiler import ASTSource, make_backend
 
-    if not isinstance(src, ASTSource) or target is None:
+    if not isinstance(src, compat.ASTSource) or target is None:
         return None
     if getattr(knobs.runtime, "add_stages_inspection_hook", None) is not None:
         return None
-    parsed = make_backend(target).parse_options({**(options or {}), **src.parse_options()})
+    parsed = compat.make_backend(target).parse_options({**(options or {}), **src.parse_options()})
     told = {"source": src.hash(), "options": parsed.hash(), "target": str(target)}
-    return binaries.key_of({**told, "environment": sorted(get_cache_invalidating_env_vars().items())})
+    return binaries.key_of({**told, "environment": sorted(compat.get_cache_invalidating_env_vars().items())})
 
 
 def _key(told: str, target: Any) -> str | None:
     """With this Triton, and what it calls: what its cache holds our file under; None where that is turned off."""
-    from triton.compiler import make_backend
-
     if os.environ.get(VARIABLE) == "0":
         return None
-    compiler = _assembler(target) or make_backend(target).hash()
+    compiler = _assembler(target) or compat.make_backend(target).hash()
     return hashlib.sha256(json.dumps([VERSION, told, _triton(), compiler]).encode()).hexdigest()
 
 
@@ -193,10 +188,8 @@ def _assembler(target: Any) -> str | None:
 
 def _place(key: str) -> Any:
     """Where Triton's cache holds our file: its manager; None where there can be none."""
-    from triton.runtime.cache import get_cache_manager
-
     try:
-        return get_cache_manager(key)
+        return compat.get_cache_manager(key)
     except OSError as e:  # read-only media that hold Triton's own files, but none of ours
         _say_unkept(e.strerror or str(e))
         return None
@@ -210,11 +203,8 @@ def _say_unkept(why: str) -> None:
 def _cached(told: str, target: Any, src: Any) -> Any:
     """The kernel in Triton's cache, told to whoever listens as Triton does; None where it is not there."""
     from triton import knobs
-    from triton.compiler import CompiledKernel
-    from triton.compiler.compiler import CompileTimer
-    from triton.runtime.cache import get_cache_manager
 
-    timer, key = CompileTimer(), _key(told, target)
+    timer, key = compat.CompileTimer(), _key(told, target)
     place = None if key is None else _place(key)
     path = None if place is None else place.get_file(FILE)
     if path is None or key is None:
@@ -222,10 +212,10 @@ def _cached(told: str, target: Any, src: Any) -> Any:
     try:
         theirs = _read(Path(path), key)
         metadata = f"{src.name[:150]}.json"
-        group = get_cache_manager(theirs).get_group(metadata) or {}
+        group = compat.get_cache_manager(theirs).get_group(metadata) or {}
         if metadata not in group:
             return None
-        kernel = CompiledKernel(src, group, theirs)
+        kernel = compat.CompiledKernel(src, group, theirs)
         if (kernel.metadata.hash, kernel.metadata.target) != (theirs, target):
             raise TableError(f"{group[metadata]} is of another kernel")
     except (OSError, *BAD_VALUE) as e:
@@ -250,10 +240,8 @@ def _read(path: Path, key: str) -> str:
 
 
 def _keep(told: str, target: Any, kernel: Any) -> None:
-    from triton.compiler import CompiledKernel
-
     key = _key(told, target)
-    place = None if key is None or not isinstance(kernel, CompiledKernel) else _place(key)
+    place = None if key is None or not isinstance(kernel, compat.CompiledKernel) else _place(key)
     if place is None:
         return
     try:

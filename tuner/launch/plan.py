@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tuner.launch import compat
 from tuner.launch.arguments import AsCalled, Kept
 from tuner.launch.step import Address, Step, make_step
 from tuner.lookup import lookup
@@ -116,12 +117,10 @@ class Plan:
     __slots__ = ("index", "steps", "stream_of", "temporaries")
 
     def __init__(self, index: int, steps: Sequence[Step], temporaries: Sequence[Make]) -> None:
-        from triton.runtime.driver import driver
-
         self.index = index
         self.steps = tuple(steps)
         self.temporaries = tuple(temporaries)
-        self.stream_of: Callable[[int], int] = driver.active.get_current_stream
+        self.stream_of: Callable[[int], int] = compat.driver.active.get_current_stream
 
     def launcher(self) -> tuple[Callable[..., None], Mapping[tuple[int, ...], tuple[Any, ...]]]:
         """What `launch` comes to, with the least between: `function(*arguments[stream, *addresses])`."""
@@ -193,13 +192,13 @@ class Plans:
         Args:
             key: what tells most plans apart.
             plan: what `by_key` gives, the newest first.
-            sources: `lookup.desk()`, asked before the config was looked up.
+            sources: `lookup.resolver()`, asked before the config was looked up.
         """
         if len(self.by_key) >= MOST_KEYS:
             self.by_key.clear()
         self.by_key[key] = (plan, *self.by_key.get(key, ())[: MOST_OF_A_KEY - 1])
-        # `use` changes the desk, then clears: whichever thread comes second removes what must not stay.
-        if lookup.desk() is not sources:
+        # `use` changes the resolver, then clears: whichever thread comes second removes what must not stay.
+        if lookup.resolver() is not sources:
             self.by_key.pop(key, None)
 
     def seen(self, plan: Any, key: Hashable, at: Hashable) -> None:

@@ -7,19 +7,18 @@ the same addresses; elsewhere `CompiledKernel.run` itself, whose signature is th
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from tuner.launch import compat
 from tuner.launch.arguments import Kept, Memo
 
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call: all integers."""
 MOST_MAPS = 256
 """Encoded descriptors kept for each descriptor argument, 128 B each; an allocator gives few addresses in turn."""
-_SHARED_FUNCTION = ("3.7.", "3.8.", "3.9.")
 _UNKNOWN = object()
 
 
@@ -79,9 +78,7 @@ def make_step(launch: Any, kernel: Any, known: Sequence[Address]) -> Step | None
         kernel: the CompiledKernel it launched.
         known: memory whose addresses later calls will give.
     """
-    from triton.compiler import CompiledKernel
-
-    if not isinstance(kernel, CompiledKernel) or launch.function.pre_run_hooks:
+    if not isinstance(kernel, compat.CompiledKernel) or launch.function.pre_run_hooks:
         return None
     given = [_sorted_out(argument, known) for argument in launch.arguments]
     if any(argument is _UNKNOWN for argument in given):
@@ -134,59 +131,19 @@ def _at(rest: Mapping[str, Any], at: int) -> Any:
 
 def _bare(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
     """By the C function beneath `run`; None where this Triton's launcher is not known or has more to do."""
-    import triton
-
-    if not _is_simple(kernel, given):
+    ranks = [len(argument.rest["shape"]) if isinstance(argument, _Descriptor) else None for argument in given]
+    found = compat.driver_launch(kernel, ranks)
+    if found is None:
         return None
-    if triton.__version__.startswith("3.6."):
-        return _by_own_function(kernel, grid, given)
-    return _by_shared_function(kernel, grid, given) if triton.__version__.startswith(_SHARED_FUNCTION) else None
+    fixed, flattened = found.fixed, _Flattened(kernel, given, constexprs=not found.in_a_list)
 
-
-def _is_simple(kernel: Any, given: Sequence[Any]) -> bool:
-    """Whether NVIDIA's driver launches it, without memory of Triton's own and with each descriptor encoded."""
-    metadata = kernel.metadata
-    if type(kernel.run).__module__ != "triton.backends.nvidia.driver":
-        return False
-    if metadata.global_scratch_size or metadata.profile_scratch_size or getattr(kernel.run, "gsan_enabled", False):
-        return False
-    described = sum(isinstance(argument, _Descriptor) for argument in given)
-    if "tensordesc_meta" not in metadata._fields or len(metadata.tensordesc_meta or ()) != described:
-        return False
-    return all(isinstance(kind, str) for kind in kernel.src.signature.values())
-
-
-def _by_own_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
-    """Triton 3.6 compiles a C function for each signature: all arguments in a row, constexprs not looked at."""
-    launcher = kernel.run
-    launch = launcher.launch
-    if kernel.metadata.tensordesc_meta:
-        # What is there encodes descriptors at each call, then calls the C function.
-        launch = inspect.getclosurevars(launch).nonlocals.get("launcher")
-    if launch is None:
-        return None
-    flags = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    fixed = (kernel.function, *flags, None, None, kernel.packed_metadata, None, None, None)
-    flattened = _Flattened(kernel, given, constexprs=True)
-
-    def arguments(stream: int, *addresses: int) -> tuple[Any, ...]:
+    def in_a_row(stream: int, *addresses: int) -> tuple[Any, ...]:
         return *grid, stream, *fixed, *flattened.at(addresses)
 
-    return Kept(kernel, launch, arguments)
-
-
-def _by_shared_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
-    """Triton 3.7 to 3.9 have one C function, told what the arguments in its last one are."""
-    launcher = _lean_launcher(kernel, given)
-    flags = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    told = (launcher.arg_annotations, launcher.kernel_signature)
-    fixed = (kernel.function, *flags, kernel.packed_metadata, None, None, None, None, None, *told)
-    flattened = _Flattened(kernel, given)
-
-    def arguments(stream: int, *addresses: int) -> tuple[Any, ...]:
+    def in_a_list(stream: int, *addresses: int) -> tuple[Any, ...]:
         return *grid, stream, *fixed, flattened.at(addresses)
 
-    return Kept(kernel, launcher.launch, arguments)
+    return Kept(kernel, found.function, in_a_list if found.in_a_list else in_a_row)
 
 
 def _maps(descriptor: _Descriptor, made: Callable[..., list[Any]], meta: Any) -> Memo[int, Any]:
@@ -199,26 +156,11 @@ def _maps(descriptor: _Descriptor, made: Callable[..., list[Any]], meta: Any) ->
     return Memo(encoded, MOST_MAPS)
 
 
-def _lean_launcher(kernel: Any, given: Sequence[Any]) -> Any:
-    """Triton's own launcher for the arguments as the device takes them: no constexprs, descriptors encoded."""
-    from triton.runtime.driver import driver
-
-    types: list[str] = []
-    for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
-        if isinstance(argument, _Descriptor):
-            rank = len(argument.rest["shape"])
-            types += ["nvTmaDesc", *["i32"] * rank, *["i64"] * rank]
-        elif kind != "constexpr":
-            types.append(kind)
-    source = SimpleNamespace(fn=kernel.src.fn, constants={}, signature={str(at): kind for at, kind in enumerate(types)})
-    return driver.active.launcher_cls(source, kernel.metadata._replace(tensordesc_meta=None))
-
-
 class _Flattened:
     """A kernel's arguments as the device takes them: where addresses go among them, and where descriptors."""
 
-    def __init__(self, kernel: Any, given: Sequence[Any], *, constexprs: bool = False) -> None:
-        made = sys.modules["triton.backends.nvidia.driver"].make_tensordesc_arg
+    def __init__(self, kernel: Any, given: Sequence[Any], *, constexprs: bool) -> None:
+        made = compat.make_tensordesc_arg
         metas = iter(kernel.metadata.tensordesc_meta or ())
         self._template: list[Any] = []
         self._places: list[tuple[int, _Place]] = []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
-from tuner.errors import ProblemError
+from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 from tuner.lookup.decision import Decision
+from tuner.lookup.row import Row
 from tuner.problem import Problem
 
 _log = logging.getLogger("tuner.lookup.lookup")  # the name under which people silence or keep it
@@ -34,11 +36,16 @@ def command(problem: Problem) -> str:
 def report(problem: Problem, device: Device, decision: Decision) -> None:
     """Log a miss, and what was refused of a problem's own rows; nothing where all is well."""
     match = decision.match
+    missing = {(r.row.config.kernel, r.source) for r in decision.refused if not _is_installed(r.row)}
+    for kernel, source in sorted(missing):
+        _report_missing(problem.op, kernel, source)
     # That a neighbour's config does not fit another problem is no fault of its row: `tuner.explain` tells.
-    own = [r for r in decision.refused if r.rule == "exact"]
+    own = [r for r in decision.refused if r.rule == "exact" and (r.row.config.kernel, r.source) not in missing]
     refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
     formulas = [config for config in decision.lost if config not in {r.row.config for r in decision.refused}]
-    refused += "".join(f"; the formula's {config} {rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:])
+    refused += "".join(
+        f"; the formula's {config} {match_rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:]
+    )
     if match.rule == "default":
         _log.warning(
             "no tuned config for %s on %s%s: using the default formula's, %s. Performance may be below what tuning "
@@ -54,3 +61,21 @@ def report(problem: Problem, device: Device, decision: Decision) -> None:
         )
     elif refused:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)
+
+
+def _is_installed(row: Row) -> bool:
+    try:
+        registry.find(row.problem.op, row.config.kernel)
+    except KernelError:
+        return False
+    return True
+
+
+@functools.cache
+def _report_missing(op: str, kernel: str, source: str) -> None:
+    """Log once a process, not once a row, that rows name a kernel which is not installed."""
+    _log.warning(
+        "%s: rows of kernel %s of op %s are passed over, it is not installed (another package has it, or this "
+        "triton-tuner no longer does): `tuner verify` lists them",
+        *(source, kernel, op),
+    )

@@ -14,46 +14,60 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
 from tuner.errors import TableError
-from tuner.hardware.device import Device, Environment
+from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
-from tuner.lookup.row import BAD_VALUE, Provenance, Row, positive, problem_of, reason
+from tuner.lookup import fault
+from tuner.lookup.fault import Fault
+from tuner.lookup.row import BAD_VALUE, PROBLEM, Provenance, Row, positive, problem_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MAGIC = b"SQLite format 3\0"
-REVISION = "0001"
+REVISION = "0002"
 """The schema that the queries below speak: the head of migrations/. A test holds the two together."""
+OLDEST_REVISION = "0001"
+"""The oldest schema that the queries below can still read: a serving process does not wait for an upgrade."""
 BUSY_SECONDS = 2.0
 """How long a first lookup waits for a writer that recovers its log; ordinary writing never blocks a reader."""
 
 _WAL = 2  # bytes 18 and 19 of the header: file format versions. Source: https://sqlite.org/fileformat.html
 
-_WINNERS = """
-SELECT p.op, p.m, p.n, p.k, p.a_dtype, p.b_dtype, p.out_dtype, p.layout, p.aligned, p.epilogue, p.precision, p.extras,
-       k.name AS kernel, k.version, c.parameters, w.median_us, w.default_us, w.vendor_us, w.ties, w.winner_id,
-       e.triton, e.torch, e.backend, e.driver, e.python, r.protocol, r.tool_version
-FROM device AS d
-JOIN winner AS w ON w.device_id = d.device_id AND w.superseded_by IS NULL
-JOIN environment AS e ON e.environment_id = w.environment_id
-JOIN problem AS p ON p.problem_id = w.problem_id
-JOIN config AS c ON c.config_id = w.config_id
-JOIN kernel AS k ON k.kernel_id = c.kernel_id
-JOIN run AS r ON r.run_id = w.run_id
-WHERE d.slug = ?
-ORDER BY w.decided_at DESC, w.winner_id DESC
+WINNER_JOINS = {
+    "device": "winner.device_id",
+    "environment": "winner.environment_id",
+    "problem": "winner.problem_id",
+    "config": "winner.config_id",
+    "kernel": "config.kernel_id",
+    "run": "winner.run_id",
+}
+"""The tables that a winner's parts are in, each after those it needs, with the column that refers to it.
+
+Queries here and in `tuner.store` are made of it, so that a serving process and the store see the same winners.
 """
-_DEVICES = "SELECT slug, name, vendor, arch, sm_count, memory_bytes, shared_bytes, l2_bytes FROM device ORDER BY slug"
-_PROBLEM = (
-    *("op", "m", "n", "k", "a_dtype", "b_dtype", "out_dtype"),
-    *("layout", "aligned", "epilogue", "precision", "extras"),
+_PROBLEM = ("op", *PROBLEM)
+_ENVIRONMENT = tuple(field.name for field in fields(Environment))
+_COLUMNS = (
+    *(f"problem.{name}" for name in _PROBLEM),
+    *(f"environment.{name}" for name in _ENVIRONMENT),
+    *(f"winner.{name}" for name in ("winner_id", "median_us", "default_us", "vendor_us", "ties")),
+    *("kernel.name AS kernel", "kernel.version", "config.parameters", "run.protocol", "run.tool_version"),
 )
+_WINNERS = f"""
+SELECT {", ".join(_COLUMNS)}
+FROM winner {" ".join(f"JOIN {table} ON {table}.{table}_id = {key}" for table, key in WINNER_JOINS.items())}
+WHERE winner.superseded_by IS NULL AND device.slug = ?
+ORDER BY winner.decided_at DESC, winner.winner_id DESC
+"""  # noqa: S608  every name is a literal of this package
+_DEVICES = f"SELECT {', '.join(IDENTITY)}, device.* FROM device ORDER BY slug"  # noqa: S608
+_RATES = ("clock_mhz", "memory_gb_per_s")
+"""Columns of a device that revision 0001 lacks; NULL where nobody asked the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ class Winners:
     """A device's current winners, the newest first, and what was wrong with the ones left out."""
 
     rows: tuple[Row, ...]
-    faults: tuple[str, ...]
+    faults: tuple[Fault, ...]
 
 
 def is_database(path: Path) -> bool:
@@ -90,12 +104,12 @@ def read_devices(path: Path) -> list[Device]:
         TableError: see `read_winners`.
     """
     devices, faults = describe_devices(path)
-    for fault in faults:
-        _log.warning("%s: %s", path, fault)
+    for each in faults:
+        _log.warning("%s: %s", path, each)
     return devices
 
 
-def describe_devices(path: Path) -> tuple[list[Device], list[str]]:
+def describe_devices(path: Path) -> tuple[list[Device], list[Fault]]:
     """The same, and what was wrong with those that are left out.
 
     Raises:
@@ -104,43 +118,45 @@ def describe_devices(path: Path) -> tuple[list[Device], list[str]]:
     return _read(path, _devices)
 
 
-def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[str]]:
+def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]:
     """Devices that can be: SQLite keeps any value in any column."""
     found: list[Device] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
-        words, numbers = tuple(row[:4]), tuple(row[4:])
-        if all(isinstance(word, str) for word in words) and all(isinstance(number, int) for number in numbers):
-            found.append(Device(*words, *numbers))
+        known = dict(zip(row.keys(), row, strict=True))
+        identity = [known.get(name) for name in IDENTITY]
+        if [type(one) for one in identity] == 4 * [str] + 4 * [int]:
+            rates = [known.get(name) for name in _RATES]
+            found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))
         else:
-            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(row)}")
-            faults.append(f"device {number} left out: {reason(wrong)}")
+            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(identity)}")
+            faults.append(fault.unreadable(f"device {number}", wrong))
     return found, faults
 
 
 def _winners(connection: sqlite3.Connection, slug: str) -> Winners:
     rows: list[Row] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     made: dict[Provenance, Provenance] = {}  # a few environments serve thousands of rows
     for found in connection.execute(_WINNERS, (slug,)):
         try:
             rows.append(_row(found, made))
         except BAD_VALUE as e:
-            faults.append(f"winner {found['winner_id']} left out: {reason(e)}")
+            faults.append(fault.unreadable(f"winner {found['winner_id']}", e))
     return Winners(tuple(rows), tuple(faults))
 
 
 def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
-    fields = {name: found[name] for name in _PROBLEM}
-    fields |= {"aligned": bool(found["aligned"]), "extras": json.loads(found["extras"])}
-    environment = Environment(*(str(found[name]) for name in ("triton", "torch", "backend", "driver", "python")))
+    problem = {name: found[name] for name in _PROBLEM}
+    problem |= {"aligned": bool(found["aligned"]), "extras": json.loads(found["extras"])}
+    environment = Environment(*(str(found[name]) for name in _ENVIRONMENT))
     provenance = Provenance(environment, int(found["protocol"]), str(found["tool_version"]))
     median_us = positive(found["median_us"], "median_us")
     default_us = positive(found["default_us"], "default_us", optional=True)
     vendor_us = positive(found["vendor_us"], "vendor_us", optional=True)
     assert median_us is not None
     return Row(
-        problem=problem_of(fields),
+        problem=problem_of(problem),
         config=Config.from_json(found["kernel"], found["parameters"]),
         kernel_version=int(found["version"]),
         made=made.setdefault(provenance, provenance),
@@ -225,7 +241,7 @@ def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
     (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
     revision = found if isinstance(found, str) else repr(found)
     shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"
-    if revision < REVISION:
-        raise TableError(f"{path} has schema {shown}, older than {REVISION}: tuner db upgrade --db {path}")
+    if revision < OLDEST_REVISION:
+        raise TableError(f"{path} has schema {shown}, older than {OLDEST_REVISION}: tuner db upgrade --db {path}")
     if revision > REVISION:
         raise TableError(f"{path} has schema {shown}, newer than {REVISION}, which this reads: upgrade triton-tuner")

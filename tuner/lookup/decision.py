@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.kernel.config import Config
-from tuner.lookup.device_winners import Shelf
+from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.row import Row
 
 
@@ -49,7 +49,7 @@ class Offer:
     """A neighbour's row, weighed against the formula.
 
     Attributes:
-        rule, shelf: which rule offers it, from where.
+        rule, winners: which rule offers it, from where.
         row: of a problem nearby, or of another device.
         distance: see `tuner.problem.distance.apart`; other families and devices add to it.
         promise: how many times as fast as the formula's config it is expected to be, 1 for as fast. The best one of a
@@ -57,7 +57,7 @@ class Offer:
     """
 
     rule: str
-    shelf: Shelf
+    winners: DeviceWinners
     row: Row
     distance: float
     promise: float

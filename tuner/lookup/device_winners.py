@@ -1,4 +1,4 @@
-"""A shelf: what one source holds for one device, as the rules of a lookup ask for it."""
+"""What one source holds for one device, as the match rules ask for it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Rows = Mapping[Problem, Sequence[Row]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class DeviceWinners:
     """What one source holds for one device.
 
     Attributes:
         source: the source's name.
-        rows: candidates by problem, the best first. Rows may be made when they are asked for: going through all of
-            them costs the making of all.
-        groups: rows by `Problem.group()`: neighbours in M.
-        note: what `tuner.explain` says of it: how much it holds, or why nothing.
-        regret: by op and rule, what borrowing from these rows has cost.
-        near: the groups by where their problems lie.
+        rows: the candidates for each problem, the best first. A row may be made when it is asked for, so going through
+            all of them takes a while.
+        groups: the rows of each `Problem.group()`, whose problems differ in M alone.
+        note: how much there is, or why there is nothing; `tuner.explain` shows it.
+        regret: what borrowing from these rows has cost, by op and match rule.
+        near: the groups, arranged for finding those near a problem.
     """
 
     source: str
@@ -38,17 +38,17 @@ class Shelf:
         object.__setattr__(self, "near", Neighbourhood(self.groups))
 
     def figure(self, op: str, rule: str) -> Regret | None:
-        """What borrowing by a rule has cost for an op's problems, where it was measured."""
+        """What borrowing by a match rule has cost for an op's problems; None where nobody measured it."""
         return self.regret.get(op, {}).get(rule)
 
-    def lends(self, op: str, rule: str) -> bool:
-        """Whether rows may be borrowed by a rule: not where the formula alone was measured to do better."""
+    def may_lend(self, op: str, rule: str) -> bool:
+        """Whether a match rule may borrow rows: not where the formula alone was measured to do better."""
         figure = self.figure(op, rule)
         return figure is None or not figure.is_worse
 
 
 def by_problem(rows: Iterable[Row]) -> tuple[Rows, Rows]:
-    """Rows by problem and by group, in their order."""
+    """Group rows by problem and by `Problem.group()`; rows of one problem keep their order."""
     exact: dict[Problem, list[Row]] = {}
     groups: dict[Problem, list[Row]] = {}
     for row in rows:
@@ -57,12 +57,12 @@ def by_problem(rows: Iterable[Row]) -> tuple[Rows, Rows]:
     return exact, groups
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
-    """Several as one, or none; of one problem the first's come first."""
-    return parts[0] if len(parts) == 1 else _Joined(parts)
+def merged(parts: Sequence[Rows]) -> Rows:
+    """Several mappings, or none, as one, in which the rows of the first come first."""
+    return parts[0] if len(parts) == 1 else _Merged(parts)
 
 
-class _Joined(Mapping[Problem, Sequence[Row]]):
+class _Merged(Mapping[Problem, Sequence[Row]]):
     def __init__(self, parts: Sequence[Rows]) -> None:
         self._parts = parts
 

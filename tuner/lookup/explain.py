@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from tuner.hardware.device import Device
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Decision
-from tuner.lookup.device_winners import Shelf
-from tuner.lookup.lookup import desk
+from tuner.lookup.device_winners import DeviceWinners
+from tuner.lookup.lookup import resolver
 from tuner.lookup.row import Row
 from tuner.problem import Problem, distance
 
@@ -30,9 +30,9 @@ def explain(problem: Problem, device: Device | None = None) -> str:
     Raises:
         DeviceError, KernelError: see `lookup`.
     """
-    device, shelves, decision = desk().explanation(problem, device)
+    device, by_source, decision = resolver().explanation(problem, device)
     lines = [f"{problem} on {device.slug}", "sources, in the order they are asked:"]
-    lines += [f"  {number}. {shelf.source}: {shelf.note}" for number, shelf in enumerate(shelves, start=1)]
+    lines += [f"  {number}. {winners.source}: {winners.note}" for number, winners in enumerate(by_source, start=1)]
     lines += [
         f"refused by rule {refused.rule}: {refused.row.config} for {refused.row.problem} from {refused.source}: "
         f"{refused.reason}"
@@ -43,7 +43,7 @@ def explain(problem: Problem, device: Device | None = None) -> str:
         slower = 100 * (decision.match.regret - 1)
         lines.append(f"expected regret: {slower:.1f}% slower than a tuned config, on problems held out of that table")
     if decision.match.rule != "exact":
-        lines += _weighed(decision) if decision.offers else _nearest(problem, shelves)
+        lines += _weighed(decision) if decision.offers else _nearest(problem, by_source)
         lines.append(f"to tune it: {command(problem)}")
     return "\n".join(lines)
 
@@ -75,18 +75,18 @@ def evidence(row: Row) -> str:
 
 
 def _weighed(decision: Decision) -> Iterator[str]:
-    """Neighbours that a rule held against the formula."""
+    """Neighbours that a rule weighed against the formula."""
     yield "neighbours, how far each is, and how fast its config is expected to be here, the formula's being 1:"
     for offer in decision.offers:
         yield (
             f"  {offer.rule} {offer.row.problem}: distance {offer.distance:.2f}, {offer.promise:.3f} times as fast, "
-            f"{offer.row.config.label}, from {offer.shelf.source}"
+            f"{offer.row.config.label}, from {offer.winners.source}"
         )
 
 
-def _nearest(problem: Problem, shelves: Iterable[Shelf]) -> Iterator[str]:
+def _nearest(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[str]:
     """Tuned problems of the op that are too far to borrow from, or too different."""
-    tuned = {known for shelf in shelves for known in shelf.rows if known != problem and known.op == problem.op}
+    tuned = {known for winners in by_source for known in winners.rows if known != problem and known.op == problem.op}
     if not tuned:
         yield "nearest tuned problems: none, nothing is tuned for this device"
         return

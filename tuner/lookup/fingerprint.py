@@ -10,9 +10,9 @@ from typing import Any
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.lookup import neighbours, regret, rules
-from tuner.lookup.device_winners import Shelf
-from tuner.lookup.lookup import desk
+from tuner.lookup import match_rules, neighbours, regret
+from tuner.lookup.device_winners import DeviceWinners
+from tuner.lookup.lookup import resolver
 from tuner.lookup.row import Row
 
 
@@ -33,10 +33,10 @@ def digest(device: Device | None = None) -> str:
     Raises:
         DeviceError: no device was given and this process has none.
     """
-    found = desk()
+    found = resolver()
     device = device or found.here()
     content = hashlib.sha256()
-    for part in (_versions(device), *_shelves(found.shelves(device)), *_failures(device)):
+    for part in (_versions(device), *_winners(found.winners(device)), *_failures(device)):
         content.update(f"{json.dumps(part, sort_keys=True)}\n".encode())
     return f"sha256:{content.hexdigest()}"
 
@@ -45,8 +45,16 @@ def _versions(device: Device) -> dict[str, Any]:
     from tuner.version import __version__
 
     kernels = sorted((*key, spec.version) for key, spec in registry.specs().items())
-    limits = [rules.NEAR_M, rules.NEAREST, rules.MARGIN, rules.MODELLED, rules.BEYOND, rules.ACROSS, rules.BLIND]
-    limits += [rules.OTHER_DEVICE, neighbours.REACH, neighbours.MOST, neighbours.OTHER_FAMILY]
+    limits = [
+        match_rules.NEAR_M,
+        match_rules.NEAREST,
+        match_rules.MARGIN,
+        match_rules.MODELLED,
+        match_rules.BEYOND,
+        match_rules.ACROSS,
+        match_rules.BLIND,
+    ]
+    limits += [match_rules.OTHER_DEVICE, neighbours.REACH, neighbours.MOST, neighbours.OTHER_FAMILY]
     return {
         "device": device.slug,
         "tool_version": __version__,
@@ -56,12 +64,12 @@ def _versions(device: Device) -> dict[str, Any]:
     }
 
 
-def _shelves(shelves: Iterable[tuple[int, Shelf]]) -> Iterator[Any]:
-    """Every shelf that holds something, its rows in their order."""
-    for sm_count, shelf in shelves:
-        rows = [_row(row) for found in shelf.rows.values() for row in found]
+def _winners(found: Iterable[tuple[int, DeviceWinners]]) -> Iterator[Any]:
+    """What each source holds, where it holds something, its rows in their order."""
+    for sm_count, winners in found:
+        rows = [_row(row) for found in winners.rows.values() for row in found]
         if rows:
-            figures = {op: regret.to_json(by_rule) for op, by_rule in shelf.regret.items() if by_rule}
+            figures = {op: regret.to_json(by_rule) for op, by_rule in winners.regret.items() if by_rule}
             yield {"sm_count": sm_count, "rows": rows, "regret": figures}
 
 
@@ -72,5 +80,5 @@ def _row(row: Row) -> list[Any]:
 
 
 def _failures(device: Device) -> list[Any]:
-    failed = [(problem, config) for slug, problem, config in rules.failed if slug == device.slug]
+    failed = [(problem, config) for slug, problem, config in match_rules.failed if slug == device.slug]
     return sorted(json.dumps([problem.fields(), str(config)], sort_keys=True) for problem, config in failed)

@@ -1,7 +1,7 @@
 """Look a problem's config up: in under a microsecond once it was asked for, and without measuring, compiling or
 writing anything ever.
 
-What a problem gets is decided by the rules (rules.py); the sources and the answers kept are a desk's (desk.py).
+The match rules (match_rules.py) decide what a problem gets; a resolver (resolver.py) keeps the sources and the answers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from tuner import entry_points as entries
 from tuner.hardware.device import Device
-from tuner.lookup import resolver, rules
+from tuner.lookup import match_rules
 from tuner.lookup.decision import Match
-from tuner.lookup.resolver import Desk
+from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import Row
 from tuner.problem import Problem
 
@@ -34,10 +34,10 @@ def lookup(problem: Problem, device: Device | None = None) -> Match:
         KernelError: no installed kernel serves the problem on the device.
     """
     try:
-        return _desk.own[problem] if device is None else _desk.answers[device.slug][problem]
+        return _resolver.own[problem] if device is None else _resolver.answers[device.slug][problem]
     except KeyError:
         pass  # an error below is not to be shown as raised while this one was handled
-    return _desk.answer(problem, device)
+    return _resolver.answer(problem, device)
 
 
 def use(where: str | Path | None) -> None:
@@ -49,7 +49,7 @@ def use(where: str | Path | None) -> None:
     Raises:
         TableError: it cannot be read, or is a folder without tables. The sources stay as they were.
     """
-    global _desk  # noqa: PLW0603  one assignment swaps sources and answers together: no reader sees half of it
+    global _resolver  # noqa: PLW0603  one assignment swaps sources and answers together: no reader sees half of it
     if where is None:
         entries.forget()
         source = None
@@ -57,8 +57,8 @@ def use(where: str | Path | None) -> None:
         from tuner.lookup import sources
 
         source = sources.named(where)
-    with resolver.lock:
-        _desk = Desk(()) if source is None else Desk((source, *_desk.named))
+    with Resolver.lock:
+        _resolver = Resolver(()) if source is None else Resolver((source, *_resolver.named))
     for forget in _on_change:
         forget()
 
@@ -75,12 +75,12 @@ def record_misses(where: str | Path | None) -> None:
     Raises:
         TableError: the file cannot be a record of misses, or the one of before cannot be written.
     """
-    global _desk  # noqa: PLW0603
+    global _resolver  # noqa: PLW0603
     from tuner.lookup import miss_counts
 
     miss_counts.start(where)
-    with resolver.lock:
-        _desk = Desk(_desk.named)  # answers and plans of before count nothing
+    with Resolver.lock:
+        _resolver = Resolver(_resolver.named)  # answers and plans of before count nothing
     for forget in _on_change:
         forget()
 
@@ -93,14 +93,14 @@ def row_of(problem: Problem, device: Device) -> Row | None:
     Raises:
         KernelError: see `lookup`.
     """
-    decision = desk().decide(problem, device)
+    decision = resolver().decide(problem, device)
     return decision.row if decision.match.rule == "exact" else None
 
 
 def counter(problem: Problem, device: Device) -> Callable[[], Any] | None:
     """What counts a call that goes past `lookup`; None unless its problem is missed and misses are recorded."""
-    missed = _desk.missed.get((device.slug, problem))
-    return None if missed is None else missed.tally.count
+    missed = _resolver.missed.get((device.slug, problem))
+    return None if missed is None else missed.counter.count
 
 
 def on_change(forget: Callable[[], Any]) -> None:
@@ -121,18 +121,18 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
     Raises:
         KernelError: see `lookup`; or nothing is left.
     """
-    where = device or desk().here()
-    with resolver.lock:
-        rules.failed[where.slug, problem, match.config] = reason
-        _desk.answers.get(where.slug, {}).pop(problem, None)
-        _desk.missed.pop((where.slug, problem), None)
+    where = device or resolver().here()
+    with Resolver.lock:
+        match_rules.failed[where.slug, problem, match.config] = reason
+        _resolver.answers.get(where.slug, {}).pop(problem, None)
+        _resolver.missed.pop((where.slug, problem), None)
     return lookup(problem, device)
 
 
-def desk() -> Desk:
-    """The desk of this moment; `use` puts another in its place."""
-    return _desk
+def resolver() -> Resolver:
+    """The current resolver; `use` puts another in its place."""
+    return _resolver
 
 
-_desk = Desk(())
+_resolver = Resolver(())
 _on_change: list[Callable[[], Any]] = []

@@ -24,7 +24,7 @@ VARIABLE = "TUNER_MISSES"
 _log = logging.getLogger(__name__)
 
 
-class Tally:
+class MissCounter:
     """How often one problem was called.
 
     Attributes:
@@ -49,20 +49,20 @@ class Tally:
 
 
 class Recorder:
-    """The tallies of a process and the file that they go to."""
+    """The miss counters of a process, and the file that they are added to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._tallies: dict[Miss, Tally] = {}
-        self._others = Tally()
+        self._counters: dict[Miss, MissCounter] = {}
+        self._others = MissCounter()
         self._lock = threading.RLock()
         self._writing = False
 
-    def tally(self, miss: Miss) -> Tally:
-        """The tally of a miss; beyond `misses.MOST` of them, one for all others."""
-        if len(self._tallies) >= misses.MOST:
-            return self._tallies.get(miss, self._others)
-        return self._tallies.setdefault(miss, Tally())
+    def counter(self, miss: Miss) -> MissCounter:
+        """The counter of a miss; beyond `misses.MOST` of them, one for all others."""
+        if len(self._counters) >= misses.MOST:
+            return self._counters.get(miss, self._others)
+        return self._counters.setdefault(miss, MissCounter())
 
     def flush(self) -> None:
         """Add the calls since the last time to the file.
@@ -74,7 +74,7 @@ class Recorder:
             if self._writing:
                 return  # a signal's handler flushes in the middle of a flush
             self._writing = True
-            taken = [(tally, miss, tally.take()) for miss, tally in list(self._tallies.items())]
+            taken = [(counter, miss, counter.take()) for miss, counter in list(self._counters.items())]
             others, done = self._others.take(), False
             try:
                 calls = {miss: count for _, miss, count in taken if count}
@@ -85,14 +85,14 @@ class Recorder:
                 self._writing = False
                 if not done:
                     self._others.put_back(others)
-                    for tally, _, count in taken:
-                        tally.put_back(count)
+                    for counter, _, count in taken:
+                        counter.put_back(count)
 
     def begin_anew(self) -> None:
         """Forget all counts: they are another process's."""
         self._lock, self._writing = threading.RLock(), False
-        for tally in (self._others, *self._tallies.values()):
-            tally.take()
+        for counter in (self._others, *self._counters.values()):
+            counter.take()
 
 
 def start(where: str | Path | None) -> None:
@@ -119,17 +119,17 @@ def flush() -> None:
         _recorder.flush()
 
 
-def tally_of(problem: Problem, slug: str, rule: str, triton: str) -> Tally | None:
+def counter_of(problem: Problem, slug: str, rule: str, triton: str) -> MissCounter | None:
     """What counts the calls of a problem that is missed; None where misses are not recorded."""
-    recorder = _standing()
+    recorder = _current_recorder()
     if recorder is None:
         return None
     from tuner.version import __version__
 
-    return recorder.tally(Miss(problem, slug, rule, triton, __version__))
+    return recorder.counter(Miss(problem, slug, rule, triton, __version__))
 
 
-def _standing() -> Recorder | None:
+def _current_recorder() -> Recorder | None:
     """The recorder; the first miss of a process looks whether `$TUNER_MISSES` asks for one."""
     global _looked  # noqa: PLW0603
     if not _looked:

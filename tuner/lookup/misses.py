@@ -6,7 +6,6 @@ Any number of processes add to one file (the ranks of a server, each at its end)
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from tuner import files
 from tuner.errors import TableError, TunerError
 from tuner.problem import Problem
 
@@ -110,15 +110,11 @@ def add(path: Path, record: Record) -> None:
     Raises:
         TableError: the file cannot be read or written, is no record, or another process holds it; it is as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with _locked(path):
             before = load(path) if path.exists() else Record()
-            try:
+            with files.replacing(path) as temporary:
                 temporary.write_text((before + record).dumps(), encoding="utf-8")
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
     except OSError as e:
         raise TableError(f"cannot write the record of misses {path}: {e.strerror or e}") from e
 

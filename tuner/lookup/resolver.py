@@ -1,30 +1,30 @@
-"""The desk of lookups: the sources, what they hold, the answers given, and the lock around them."""
+"""The sources of lookups, what they hold, the answers given, and the lock around them."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
-from tuner.lookup import advice, rules
+from tuner.lookup import advice, match_rules
 from tuner.lookup.decision import Decision, Match
-from tuner.lookup.device_winners import Shelf
+from tuner.lookup.device_winners import DeviceWinners
 from tuner.problem import Problem
 
 if TYPE_CHECKING:
-    from tuner.lookup.miss_counts import Tally
+    from tuner.lookup.miss_counts import MissCounter
     from tuner.lookup.sources import Source
 
+T = TypeVar("T")
 MEMO_LIMIT = 65_536
 """Answers kept, 2.5 KB each with the row (benchmarks/results/loading.json): M may take every value in a server."""
 TUNED = ("exact", "near_m")
-"""Rules whose answer is no miss: what was tuned for this very M, or one within the distance that costs little."""
-lock = threading.RLock()
-"""Re-entrant: a kernel's formula may itself look something up. Taken from here each time: a fork puts another here."""
+"""Match rules whose answer is no miss: what was tuned for this very M, or within the distance that costs little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,62 +32,63 @@ class Missed:
     """The answer for a problem whose calls are counted."""
 
     match: Match
-    tally: Tally
+    counter: MissCounter
 
     def called(self) -> Match:
-        """The answer to one more call."""
-        self.tally.count()
+        """Count one more call, and answer it."""
+        self.counter.count()
         return self.match
 
 
-class Desk:
+class Resolver:
     """The sources, what they hold for each device that was asked about, and the answers given.
 
     A hit is one dict access, without a lock. Sources are read and answers given under one lock, so that threads that
-    ask first at the same time read every source once and log every miss once. Between the two no lock is held: there
-    kernels are imported, and an import may wait for another thread's, which may look something up.
+    ask first at the same time read every source once and log every miss once. No lock is held while the match rules
+    decide: they import kernels, and an import may wait for another thread's, which may look something up.
+
+    Attributes:
+        lock: re-entrant, because a kernel's formula may itself look something up. Take it from the class each time: a
+            forked child gets another one.
+        named: what `use` named, the latest first.
+        answers: by the device's slug, then by problem.
+        own: those of this process's device, once it is known.
+        missed: answers whose calls are counted.
     """
 
+    lock: ClassVar[threading.RLock] = threading.RLock()
+
     def __init__(self, named: tuple[Source, ...]) -> None:
-        """Nothing is read yet.
-
-        Args:
-            named: what `use` named, the latest first.
-
-        Attributes:
-            answers: by the device's slug, then by problem.
-            own: those of this process's device, once it is known.
-            missed: answers whose calls are counted.
-        """
+        """Begin with nothing read and nothing answered."""
         self.named = named
         self.answers: dict[str, dict[Problem, Match]] = {}
         self.own: dict[Problem, Match] = {}
         self.missed: dict[tuple[str, Problem], Missed] = {}
         self._here: Device | None = None
         self._sources: list[Source] | None = None
-        self._shelves: dict[tuple[str, int], Shelf] = {}
-        self._relatives: dict[tuple[str, int], list[tuple[int, Shelf]]] = {}
+        self._winners: dict[tuple[str, int], DeviceWinners] = {}
+        self._relatives: dict[tuple[str, int], list[tuple[int, DeviceWinners]]] = {}
 
     def answer(self, problem: Problem, device: Device | None) -> Match:
-        """Decide, keep and return; a miss and a refused row are logged, and the calls of a miss counted."""
+        """Decide, keep and return the answer; log a miss and a refused row, and count the calls of a miss."""
         device = device or self._here or self.here()
         if (missed := self.missed.get((device.slug, problem))) is not None:
             return missed.called()
         while True:
             decision = self.decide(problem, device)
-            with lock:
+            with Resolver.lock:
                 if (match := self.answers.get(device.slug, {}).get(problem)) is not None:
                     return match  # another thread came first, or it was asked for by the device's name
                 if (missed := self.missed.get((device.slug, problem))) is not None:
                     return missed.called()
-                if (device.slug, problem, decision.match.config) in rules.failed:  # dropped meanwhile
+                if (device.slug, problem, decision.match.config) in match_rules.failed:  # dropped meanwhile
                     continue
                 advice.report(problem, device, decision)
                 return self._keep(problem, device, decision.match)
 
     def _keep(self, problem: Problem, device: Device, match: Match) -> Match:
-        counted = None if match.rule in TUNED else _tally_of(problem, device, match)
-        if counted is None:
+        counter = None if match.rule in TUNED else _miss_counter(problem, device, match)
+        if counter is None:
             if sum(map(len, self.answers.values())) >= MEMO_LIMIT:
                 for known in self.answers.values():
                     known.clear()
@@ -95,26 +96,27 @@ class Desk:
             return match
         if len(self.missed) >= MEMO_LIMIT:
             self.missed.clear()
-        missed = self.missed[device.slug, problem] = Missed(match, counted)
+        missed = self.missed[device.slug, problem] = Missed(match, counter)
         return missed.called()
 
-    def explanation(self, problem: Problem, device: Device | None) -> tuple[Device, list[Shelf], Decision]:
-        """All that an answer rests on; reads every source."""
+    def explanation(self, problem: Problem, device: Device | None) -> tuple[Device, list[DeviceWinners], Decision]:
+        """The device, what every source holds for it, and the decision; reads every source."""
         device = device or self.here()
-        return device, list(_Shelves(self, device.slug)), self.decide(problem, device)
+        return device, list(self._by_source(device.slug)), self.decide(problem, device)
 
-    def shelves(self, device: Device) -> Iterator[tuple[int, Shelf]]:
-        """All that is held for a device, then for others of its architecture; each after its multiprocessors."""
-        yield from ((device.sm_count, shelf) for shelf in _Shelves(self, device.slug))
-        yield from _Relatives(self, device)
+    def winners(self, device: Device) -> Iterator[tuple[int, DeviceWinners]]:
+        """What sources hold for a device and then for others of its architecture, with their multiprocessors."""
+        yield from ((device.sm_count, winners) for winners in self._by_source(device.slug))
+        yield from self._of_relatives(device)
 
     def decide(self, problem: Problem, device: Device) -> Decision:
         """The decision about a problem, from these sources; nothing is kept."""
-        return rules.decide(problem, device, _Shelves(self, device.slug), _Relatives(self, device))
+        own, others = partial(self._by_source, device.slug), partial(self._of_relatives, device)
+        return match_rules.decide(problem, device, _Repeatable(own), _Repeatable(others))
 
     def here(self) -> Device:
         """This process's device."""
-        with lock:
+        with Resolver.lock:
             if self._here is None:
                 self._here = devices.current()
                 self.own = self.answers.setdefault(self._here.slug, {})
@@ -122,63 +124,53 @@ class Desk:
 
     def sources(self) -> list[Source]:
         """All sources in the order they are asked."""
-        with lock:
+        with Resolver.lock:
             if self._sources is None:
                 from tuner.lookup import sources
 
-                self._sources = [*self.named, *sources.standing()]
+                self._sources = [*self.named, *sources.default_sources()]
             return self._sources
 
-    def shelf(self, index: int, slug: str) -> Shelf:
+    def _by_source(self, slug: str) -> Iterator[DeviceWinners]:
+        """What each source holds for a device, read when its turn comes: a hit in the first source reads no other."""
+        return (self._read(index, slug) for index in range(len(self.sources())))
+
+    def _read(self, index: int, slug: str) -> DeviceWinners:
         """What a source holds for a device; read once."""
-        key = (slug, index)
-        with lock:
-            if key not in self._shelves:
-                self._shelves[key] = self.sources()[index].shelf(slug)
-            return self._shelves[key]
+        with Resolver.lock:
+            if (slug, index) not in self._winners:
+                self._winners[slug, index] = self.sources()[index].winners(slug)
+            return self._winners[slug, index]
 
-    def relatives(self, index: int, device: Device) -> list[tuple[int, Shelf]]:
-        """What a source holds for other devices of the architecture, with their multiprocessors; found once."""
-        key = (device.slug, index)
-        with lock:
-            if key not in self._relatives:
-                found = devices.of_one_arch(device, self.sources()[index].slugs())
-                self._relatives[key] = [(sm_count, self.shelf(index, slug)) for slug, sm_count in found]
-            return self._relatives[key]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shelves:
-    """A desk's shelves for a device, each read when it is come to: a hit in the first source reads no other."""
-
-    desk: Desk
-    slug: str
-
-    def __iter__(self) -> Iterator[Shelf]:
-        return (self.desk.shelf(index, self.slug) for index in range(len(self.desk.sources())))
+    def _of_relatives(self, device: Device) -> Iterator[tuple[int, DeviceWinners]]:
+        """What each source holds for other devices of an architecture, with their multiprocessors, in its turn."""
+        for index, source in enumerate(self.sources()):
+            with Resolver.lock:
+                if (device.slug, index) not in self._relatives:
+                    found = devices.of_one_arch(device, source.slugs())
+                    known = [(sm_count, self._read(index, slug)) for slug, sm_count in found]
+                    self._relatives[device.slug, index] = known
+            yield from self._relatives[device.slug, index]
 
 
 @dataclass(frozen=True, slots=True)
-class _Relatives:
-    """What a desk's sources hold for other GPU models of a device's architecture, read when it is come to."""
+class _Repeatable(Generic[T], Iterable[T]):
+    """A generator that starts anew each time it is gone through."""
 
-    desk: Desk
-    device: Device
+    start: Callable[[], Iterator[T]]
 
-    def __iter__(self) -> Iterator[tuple[int, Shelf]]:
-        for index in range(len(self.desk.sources())):
-            yield from self.desk.relatives(index, self.device)
+    def __iter__(self) -> Iterator[T]:
+        return self.start()
 
 
-def _tally_of(problem: Problem, device: Device, match: Match) -> Tally | None:
-    from tuner.lookup import miss_counts as tally
+def _miss_counter(problem: Problem, device: Device, match: Match) -> MissCounter | None:
+    from tuner.lookup import miss_counts
 
-    return tally.tally_of(problem, device.slug, match.rule, devices.triton_version())
+    return miss_counts.counter_of(problem, device.slug, match.rule, devices.triton_version())
 
 
 def _renew_lock() -> None:
-    global lock  # noqa: PLW0603
-    lock = threading.RLock()
+    Resolver.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # where processes fork

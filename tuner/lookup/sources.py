@@ -1,5 +1,6 @@
-"""Where tuned configs are found, in the order they are asked: named tables, `$TUNER_TABLES`, the user's database,
-tables that installed packages ship.
+"""Where tuned configs are found, in the order the sources are asked.
+
+First what `tuner.use` named, then `$TUNER_TABLES`, the user's database, and the tables of installed packages.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from tuner.entry_points import entry_points
 from tuner.errors import TableError
 from tuner.hardware.device import Device
 from tuner.location import database_location, sqlite_path
-from tuner.lookup import index, package, table_files
-from tuner.lookup.device_winners import Shelf
-from tuner.lookup.index import Reading
+from tuner.lookup import loaded_table, package, table_files
+from tuner.lookup.device_winners import DeviceWinners
+from tuner.lookup.loaded_table import LoadedTable
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -39,16 +40,16 @@ class Source(Protocol):
         """Raise TableError where it cannot be read."""
         ...
 
-    def shelf(self, slug: str) -> Shelf:
-        """What it holds for a device. Never raises: what cannot be read is one warning and an empty shelf."""
+    def winners(self, slug: str) -> DeviceWinners:
+        """What it holds for a device. It never raises: what cannot be read is one warning, and holds nothing."""
         ...
 
     def devices(self) -> list[Device]:
-        """The devices it holds something for."""
+        """The devices it holds something for; raises TableError where it cannot be read."""
         ...
 
     def slugs(self) -> list[str]:
-        """Their slugs, told without reading rows. Never raises, and never warns: `shelf` does."""
+        """The slugs of its devices, without reading rows. It neither raises nor warns: `winners` does."""
         ...
 
 
@@ -60,90 +61,88 @@ class TableFile:
         self.path = path
 
     @functools.cached_property
-    def _reading(self) -> Reading:
-        return index.load(self.path)
+    def _loaded(self) -> LoadedTable:
+        return loaded_table.load(self.path)
 
     def check(self) -> None:
         """Read it."""
-        self._reading  # noqa: B018
+        self._loaded  # noqa: B018
 
-    def shelf(self, slug: str) -> Shelf:
+    def winners(self, slug: str) -> DeviceWinners:
         """Its rows, where it is for this device."""
-        return table_files.of_tables(self.name, slug, [self.path], lambda _: self._reading)
+        return table_files.of_tables(self.name, slug, [self.path], lambda _: self._loaded)
 
     def devices(self) -> list[Device]:
-        """The one it is for."""
+        """The device that it is for."""
         return table_files.devices(self.name, [self.path])
 
     def slugs(self) -> list[str]:
-        """Of that one."""
+        """The slug of that device."""
         try:
-            return [self._reading.device.slug]
+            return [self._loaded.device.slug]
         except TableError:
             return []
 
 
-@dataclass(frozen=True, slots=True)
-class TableFolder:
-    """A folder of tables named `<op>--<device slug>.json`: only this device's are read."""
+class _Folder:
+    """A folder of tables named `<op>--<device slug>.json`, of which only this device's are read."""
 
     name: str
-    path: Path
+
+    def _folder(self) -> Traversable:
+        """Find it, or raise TableError."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """List it."""
-        table_files.tables_in(self.path)
+        table_files.tables_in(self._folder())
 
-    def shelf(self, slug: str) -> Shelf:
-        """The rows of this device's tables."""
-        return table_files.of_folder(self.name, slug, self.path)
-
-    def devices(self) -> list[Device]:
-        """Those of all its tables."""
-        return table_files.devices(self.name, table_files.tables_in(self.path))
-
-    def slugs(self) -> list[str]:
-        """By the names of its tables."""
-        return table_files.slugs_in(self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class TablePackage:
-    """Tables inside an installed package, told by an entry point of the group `tuner.tables`."""
-
-    point: EntryPoint
-
-    @property
-    def name(self) -> str:
-        """The package and its entry point's name."""
-        return f"package {self.point.value}"
-
-    def check(self) -> None:
-        """Find it."""
-        package.folder(self.point.value, GROUP)
-
-    def shelf(self, slug: str) -> Shelf:
+    def winners(self, slug: str) -> DeviceWinners:
         """The rows of this device's tables."""
         try:
-            return table_files.of_folder(self.name, slug, package.folder(self.point.value, GROUP))
+            return table_files.of_folder(self.name, slug, self._folder())
         except TableError as e:
             return table_files.unusable(self.name, e)
+
+    def devices(self) -> list[Device]:
+        """The devices of all its tables."""
+        return table_files.devices(self.name, table_files.tables_in(self._folder()))
+
+    def slugs(self) -> list[str]:
+        """The slugs in the names of its tables."""
+        try:
+            return sorted({table_files.slug_in(path) for path in table_files.tables_in(self._folder())})
+        except TableError:
+            return []
+
+
+class TableFolder(_Folder):
+    """A folder that somebody named."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+
+    def _folder(self) -> Traversable:
+        return self.path
+
+
+class TablePackage(_Folder):
+    """The folder of an installed package, named by an entry point of the group `tuner.tables`."""
+
+    def __init__(self, point: EntryPoint) -> None:
+        self.name = f"package {point.value}"
+        self.point = point
 
     def folder(self) -> Traversable | None:
         """Where its tables lie; None where it cannot be found."""
         try:
-            return package.folder(self.point.value, GROUP)
+            return self._folder()
         except TableError:
             return None
 
-    def devices(self) -> list[Device]:
-        """Those of all its tables."""
-        return table_files.devices(self.name, table_files.tables_in(package.folder(self.point.value, GROUP)))
-
-    def slugs(self) -> list[str]:
-        """By the names of its tables."""
-        folder = self.folder()
-        return [] if folder is None else table_files.slugs_in(folder)
+    def _folder(self) -> Traversable:
+        return package.folder(self.point.value, GROUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ class Database:
         """Read it."""
         _reader().read_devices(self._path())
 
-    def shelf(self, slug: str) -> Shelf:
+    def winners(self, slug: str) -> DeviceWinners:
         """The current winners of this device."""
         try:
             path = self._path()
@@ -165,24 +164,23 @@ class Database:
                 return table_files.holding(self.name, (), "not there")
             if path.stat().st_size == 0:
                 return table_files.holding(self.name, (), "an empty file")
-            winners = _reader().read_winners(path, slug)
+            found = _reader().read_winners(path, slug)
         except OSError as e:
-            return table_files.unusable(
-                self.name, TableError(f"cannot read the database {self.location}: {e.strerror}")
-            )
+            error = TableError(f"cannot read the database {self.location}: {e.strerror}")
+            return table_files.unusable(self.name, error)
         except TableError as e:
             return table_files.unusable(self.name, e)
-        table_files.warn_of_faults(self.name, winners.faults)
-        held = table_files.counted(len(winners.rows), slug)
-        return table_files.holding(self.name, winners.rows, "; ".join([held, *winners.faults]))
+        table_files.warn_of_faults(self.name, found.faults)
+        note = table_files.counted(len(found.rows), slug)
+        return table_files.holding(self.name, found.rows, "; ".join([note, *map(str, found.faults)]))
 
     def devices(self) -> list[Device]:
-        """Those it has seen."""
+        """The devices it has seen."""
         path = self._path()
         return _reader().read_devices(path) if path.exists() and path.stat().st_size else []
 
     def slugs(self) -> list[str]:
-        """Of those."""
+        """The slugs of these devices."""
         try:
             path = self._path()
             known = _reader().describe_devices(path)[0] if path.exists() and path.stat().st_size else []
@@ -217,8 +215,8 @@ def named(where: str | Path) -> Source:
     return source
 
 
-def standing() -> list[Source]:
-    """The sources nobody had to name in this process, in order: `$TUNER_TABLES`, the database, installed packages."""
+def default_sources() -> list[Source]:
+    """The sources that nobody named in this process, in order: `$TUNER_TABLES`, the database, installed packages."""
     entries = [entry for entry in os.environ.get(VARIABLE, "").split(os.pathsep) if entry]
     location = database_location()
     return [
@@ -243,7 +241,7 @@ def _at(name: str, path: Path) -> Source:
 
 
 def _reader() -> ModuleType:
-    """Of databases; imported where there is one, for SQLite comes with it."""
+    """The module that reads databases. It is imported where there is one, for it brings SQLite along."""
     from tuner.lookup import database
 
     return database

@@ -1,23 +1,23 @@
 """An exported table: the winners of one op on one device, as a file that ships.
 
 The file is JSON with one row a line, sorted so that two exports differ only where the winners do. Reading is lenient:
-a row that cannot be used is left out and said, the others stay. Lookups read it by `tuner.lookup.index`, which makes
-the rows that are asked for and no others.
+a row that cannot be used is left out and reported, and the others stay. Lookups read it by `tuner.lookup.loaded_table`,
+which makes the rows that are asked for and no others.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner import files
 from tuner.errors import TableError
-from tuner.hardware.device import Device
-from tuner.lookup import regret, table_digest
+from tuner.hardware.device import IDENTITY, Device
+from tuner.lookup import fault, regret, table_digest
+from tuner.lookup.fault import Fault
 from tuner.lookup.regret import Regrets
 from tuner.lookup.row import BAD_VALUE, Provenance, Row, reason
 from tuner.problem import Problem
@@ -28,19 +28,18 @@ if TYPE_CHECKING:
 FORMAT = "triton-tuner table"
 VERSION = 1
 """Of the format. A file of a newer one is refused: nobody can know what its rows mean."""
-TWICE = "is there already"
-"""How the fault of a second row of one problem ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """What a file says of all its rows.
+class ParsedTable:
+    """A table's file, of which all but the rows was checked.
 
     Attributes:
-        op, device, date: as `Table` has them.
-        kernels: versions by kernel.
-        made: how rows were made; each names its own by its place. Of an entry that cannot be read, why.
-        regret: as `Table` has it.
+        op, device, date, regret: as `Table` has them.
+        kernels: each kernel's version.
+        made: how rows were made, which a row names by its place here; for an entry that cannot be read, the reason.
+        rows: as JSON holds them.
+        is_intact: whether the digest fits the content.
     """
 
     op: str
@@ -49,6 +48,8 @@ class Header:
     kernels: Mapping[str, Any]
     made: tuple[Provenance | str, ...]
     regret: Regrets
+    rows: Sequence[Any]
+    is_intact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Table:
     device: Device
     date: str
     rows: tuple[Row, ...]
-    faults: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
     regret: Regrets = field(default_factory=dict)
 
     @property
@@ -79,7 +80,7 @@ class Table:
     @property
     def digest(self) -> str:
         """SHA-256 over all but the date: two processes whose tables have one digest choose the same configs."""
-        return table_digest.digest(table_digest.sealed_text(_document(self)))
+        return table_digest.digest(table_digest.unsigned_text(_document(self)))
 
     def dumps(self) -> str:
         """The file's text.
@@ -87,7 +88,7 @@ class Table:
         Raises:
             TableError: two versions of one kernel: the file holds one.
         """
-        return table_digest.signed_text(table_digest.sealed_text(_document(self)), self.date)
+        return table_digest.signed_text(table_digest.unsigned_text(_document(self)), self.date)
 
     def write(self, directory: Path) -> Path:
         """Write the file into a folder, complete or not at all; returns its path.
@@ -103,16 +104,7 @@ class Table:
         Raises:
             TableError: it cannot be written.
         """
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            try:
-                temporary.write_text(self.dumps(), encoding="utf-8")
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except OSError as e:
-            raise TableError(f"cannot write {path}: {e.strerror or e}") from e
-        return path
+        return files.write_text(path, self.dumps(), error=TableError)
 
 
 def file_name(op: str, slug: str) -> str:
@@ -127,7 +119,7 @@ def load(path: Path | Traversable) -> Table:
         TableError: the file cannot be read, or is no table, or one of a newer format. A bad row is no error: see
             `Table.faults`.
     """
-    return loads(read_bytes(path), str(path))
+    return from_parsed(parse(read_bytes(path), str(path)))
 
 
 def read_bytes(path: Path | Traversable) -> bytes:
@@ -142,7 +134,7 @@ def read_bytes(path: Path | Traversable) -> bytes:
         raise TableError(f"cannot read table {path}: {e.strerror or e}") from e
 
 
-def loads(content: str | bytes, name: str) -> Table:
+def loads(content: str, name: str) -> Table:
     """Read a table from its text.
 
     Args:
@@ -152,41 +144,37 @@ def loads(content: str | bytes, name: str) -> Table:
     Raises:
         TableError: see `load`.
     """
-    content = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
-    document = _parse(content, name)
-    header = header_of(document, name)
-    try:
-        raw_rows = list(document["rows"])
-        intact = table_digest.is_as_written(content) or table_digest.is_intact(document)
-    except BAD_VALUE as e:
-        raise _no_table(name, reason(e)) from e
-    faults: list[str] = []
-    if not intact:
-        faults.append("its digest is not that of its rows: it was edited after `tuner export` wrote it")
+    return from_parsed(parse(content.encode(errors="surrogatepass"), name))
+
+
+def from_parsed(parsed: ParsedTable) -> Table:
+    """Make every row of a parsed file; what cannot be read is left out and becomes one of `Table.faults`."""
+    faults = [] if parsed.is_intact else [fault.edited()]
     rows: dict[Problem, Row] = {}
-    for number, raw in enumerate(raw_rows, start=1):
+    for number, raw in enumerate(parsed.rows, start=1):
         try:
-            row = Row.from_fields(raw, header.op, header.kernels, header.made)
+            row = Row.from_fields(raw, parsed.op, parsed.kernels, parsed.made)
         except BAD_VALUE as e:
-            faults.append(f"row {number} left out: {reason(e)}")
+            faults.append(fault.unreadable(f"row {number}", e))
             continue
         if row.problem in rows:
-            faults.append(f"row {number} left out: {row.problem} {TWICE}")
+            faults.append(fault.duplicate(f"row {number}", row.problem))
         else:
             rows[row.problem] = row
-    return Table(header.op, header.device, header.date, tuple(rows.values()), tuple(faults), header.regret)
+    return Table(parsed.op, parsed.device, parsed.date, tuple(rows.values()), tuple(faults), parsed.regret)
 
 
-def header_of(document: Mapping[str, Any], name: str) -> Header:
-    """All but the rows of a file that was parsed.
+def parse(content: bytes, name: str) -> ParsedTable:
+    """Parse a table's file and check all but its rows.
 
     Args:
-        document: what the file holds.
+        content: the file's bytes.
         name: what messages call it.
 
     Raises:
         TableError: it is no table, or one of a newer format.
     """
+    document = _json(content, name)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TableError(f'{name}: not a table of triton-tuner: expected "format": "{FORMAT}"')
     version = document.get("version")
@@ -197,12 +185,18 @@ def header_of(document: Mapping[str, Any], name: str) -> Header:
     if version != VERSION or isinstance(version, bool):
         raise TableError(f"{name}: table format {version!r}: expected {VERSION}: export it again with `tuner export`")
     try:
-        device = _device(document["device"])
-        made = tuple(_made(fields) for fields in list(document["environments"]))
-        figures = regret.from_json(document.get("regret"))
-        return Header(str(document["op"]), device, str(document["date"]), dict(document["kernels"]), made, figures)
+        return ParsedTable(
+            op=str(document["op"]),
+            device=_device(document["device"]),
+            date=str(document["date"]),
+            kernels=dict(document["kernels"]),
+            made=tuple(_made(fields) for fields in list(document["environments"])),
+            regret=regret.from_json(document.get("regret")),
+            rows=list(document["rows"]),
+            is_intact=table_digest.is_as_written(content) or table_digest.is_intact(document),
+        )
     except BAD_VALUE as e:
-        raise _no_table(name, reason(e)) from e
+        raise TableError(f"{name}: not a table of triton-tuner: {reason(e)}: export it again") from e
 
 
 def _made(fields: Any) -> Provenance | str:
@@ -213,20 +207,13 @@ def _made(fields: Any) -> Provenance | str:
         return reason(e)
 
 
-def _no_table(name: str, why: str) -> TableError:
-    return TableError(f"{name}: not a table of triton-tuner: {why}: export it again")
-
-
-def _parse(content: bytes, name: str) -> dict[str, Any]:
+def _json(content: bytes, name: str) -> Any:
     try:
-        text = content.decode()
+        return json.loads(content.decode())
     except UnicodeDecodeError as e:
         raise _neither(name, f"not text ({e.reason})") from e
-    try:
-        document: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as e:
         raise _neither(name, f"not JSON ({e})" if content else "it is empty") from e
-    return document
 
 
 def _neither(name: str, why: str) -> TableError:
@@ -240,7 +227,7 @@ def _document(table: Table) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "op": table.op,
-        "device": dataclasses.asdict(table.device),
+        "device": {name: getattr(table.device, name) for name in IDENTITY},
         "kernels": _kernels(table.rows),
         "environments": [m.fields() for m in made],
         **({"regret": regret.to_json(table.regret)} if table.regret else {}),

@@ -13,21 +13,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from tuner.hardware.device import Device, Environment
+from tuner.hardware.device import IDENTITY, Environment
 from tuner.lookup.regret import Regret
 from tuner.lookup.row import PROBLEM, RESULT
 
 PARTS = ("format", "version", "op", "device", "kernels", "environments", "regret", "rows")
 """Of a file, in its order; date and digest stand after `op`. `regret` may be missing."""
 
-_UNSEALED = re.compile(rb'\n  "date": "[^"\\\n]*",\n  "digest": "(sha256:[0-9a-f]{64})",(?=\n)')
+_SIGNATURE = re.compile(rb'\n  "date": "[^"\\\n]*",\n  "digest": "(sha256:[0-9a-f]{64})",(?=\n)')
 _ONE_A_LINE = ("environments", "rows")
-_DEVICE = tuple(field.name for field in fields(Device))
+_DEVICE = IDENTITY
 _REGRET = tuple(field.name for field in fields(Regret))
 _MADE = (*(field.name for field in fields(Environment)), "protocol", "tool_version")
 
 
-def sealed_text(document: Mapping[str, Any], *, strict: bool = True) -> str:
+def unsigned_text(document: Mapping[str, Any], *, strict: bool = True) -> str:
     """A file's text without its date and digest.
 
     Args:
@@ -48,26 +48,26 @@ def sealed_text(document: Mapping[str, Any], *, strict: bool = True) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def signed_text(sealed: str, date: str) -> str:
+def signed_text(unsigned: str, date: str) -> str:
     """The text of a file, from that without its date and digest."""
-    place = sealed.index('\n  "device": ')
-    signature = f'\n  "date": {json.dumps(date)},\n  "digest": "{digest(sealed)}",'
-    return f"{sealed[:place]}{signature}{sealed[place:]}"
+    place = unsigned.index('\n  "device": ')
+    signature = f'\n  "date": {json.dumps(date)},\n  "digest": "{digest(unsigned)}",'
+    return f"{unsigned[:place]}{signature}{unsigned[place:]}"
 
 
-def digest(sealed: str) -> str:
+def digest(unsigned: str) -> str:
     """The digest of a text without date and digest."""
-    return f"sha256:{hashlib.sha256(sealed.encode()).hexdigest()}"
+    return f"sha256:{hashlib.sha256(unsigned.encode()).hexdigest()}"
 
 
 def is_as_written(content: bytes) -> bool:
     """Whether a file is as `signed_text` made it, to the byte but for its date."""
-    unsealed = _UNSEALED.search(content)
-    if unsealed is None:
+    signature = _SIGNATURE.search(content)
+    if signature is None:
         return False
-    found = hashlib.sha256(content[: unsealed.start()])
-    found.update(memoryview(content)[unsealed.end() :])
-    return f"sha256:{found.hexdigest()}".encode() == unsealed[1]
+    found = hashlib.sha256(content[: signature.start()])
+    found.update(memoryview(content)[signature.end() :])
+    return f"sha256:{found.hexdigest()}".encode() == signature[1]
 
 
 def is_intact(document: Mapping[str, Any]) -> bool:
@@ -84,7 +84,7 @@ def is_intact(document: Mapping[str, Any]) -> bool:
     if isinstance(said.get("regret"), dict):
         said["regret"] = {name: _in_order(value, _REGRET) for name, value in _in_order(said["regret"]).items()}
     said["rows"] = [_row_in_order(raw) for raw in said["rows"]]
-    return bool(document.get("digest") == digest(sealed_text(said, strict=False)))
+    return bool(document.get("digest") == digest(unsigned_text(said, strict=False)))
 
 
 def _row_in_order(raw: Any) -> Any:

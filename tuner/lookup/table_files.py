@@ -1,120 +1,117 @@
-"""The stock of tables: what files, folders and packages of them hold for a device, as shelves.
+"""What table files, and the folders and packages that hold them, have for a device.
 
-Nothing here raises for a table: one that cannot be read is one warning, and the others go on.
+A table that cannot be read raises nothing: it is one warning, and the others are used.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import TableError
 from tuner.hardware.device import Device
-from tuner.lookup import index
-from tuner.lookup.device_winners import Shelf, by_problem, joined
-from tuner.lookup.index import Reading
+from tuner.lookup import loaded_table
+from tuner.lookup.device_winners import DeviceWinners, by_problem, merged
+from tuner.lookup.fault import Fault
+from tuner.lookup.loaded_table import LoadedTable
 from tuner.lookup.row import Row
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-Read = Callable[["Traversable"], Reading]
+Read = Callable[["Traversable"], LoadedTable]
 _log = logging.getLogger("tuner.lookup.sources")  # the name under which people silence or keep them
 
 
-def of_folder(name: str, slug: str, folder: Traversable) -> Shelf:
-    """The rows for a device in a folder's tables; never raises."""
-    try:
-        paths = tables_in(folder)
-    except TableError as e:
-        return unusable(name, e)
-    mine = [path for path in paths if path.name.endswith(f"--{slug}.json")]
-    others = sorted({path.name[:-5].rpartition("--")[2] for path in paths} - {slug})
+def of_folder(name: str, slug: str, folder: Traversable) -> DeviceWinners:
+    """The rows for a device in a folder's tables.
+
+    Raises:
+        TableError: see `tables_in`.
+    """
+    paths = tables_in(folder)
+    mine = [path for path in paths if slug_in(path) == slug]
+    others = sorted({slug_in(path) for path in paths} - {slug})
     if mine or not others:
         return of_tables(name, slug, mine)
     return holding(name, (), f"nothing for {slug}; it has tables for {', '.join(others)}")
 
 
-def of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = index.load) -> Shelf:
-    """The rows for a device in tables; one that cannot be read is a warning."""
-    readings, trouble = _read_all(name, paths, read)
-    mine = [reading for reading in readings if reading.device.slug == slug]
-    others = sorted({reading.device.slug for reading in readings} - {slug})
-    count = sum(reading.count for reading in mine)
+def of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = loaded_table.load) -> DeviceWinners:
+    """The rows for a device in tables. One that cannot be read is a warning."""
+    loaded, trouble = _read_all(name, paths, read)
+    mine = [each for each in loaded if each.device.slug == slug]
+    others = sorted({each.device.slug for each in loaded} - {slug})
+    count = sum(each.count for each in mine)
     note = f"nothing for {slug}: it is for {', '.join(others)}" if others and not count else counted(count, slug)
-    rows, groups = joined([reading.rows for reading in mine]), joined([reading.groups for reading in mine])
-    regret = {op: figures for reading in reversed(mine) for op, figures in reading.regret.items()}
-    return Shelf(name, rows, groups, "; ".join([note, *trouble]), regret)
+    rows, groups = merged([each.rows for each in mine]), merged([each.groups for each in mine])
+    regret = {op: figures for each in reversed(mine) for op, figures in each.regret.items()}
+    return DeviceWinners(name, rows, groups, "; ".join([note, *trouble]), regret)
 
 
 def devices(name: str, paths: Iterable[Traversable]) -> list[Device]:
-    """Those that tables are for."""
-    return [reading.device for reading in _read_all(name, paths)[0]]
+    """The devices that tables are for."""
+    return [each.device for each in _read_all(name, paths)[0]]
 
 
 def tables_in(folder: Traversable) -> list[Traversable]:
-    """A folder's tables, told by their names.
+    """The files of a folder that have a table's name, by name.
 
     Raises:
         TableError: it cannot be listed, or holds none.
     """
-    found = [path for path in _entries(folder) if path.name.endswith(".json") and "--" in path.name]
+    try:
+        entries = sorted(folder.iterdir(), key=lambda path: path.name)
+    except OSError as e:
+        raise TableError(f"cannot list {folder}: {e.strerror}") from e
+    found = [path for path in entries if path.name.endswith(".json") and "--" in path.name]
     if not found:
         raise TableError(f"{folder} holds no table: expected files named <op>--<device slug>.json")
     return found
 
 
-def slugs_in(folder: Traversable) -> list[str]:
-    """Devices that a folder has tables for, told by their names."""
-    try:
-        return sorted({path.name[:-5].rpartition("--")[2] for path in tables_in(folder)})
-    except TableError:
-        return []
+def slug_in(path: Traversable) -> str:
+    """The slug in a table's file name."""
+    return path.name[:-5].rpartition("--")[2]
 
 
-def _entries(folder: Traversable) -> list[Traversable]:
-    """What a folder holds, by name."""
-    try:
-        return sorted(folder.iterdir(), key=lambda path: path.name)
-    except OSError as e:
-        raise TableError(f"cannot list {folder}: {e.strerror}") from e
+def holding(name: str, rows: Iterable[Row], note: str) -> DeviceWinners:
+    """Rows as what a source holds."""
+    return DeviceWinners(name, *by_problem(rows), note)
 
 
-def holding(name: str, rows: Iterable[Row], note: str) -> Shelf:
-    """A shelf of rows."""
-    return Shelf(name, *by_problem(rows), note)
-
-
-def unusable(name: str, error: TableError) -> Shelf:
-    """An empty shelf, and one warning."""
+def unusable(name: str, error: TableError) -> DeviceWinners:
+    """Log one warning, and hold nothing."""
     _log.warning("%s is not used: %s", name, error)
     return holding(name, (), f"not used: {error}")
 
 
 def counted(rows: int, slug: str) -> str:
-    """How many rows there are, for people."""
+    """How many rows there are, in words."""
     return f"{rows} tuned {'problem' if rows == 1 else 'problems'} for {slug}" if rows else f"nothing for {slug}"
 
 
-def warn_of_faults(name: str, faults: tuple[str, ...]) -> None:
-    """One warning a file: a table that somebody mangled must not fill the log."""
+def warn_of_faults(name: str, faults: Sequence[Fault]) -> None:
+    """Log one warning for a file, however many faults it has: a mangled table must not fill the log."""
     if faults:
         more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-        _log.warning("%s: %s%s", name, "; ".join(faults[:3]), more)
+        _log.warning("%s: %s%s", name, "; ".join(map(str, faults[:3])), more)
 
 
-def _read_all(name: str, paths: Iterable[Traversable], read: Read = index.load) -> tuple[list[Reading], list[str]]:
+def _read_all(
+    name: str, paths: Iterable[Traversable], read: Read = loaded_table.load
+) -> tuple[list[LoadedTable], list[str]]:
     """The tables that can be read, and what is wrong with the others: one warning each."""
-    readings: list[Reading] = []
+    loaded: list[LoadedTable] = []
     trouble: list[str] = []
     for path in paths:
         try:
-            readings.append(read(path))
+            loaded.append(read(path))
         except TableError as e:
             _log.warning("%s is not used: %s", name, e)
             trouble.append(f"not used: {e}")
         else:
-            warn_of_faults(str(path), readings[-1].faults)
-            trouble.extend(readings[-1].faults)
-    return readings, trouble
+            warn_of_faults(str(path), loaded[-1].faults)
+            trouble.extend(map(str, loaded[-1].faults))
+    return loaded, trouble

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tuner import files
 from tuner.errors import StoreError
 from tuner.store.engine import connect_file
 
@@ -33,15 +33,14 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
         target = target / name
     if target.exists():
         raise StoreError(f"{target} is there already: name another file for the backup")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with closing(connect_file(path, read_only=True)) as source, closing(sqlite3.connect(partial)) as copy:
+        with (
+            files.replacing(target) as partial,
+            closing(connect_file(path, read_only=True)) as source,
+            closing(sqlite3.connect(partial)) as copy,
+        ):
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
-        partial.rename(target)
     except (sqlite3.Error, OSError) as e:
         raise StoreError(f"no backup of {path} could be written to {target}: {e}") from e
-    finally:
-        with suppress(OSError):  # a disk that cannot be written has nothing to remove
-            partial.unlink()
     return target

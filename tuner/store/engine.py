@@ -26,9 +26,8 @@ BUSY_TIMEOUT_S = 30.0
 
 _ADVISORY_LOCK = 0x7475_6E65  # any number that nobody else takes: "tune"
 _log = logging.getLogger(__name__)
-_WAL_HEADER = (
-    2  # bytes 18 and 19 of a database's header: https://www.sqlite.org/fileformat.html#file_format_version_numbers
-)
+_WAL_HEADER = 2
+"""Bytes 18 and 19 of a database's header: https://www.sqlite.org/fileformat.html#file_format_version_numbers."""
 _MEANINGS = {
     "database is locked": "another process holds its lock: one writes at a time, try again when that one has ended",
     "file is not a database": "not a SQLite database: name another with --db or $TUNER_DB",
@@ -101,6 +100,17 @@ def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_
     )
     event.listen(engine, "begin", _begin)
     return engine
+
+
+@contextmanager
+def opened(database: Database, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[Engine]:
+    """Connections to a database for as long as the block runs; see `open_engine` and `faults`."""
+    with faults(database):
+        engine = open_engine(database, read_only=read_only, timeout_s=timeout_s)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
 
 
 def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import Column, Connection, Engine, delete, select, union, update
 
+from tuner import files
 from tuner.store import models
 from tuner.store.backup import backup_file
-from tuner.store.engine import Database, faults, open_engine, writing
+from tuner.store.engine import Database, opened, writing
 from tuner.store.schema import HEAD
 
 _REFERENCES: tuple[tuple[Column[int], tuple[Column[int], ...]], ...] = (
@@ -41,22 +41,14 @@ def extract(source: Path, target: Path, slugs: Collection[str]) -> None:
     Raises:
         StoreError: the copy could not be written; what was there is as it was.
     """
-    partial = target.with_name(f".{target.name}.{os.getpid()}.extract")
-    partial.unlink(missing_ok=True)
-    database = Database(str(target), partial)
-    try:
-        backup_file(source, revision=HEAD, destination=partial)
-        with faults(database):
-            engine = open_engine(database, read_only=False)
-            try:
-                with writing(engine).begin() as connection:
-                    _thin_out(connection, slugs)
-                _vacuum(engine)
-            finally:
-                engine.dispose()
-            partial.replace(target)
-    finally:
+    with files.replacing(target) as partial:
         partial.unlink(missing_ok=True)
+        database = Database(str(target), partial)
+        backup_file(source, revision=HEAD, destination=partial)
+        with opened(database, read_only=False) as engine:
+            with writing(engine).begin() as connection:
+                _thin_out(connection, slugs)
+            _vacuum(engine)
 
 
 def _thin_out(connection: Connection, slugs: Collection[str]) -> None:

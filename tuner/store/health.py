@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect
 
 from tuner.store import models, schema
 from tuner.store.column_values import complaint
-from tuner.store.engine import Database, faults, locate, open_engine
+from tuner.store.engine import Database, locate, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,8 @@ def current(location: str | None = None) -> tuple[str, str | None]:
 def _reading(location: str | None) -> Iterator[tuple[Connection, Database]]:
     """A connection to a database at any revision."""
     database = locate(location)
-    with faults(database):
-        engine = open_engine(database, read_only=True)
-        try:
-            with engine.connect() as connection:
-                yield connection, database
-        finally:
-            engine.dispose()
+    with opened(database, read_only=True) as engine, engine.connect() as connection:
+        yield connection, database
 
 
 def _damage(connection: Connection) -> list[str]:

@@ -17,7 +17,7 @@ from tuner.problem.text import problem_order
 from tuner.store.column_values import read_list
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
 from tuner.store.records import Outcome, State
-from tuner.store.rows import config_of, outcome_of, problem_of, value_of
+from tuner.store.rows import TRIAL_JOINS, config_of, joined, outcome_of, problem_of, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,8 @@ class ProblemRow:
 def trials(connection: Connection, asked: TrialFilter, limit: int | None) -> list[TrialRow]:
     """Trials, the newest first."""
     query = (
-        _of_trials(select(trial, run.c.uuid, device.c.slug, problem, config, kernel))
+        select(trial, run.c.uuid, device.c.slug, problem, config, kernel)
+        .select_from(joined(trial, TRIAL_JOINS))
         .where(*asked.conditions())
         .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())  # a merge brings old ones later
         .limit(limit)
@@ -128,7 +129,8 @@ def trials(connection: Connection, asked: TrialFilter, limit: int | None) -> lis
 
 def count_trials(connection: Connection, asked: TrialFilter) -> int:
     """How many trials there are."""
-    return int(connection.execute(_of_trials(select(func.count())).where(*asked.conditions())).scalar_one())
+    query = select(func.count()).select_from(joined(trial, TRIAL_JOINS)).where(*asked.conditions())
+    return int(connection.execute(query).scalar_one())
 
 
 def runs(connection: Connection, *, device_slug: str | None, limit: int | None) -> list[RunRow]:
@@ -215,16 +217,6 @@ def problems(
         for row in connection.execute(query).mappings()
     ]
     return sorted(found, key=lambda known: problem_order(known.problem))[:limit]
-
-
-def _of_trials(query: Select[Any]) -> Select[Any]:
-    return (
-        query.join_from(trial, run, trial.c.run_id == run.c.run_id)
-        .join(device, run.c.device_id == device.c.device_id)
-        .join(problem, trial.c.problem_id == problem.c.problem_id)
-        .join(config, trial.c.config_id == config.c.config_id)
-        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
-    )
 
 
 def _is_of(shape: tuple[int, int, int] | None, key: Sequence[tuple[str, Extra]]) -> list[ColumnElement[bool]]:

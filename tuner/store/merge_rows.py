@@ -50,6 +50,8 @@ _IN_TRIAL = ("run_id", "problem_id", "config_id")
 _DECISION = _columns(models.winner, "superseded_by")
 """A decision is its whole row; what it superseded, and what supersedes it, follows from the others."""
 _LIMITS = ("sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
+_RATES = ("clock_mhz", "memory_gb_per_s")
+"""What a driver may have said: cards of one model may differ, so that a difference is no conflict."""
 _STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
 """Of one run in two databases the last of these holds: a copy may have been made while it still wrote."""
 
@@ -96,7 +98,7 @@ class Source:
             return list(self.connection.execute(select(models.trial.c.run_id).distinct()).scalars())
 
 
-class Union:
+class Destination:
     """A database that gains the rows of others.
 
     Attributes:
@@ -117,7 +119,7 @@ class Union:
     def take(self, source: Source) -> tuple[dict[str, int], list[Claim]]:
         """Take every row of a source that is not here.
 
-        Decisions that come are history until `succession.decide_afresh` has looked at all of them.
+        Decisions that come are history until `reconcile.decide_afresh` has looked at all of them.
 
         Returns:
             How many rows came, by table; what the source says of its decisions.
@@ -163,6 +165,8 @@ class Union:
                 self.conflicts.append(Conflict("device", text))
             # The smaller of each limit holds on both; of the drivers' names one must be the device's own.
             agreed = {name: min(mine[name], theirs[name]) for name in (*_LIMITS, "name")}
+            for name in _RATES:
+                agreed[name] = min((row[name] for row in (mine, theirs) if row[name] is not None), default=None)
         elif table is models.run:
             agreed = _agreed_run(source, mine, theirs)
         else:

@@ -12,8 +12,10 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, select, update
 
+from tuner.lookup.database import WINNER_JOINS
 from tuner.store.models import config, device, environment, kernel, problem, run, trial, winner
 from tuner.store.records import State
+from tuner.store.rows import joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,9 @@ def _decisions(connection: Connection) -> list[RowMapping]:
             measured.c.uuid.label("measured_by"),
             config.c.hash,
         )
-        .join_from(winner, run, winner.c.run_id == run.c.run_id)
+        .select_from(joined(winner, WINNER_JOINS))
         .join(trial, winner.c.trial_id == trial.c.trial_id)
         .join(measured, trial.c.run_id == measured.c.run_id)
-        .join(config, winner.c.config_id == config.c.config_id)
-        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
         .join(newest, (newest.c.op == kernel.c.op) & (newest.c.name == kernel.c.name))
     )
     return list(connection.execute(query).mappings())
@@ -162,12 +162,7 @@ def _described(connection: Connection, winner_id: int) -> RowMapping:
     place = (device.c.slug, environment.c.triton, config.c.parameters, *problem.c["op", "m", "n", "k"])
     query = (
         select(*columns, *place, problem.c.a_dtype, problem.c.layout)
-        .join_from(winner, run, winner.c.run_id == run.c.run_id)
-        .join(device, winner.c.device_id == device.c.device_id)
-        .join(environment, winner.c.environment_id == environment.c.environment_id)
-        .join(problem, winner.c.problem_id == problem.c.problem_id)
-        .join(config, winner.c.config_id == config.c.config_id)
-        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+        .select_from(joined(winner, WINNER_JOINS))
         .where(winner.c.winner_id == winner_id)
     )
     return connection.execute(query).mappings().one()

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, select
+from sqlalchemy import ColumnElement, Connection, FromClause, RowMapping, Table, select
 
 from tuner.errors import UsageError
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
+from tuner.lookup.database import WINNER_JOINS
 from tuner.problem import Problem
 from tuner.problem.text import problem_order
 from tuner.store.column_values import StrayValue, read_list, read_one_of
-from tuner.store.models import config, device, environment, kernel, problem, run, trial, winner
+from tuner.store.models import config, device, environment, kernel, metadata, problem, run, trial, winner
 from tuner.store.records import Outcome, Resources, State, Winner
 
 V = TypeVar("V", Device, Environment)
+TRIAL_JOINS = {
+    "run": "trial.run_id",
+    "device": "run.device_id",
+    "problem": "trial.problem_id",
+    "config": "trial.config_id",
+    "kernel": "config.kernel_id",
+}
+"""The tables that a trial's parts are in, as `tuner.lookup.database.WINNER_JOINS` has a winner's."""
 _STATES = tuple(state.value for state in State)
 
 
@@ -29,16 +39,26 @@ def current_winners(connection: Connection, *conditions: ColumnElement[bool]) ->
     """
     query = (
         select(winner, device, environment, problem, config, kernel, run.c.protocol, run.c.tool_version)
-        .join_from(winner, device, winner.c.device_id == device.c.device_id)
-        .join(environment, winner.c.environment_id == environment.c.environment_id)
-        .join(problem, winner.c.problem_id == problem.c.problem_id)
-        .join(config, winner.c.config_id == config.c.config_id)
-        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
-        .join(run, winner.c.run_id == run.c.run_id)
+        .select_from(joined(winner, WINNER_JOINS))
         .where(winner.c.superseded_by.is_(None), *conditions)
     )
     found = [_winner(row) for row in connection.execute(query).mappings()]
     return sorted(found, key=lambda w: (w.device.slug, problem_order(w.problem), dataclasses.astuple(w.environment)))
+
+
+def joined(start: Table, references: Mapping[str, str]) -> FromClause:
+    """A table joined with those that its rows refer to, or the rows of these.
+
+    Args:
+        start: the table.
+        references: by table in the order of the joins, the column that refers to it ("winner.device_id").
+    """
+    tables = metadata.tables
+    found: FromClause = start
+    for name, reference in references.items():
+        owner, _, column = reference.partition(".")
+        found = found.join(tables[name], tables[owner].c[column] == tables[name].c[f"{name}_id"])
+    return found
 
 
 def value_of(kind: type[V], table: Table, row: RowMapping) -> V:

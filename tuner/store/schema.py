@@ -19,12 +19,12 @@ from sqlalchemy import Connection, Engine, column, func, inspect, select, table
 from tuner.errors import SchemaError
 from tuner.store import models
 from tuner.store.backup import backup_file
-from tuner.store.engine import Database, faults, locate, open_engine, writing
+from tuner.store.engine import Database, locate, opened, writing
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0001"
+HEAD = "0002"
 """The revision this version reads and writes: the newest of migrations/versions (a test compares them)."""
 
 
@@ -92,23 +92,18 @@ def upgrade(location: str | None = None) -> Upgrade:
         StoreError: it cannot be opened, locked, copied or written; it is as it was.
     """
     database = locate(location)
-    with faults(database):
-        engine = open_engine(database, read_only=False)
-        try:
-            with migrating(engine) as connection:
-                before = revision(connection, database)
-                if before == HEAD:
-                    return Upgrade(database.label, before, HEAD, None)
-                if before is not None and before not in _known():
-                    raise refusal(before, database)
-                copy = None
-                if database.path is not None and before is not None and _has_rows(connection):
-                    # The write lock is held: what is copied is what is upgraded.
-                    copy = backup_file(database.path, revision=before)
-                migrate(connection)
-                return Upgrade(database.label, before, HEAD, copy)
-        finally:
-            engine.dispose()
+    with opened(database, read_only=False) as engine, migrating(engine) as connection:
+        before = revision(connection, database)
+        if before == HEAD:
+            return Upgrade(database.label, before, HEAD, None)
+        if before is not None and before not in _known():
+            raise refusal(before, database)
+        copy = None
+        if database.path is not None and before is not None and _has_rows(connection):
+            # The write lock is held: what is copied is what is upgraded.
+            copy = backup_file(database.path, revision=before)
+        migrate(connection)
+        return Upgrade(database.label, before, HEAD, copy)
 
 
 @contextmanager

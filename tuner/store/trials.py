@@ -50,9 +50,7 @@ def settled(
     versions = [(version.op, version.name, version.version) for version in kernels]
     query = (
         select(trial, config, kernel)
-        .join_from(trial, run, trial.c.run_id == run.c.run_id)
-        .join(config, trial.c.config_id == config.c.config_id)
-        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+        .select_from(rows.joined(trial, rows.TRIAL_JOINS))
         .where(
             trial.c.problem_id == problem_id,
             run.c.device_id == device_id,

@@ -13,6 +13,7 @@ from tuner.store.keys import Keys, insert_row
 from tuner.store.models import config, kernel, trial, winner
 from tuner.store.models import run as run_table
 from tuner.store.records import KernelVersion, State, Verdict
+from tuner.store.rows import TRIAL_JOINS, joined
 from tuner.store.runs import Run, now
 
 
@@ -53,9 +54,7 @@ def _evidence(
     """The newest COMPLETE trial of a winning config, in whichever run: (trial_id, config_id)."""
     query = (
         select(trial.c.trial_id, trial.c.config_id)
-        .join_from(trial, run_table, trial.c.run_id == run_table.c.run_id)
-        .join(config, trial.c.config_id == config.c.config_id)
-        .join(kernel, config.c.kernel_id == kernel.c.kernel_id)
+        .select_from(joined(trial, TRIAL_JOINS))
         .where(
             trial.c.problem_id == key["problem_id"],
             trial.c.state == State.COMPLETE.value,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tuner.errors import DeviceError
+from tuner.launch import compat
 
 _known: list[Any] = []
 """Targets that were active in this process; the position of each is its device's index."""
@@ -23,26 +24,21 @@ def activate(arch: str) -> None:
     Raises:
         DeviceError: no compiler serves an architecture of that name.
     """
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime.driver import driver
-
     if arch.startswith("sm_") and arch[3:].isdigit():
-        target = GPUTarget("cuda", int(arch[3:]), 32)
+        target = compat.GPUTarget("cuda", int(arch[3:]), 32)
     elif arch.startswith("gfx9"):
-        target = GPUTarget("hip", arch, 64)
+        target = compat.GPUTarget("hip", arch, 64)
     else:
         raise DeviceError(f"cannot compile for {arch!r}: expected an architecture such as sm_90 or gfx942")
-    driver.set_active(_target_only_driver(target))
+    compat.driver.set_active(_target_only_driver(target))
 
 
 def _target_only_driver(target: Any) -> Any:
-    from triton.backends.driver import DriverBase
-
     if target not in _known:
         _known.append(target)
     index = _known.index(target)  # jit functions keep their binaries by device index
 
-    class TargetOnly(DriverBase):  # type: ignore[misc]  # Triton carries no types
+    class TargetOnly(compat.DriverBase):  # type: ignore[misc]  # Triton carries no types
         """The part of a driver that `JITFunction.warmup` uses."""
 
         @classmethod

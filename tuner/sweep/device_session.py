@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from tuner.errors import TunerError
 from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel import registry
+from tuner.launch import compat
 from tuner.sweep.messages import Hello, Refused
 from tuner.sweep.nvml import Clocks, driver_version, open_clocks
 from tuner.sweep.process import die_with_parent, redirect_output
@@ -81,9 +82,7 @@ def open_session(gpu: int | None, stack: contextlib.ExitStack) -> DeviceSession:
         return DeviceSession(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(), Clocks())
     Thread(target=_open_context, args=(gpu,), daemon=True).start()
     # Started before torch, whose import takes ten times as long, so that Triton's first launch need not wait for it.
-    from triton.runtime.cache import triton_key
-
-    Thread(target=triton_key, daemon=True).start()
+    Thread(target=compat.triton_key, daemon=True).start()
     import torch
 
     from tuner.hardware import device as devices

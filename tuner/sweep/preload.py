@@ -7,13 +7,13 @@ are left to the children that need them, since nobody knows what importing those
 from __future__ import annotations
 
 import torch  # noqa: F401
-import triton.compiler  # noqa: F401
-from triton.runtime.cache import triton_key
+import triton  # noqa: F401
 
 from tuner.kernel import registry
+from tuner.launch import compat
 
 for point in registry.points():
     if point.value.startswith("tuner."):
         point.load()
 registry.forget()  # a child looks again, since its path may differ
-triton_key()  # reads all of Triton, hundreds of MB, and caches the result
+compat.triton_key()  # reads all of Triton, hundreds of MB, and caches the result

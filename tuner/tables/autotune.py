@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner import files
+from tuner.errors import TableError
 from tuner.kernel.config import Config
 from tuner.lookup.table import Table
-from tuner.tables.export import write_text
 
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """What `triton.Config` takes beside `kwargs`."""
@@ -45,7 +46,7 @@ class ConfigList:
             TableError: the folder cannot be written.
         """
         lines = ",\n".join(f"  {json.dumps(entry)}" for entry in self.entries)
-        return write_text(directory / self.file_name, f"[\n{lines}\n]\n")
+        return files.write_text(directory / self.file_name, f"[\n{lines}\n]\n", error=TableError)
 
 
 def lists(tables: Iterable[Table]) -> list[ConfigList]:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner import files
 from tuner.errors import KernelError, TableError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.launch import compile_cache
+from tuner.launch import compat, compile_cache
 from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name
 from tuner.launch.plan import recorded
 from tuner.lookup.table import Table
 from tuner.problem import Problem
-from tuner.tables.export import make_folder, write_text
 
 _BINARIES = ("cubin", "hsaco")
 
@@ -72,11 +72,11 @@ def write(table: Table, directory: Path) -> Written:
     if not made:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
     folder = directory / folder_name(table.op, table.device.slug)
-    make_folder(folder)
+    files.make_folder(folder)
     kernels = [made[key] for key in sorted(made)]
     _write_files(folder, kernels)
-    files = {name: content for kernel in kernels for name, content in kernel.files.items()}
-    return Written(folder, len(kernels), sum(map(len, files.values())), tuple(failed))
+    contents = {name: content for kernel in kernels for name, content in kernel.files.items()}
+    return Written(folder, len(kernels), sum(map(len, contents.values())), tuple(failed))
 
 
 def _served(table: Table) -> Iterator[tuple[Problem, Config]]:
@@ -150,9 +150,8 @@ def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) ->
 def _write_files(folder: Path, kernels: list[_Kernel]) -> None:
     """Binaries, then the index that names them, then away with what it does not name."""
     import triton
-    from triton.runtime.driver import driver
 
-    target = driver.active.get_current_target()
+    target = compat.driver.active.get_current_target()
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -160,16 +159,15 @@ def _write_files(folder: Path, kernels: list[_Kernel]) -> None:
         "target": [target.backend, target.arch, target.warp_size],
         "kernels": [kernel.entry for kernel in kernels],
     }
-    files = {name: content for kernel in kernels for name, content in kernel.files.items()}
+    contents = {name: content for kernel in kernels for name, content in kernel.files.items()}
     try:
-        for name, content in sorted(files.items()):
-            temporary = folder / f".{name}.tmp"
-            temporary.write_bytes(content)
-            temporary.replace(folder / name)
-        write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n")
+        for name, content in sorted(contents.items()):
+            with files.replacing(folder / name) as temporary:
+                temporary.write_bytes(content)
+        files.write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n", error=TableError)
         for old in folder.iterdir():
             if old.suffix in (".json", ".tmp", *(f".{suffix}" for suffix in _BINARIES)) and old.name not in {
-                *files,
+                *contents,
                 INDEX,
             }:
                 old.unlink()

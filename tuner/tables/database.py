@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from tuner import files
 from tuner.errors import StoreError, UsageError
 from tuner.location import database_location, sqlite_path
 from tuner.store import extract
-from tuner.tables.export import make_folder
 
 FILE_NAME = "winners.db"
 
@@ -31,7 +31,7 @@ def write(location: str | None, directory: Path, slugs: Collection[str]) -> Path
     source = sqlite_path(given)
     if source is None:
         raise UsageError("--format sqlite copies a SQLite file, and this database is on a server: use --format table")
-    make_folder(directory)
+    files.make_folder(directory)
     target = directory / FILE_NAME
     source = source.expanduser()
     if target.exists() and target.samefile(source):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.errors import TableError
+from tuner import files
 from tuner.hardware.device import Device
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
@@ -52,40 +51,8 @@ def write(tables: Iterable[Table], directory: Path) -> list[Path]:
     Raises:
         TableError: the folder cannot be made or written.
     """
-    make_folder(directory)
+    files.make_folder(directory)
     return [table.write(directory) for table in tables]
-
-
-def make_folder(directory: Path) -> None:
-    """Make a folder and those above it where they are missing.
-
-    Raises:
-        TableError: something else is there, or it cannot be made.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise TableError(f"{directory} is not a folder: name a folder to export into") from None
-    except OSError as e:
-        raise TableError(f"cannot make the folder {directory}: {e.strerror}") from e
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a file, complete or not at all; returns its path.
-
-    Raises:
-        TableError: it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as e:
-        raise TableError(f"cannot write {path}: {e.strerror or e}") from e
-    return path
 
 
 def _newest_versions(winners: list[Winner]) -> list[Winner]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import keyword
 from pathlib import Path
 
+from tuner import files
 from tuner.errors import TableError, UsageError
 from tuner.lookup.sources import GROUP
-from tuner.tables.export import make_folder
 
 DOCSTRING = '"""Tuned configs, found by triton-tuner through the entry point group `{group}`. Holds no code."""\n'
 
@@ -27,11 +27,11 @@ def prepare(root: Path, name: str) -> Path:
     """
     check_name(name)
     folder = root
-    make_folder(root)
+    files.make_folder(root)
     for part in name.split("."):
         folder /= part
         made = not folder.exists()
-        make_folder(folder)
+        files.make_folder(folder)
         if made:
             _write_init(folder)
     _write_init(folder)
@@ -65,8 +65,5 @@ def pyproject_lines(name: str, *, with_kernels: bool = False) -> str:
 
 def _write_init(folder: Path) -> None:
     path = folder / "__init__.py"
-    try:
-        if not path.exists():
-            path.write_text(DOCSTRING.format(group=GROUP), encoding="utf-8")
-    except OSError as e:
-        raise TableError(f"cannot write {path}: {e.strerror}") from e
+    if not path.exists():
+        files.write_text(path, DOCSTRING.format(group=GROUP), error=TableError)

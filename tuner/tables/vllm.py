@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner import files
+from tuner.errors import TableError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.store.records import State
-from tuner.tables.export import write_text
 
 if TYPE_CHECKING:
     from tuner.store.store import Store
@@ -69,7 +70,7 @@ class ConfigFile:
         Raises:
             TableError: the folder cannot be written.
         """
-        return write_text(directory / self.name(dialect), self.dumps())
+        return files.write_text(directory / self.name(dialect), self.dumps(), error=TableError)
 
 
 @dataclass(frozen=True, slots=True)

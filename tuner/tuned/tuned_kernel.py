@@ -14,7 +14,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
-from tuner.launch import binaries, compile_cache
+from tuner.launch import binaries, compat, compile_cache
 from tuner.launch.failure import is_no_fault
 from tuner.lookup import lookup as lookups
 from tuner.problem import Problem
@@ -286,10 +286,7 @@ class _Call:
 @functools.cache
 def _failures() -> tuple[type[Exception], ...]:
     """Return what Triton raises before anything ran: missing resources, errors of compilers, MLIR and the driver."""
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources, PTXASError
-
-    return OutOfResources, PTXASError, CompilationError, RuntimeError
+    return compat.OutOfResources, compat.PTXASError, compat.CompilationError, RuntimeError
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from tuner.kernels.gemm.spec import gemm_spec, overlap_constants, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.kernels.space import tile_resources
 from tuner.launch.launch import Launch, compiler_options
-from tuner.problem import Problem, dtype
+from tuner.problem import Problem
 
 VERSION = 1
 
@@ -97,9 +97,7 @@ _INTAKE_OF_ALL = 8000.0
 _UNEVEN = 0.4
 """As in `cost.tiled`: what is lost where the next launch's blocks find room beside some of these alone."""
 _SHARPNESS = 4
-"""These seven are fitted on benchmarks/results/cluster-k-h200.json."""
-MOST_ROWS = 128
-"""Of A, where the formula may come first."""
+"""These seven are fitted on every config of this kernel for 17 problems, measured on an H200 in November 2026."""
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
@@ -114,7 +112,7 @@ def model_us(config: Config, problem: Problem, device: Device) -> float:
     alone = 2 * (shared_bytes(config, problem, device) + 1024) > device.shared_bytes + 1024
     if alone and 2 * programs > room:
         memory_us *= 1 + _UNEVEN * max(0.0, device.sm_count / programs - 1)
-    longer = (memory_us**_SHARPNESS + intake_us**_SHARPNESS) ** (1 / _SHARPNESS)
+    longer: float = (memory_us**_SHARPNESS + intake_us**_SHARPNESS) ** (1 / _SHARPNESS)
     return _START_US + _BLOCK_US * blocks + longer
 
 
@@ -145,11 +143,6 @@ def default_config(problem: Problem, device: Device) -> Config:
     return tried.smallest() if found is None else tried.refined(found, estimated)
 
 
-def precedence(problem: Problem, device: Device) -> int:  # noqa: ARG001
-    """Beside `swap_ab` for few rows of 16-bit operands: the model says which comes first."""
-    return 4 if problem.m <= MOST_ROWS and dtype.ITEMSIZE[problem.a_dtype] == 2 else -1
-
-
 SOURCES = (
     *sources_of(cluster_k_jit, cluster_parts, warp_specialized_cluster, program, _static),
     overlap_constants,
@@ -167,7 +160,6 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
-    precedence=precedence,
     sources=SOURCES,
     runtime_parameters=(),
 )

@@ -51,7 +51,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 def _elsewhere(device: Device) -> str | None:
     if device.is_interpreter:
         return "Gluon has no interpreter"
-    return None if device.arch == "sm_90" else f"no {device.arch}: it is written for Hopper's wgmma"
+    return None if device.features.wgmma else f"no {device.arch}: it is written for Hopper's wgmma"
 
 
 def _too_large(problem: Problem, device: Device) -> str | None:
@@ -92,7 +92,7 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
 
 
 def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    return _axes(Problem(64, 64, 64, dtype="bfloat16")) if device.capability == 90 else {}
+    return _axes(Problem(64, 64, 64, dtype="bfloat16")) if device.features.wgmma else {}
 
 
 def _tiles(problem: Problem, rows: int) -> int:
@@ -223,14 +223,16 @@ RULES = (
         reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K", "num_warps"),
     ),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/cluster_k_space.py"),
-    Rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/numerics.py", _too_little, fatal=True),
+    Rule(
+        "shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/checks/numerics.py", _too_little, fatal=True
+    ),
     Rule("ring", "kernels/gemm/hopper/cluster_k_jit.py", _ring, fatal=True),
     Rule(
         "padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=("BLOCK_SIZE_M",)
     ),
     Rule(
         "room",
-        "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs",
+        "measured on an H200: docs/lessons.md, Clusters; H100 white paper: eight GPCs",
         _room,
         early=True,
         reads=("BLOCK_SIZE_M", "SPLIT_K"),

@@ -147,8 +147,8 @@ _SEEN = (
         early=True,
         reads=("BLOCK_SIZE_M", "num_warps"),
     ),
-    Rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/numerics.py", _clusters, fatal=True),
-    Rule("idle blocks", "benchmarks/axes.py --study clusters", _idle_blocks),
+    Rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/checks/numerics.py", _clusters, fatal=True),
+    Rule("idle blocks", "measured on an H200: docs/lessons.md, Clusters", _idle_blocks),
     Rule(
         "registers",
         "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
@@ -167,7 +167,13 @@ _SEEN = (
     ),
     Rule("pair of widths", "the kernel's own", _pair, early=True, reads=_SIDES),
     Rule("two widths", "the shape itself", _two_widths, early=True, reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps")),
-    Rule("three warpgroups", "benchmarks/axes.py --study three", _three, early=True, reads=(*_SIDES, "BLOCK_SIZE_K")),
+    Rule(
+        "three warpgroups",
+        "measured on an H200: docs/lessons.md, Three warpgroups",
+        _three,
+        early=True,
+        reads=(*_SIDES, "BLOCK_SIZE_K"),
+    ),
     Rule("padding", "the shape itself: the rest of such a tile is masked", _beyond, early=True, reads=_SIDES),
     Rule(
         "thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", _thin, early=True, reads=_SIDES

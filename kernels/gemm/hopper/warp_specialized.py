@@ -284,19 +284,6 @@ def default_config(problem: Problem, device: Device) -> Config:
     return tried.refined(found, estimated) if calibrated and problem.m <= MOST_SWAPPED_ROWS else found
 
 
-def precedence(problem: Problem, device: Device) -> int:
-    """First beyond 128 rows of A, and beside `swap_ab` for up to 256 of 16-bit operands.
-
-    Of scales of blocks where 128x128 tiles fill half the device, for no sum is split. Source: benchmarks/tune_suite.py
-    over every kernel, benchmarks/results/warp-specialized-h200.json; benchmarks/suites/unseen-tuned.csv.
-    """
-    if problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count:
-        return -1
-    if problem.m <= MOST_SWAPPED_ROWS and dtypes.ITEMSIZE[problem.a_dtype] == 2:
-        return 4
-    return 5 if problem.m > 128 else -1
-
-
 SOURCES = (
     *sources_of(
         warp_specialized_kernel,
@@ -326,6 +313,5 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
-    precedence=precedence,
     sources=SOURCES,
 )

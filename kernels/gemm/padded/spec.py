@@ -7,7 +7,7 @@ operand that TMA cannot read is copied in any case, one whose rows are padded al
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
@@ -26,7 +26,6 @@ from tuner.kernels.gemm.padded.copy_ahead import CHUNK_SIZE_K
 from tuner.kernels.gemm.padded.problem import copied_of, seen_of, stored_by_tma
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.spec import gemm_spec
-from tuner.kernels.gemm.tma import composite_n
 from tuner.kernels.gemm.tma import persistent as persistent_tma
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import spec as tma
@@ -36,28 +35,27 @@ from tuner.problem import Problem, dtype
 NAME = "padded"
 VERSION = 2
 _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
-    tma.NAME: (tma.SPEC, tma.program),
+    tma.SPEC.name: (tma.SPEC, tma.program),
     persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),
-    composite_n.NAME: (composite_n.SPEC, composite_n.program),
     swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
-    warp_specialized.NAME: (warp_specialized.SPEC, warp_specialized.program),
+    warp_specialized.SPEC.name: (warp_specialized.SPEC, warp_specialized.program),
 }
 """What may multiply, by the values of INNER. Of `swap_ab` its configs that load by TMA."""
 _GROUPS = (1, 8)
 """Orders of tiles: between these the copies make no difference worth a sweep."""
 _COPY_US = 1.0
-"""Launch and tail of a copy, which moves as many bytes as device memory does: benchmarks/results/copies-h200.json."""
+"""Launch and tail of a copy. Its bytes, read and written, move at 4.5 TB/s on an H200 (docs/lessons.md, Slow rows)."""
 _BESIDE = 0.7
-"""Of a copy's time this remains where the product runs beside it: benchmarks/results/beside-h200.json."""
-_LARGE = 512
-"""From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
-elements: a guess of the default formula's, which tuning replaces."""
+"""Share of a copy's time that remains where the product runs beside it.
+
+Measured on an H200: docs/lessons.md, Products beside their copies.
+"""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
     """The launch that copies, if anything must be copied, and that of the inner kernel."""
     # Not overlapped with what is before: that made the product after it slower by more than it brought, see
-    # docs/benchmarks.md, Rows that are no multiple of 128 bytes.
+    # docs/lessons.md, Slow rows.
     inner, chosen = _inner(config), str(config["PAD"])
     if CHUNK_SIZE_K in config:
         aligned, copies, arriving = copy_ahead.pad_ahead(operands, chosen, config.integer(CHUNK_SIZE_K))
@@ -80,7 +78,7 @@ def _able(problem: Problem, device: Device) -> dict[str, str | None]:
     reasons = {name: spec.supports(seen_of(problem), device) for name, (spec, _) in _PROGRAMS.items()}
     if problem.k == 1 and dtype.ITEMSIZE[problem.a_dtype] != 2:
         # One row of B, all of whose strides are 1, is stored along N as well and then not copied.
-        reasons[warp_specialized.NAME] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
+        reasons[warp_specialized.SPEC.name] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
     return reasons
 
 
@@ -165,12 +163,11 @@ def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     return spec.shared_bytes(_inner(config), seen_of(problem), device)
 
 
-_MODELS = {
-    tma.NAME: functools.partial(cost.tiled, by_tma=True),
+_MODELS: dict[str, Callable[[Config, Problem, Device], float]] = {
+    tma.SPEC.name: functools.partial(cost.tiled, by_tma=True),
     persistent_tma.NAME: functools.partial(cost.tiled, by_tma=True, persistent=True),
-    composite_n.NAME: composite_n.model_us,
     swap_ab.NAME: swap_ab.model_us,
-    warp_specialized.NAME: warp_specialized.model_us,
+    warp_specialized.SPEC.name: warp_specialized.model_us,
 }
 """Of what multiplies, the cost model alone: no trial of padded operands calibrates it, and not all of them would be."""
 
@@ -231,7 +228,7 @@ def _nothing_gained(config: Config, problem: Problem, device: Device) -> str | N
 
 
 def _storing_alone(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if config["INNER"] != warp_specialized.NAME or "num_ctas" not in config or stored_by_tma(problem):
+    if config["INNER"] != warp_specialized.SPEC.name or "num_ctas" not in config or stored_by_tma(problem):
         return None
     return "num_ctas where rows of the output are unaligned: stores by pointers leave no cluster"
 
@@ -243,17 +240,9 @@ RULES = (
     Rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers", _crossing_halves),
     Rule("idle", "the shape itself", _idle),
     Rule("no room", "kernels/gemm/padded/copy_ahead.py", _no_room, fatal=True),
-    Rule("nothing gained", "benchmarks/beside.py", _nothing_gained),
+    Rule("nothing gained", "measured on an H200: docs/lessons.md, Products beside their copies", _nothing_gained),
     Rule("storing alone", "kernels/gemm/hopper/warp_specialized.py, program", _storing_alone),
 )
-
-
-def precedence(problem: Problem, device: Device) -> int:
-    """First where loads of single elements would be the limit, else last: small copies cost their launch."""
-    if problem.aligned or device.is_interpreter:
-        return -1
-    kept = problem.shape if copied_of(problem, "none") != "a" else (problem.n, problem.k)
-    return 1 if min(kept) >= _LARGE else -1
 
 
 SPEC = gemm_spec(
@@ -267,8 +256,7 @@ SPEC = gemm_spec(
     estimate_us=_estimate_us,
     sources=(
         *(padding_kernel, padding, copy_ahead_jit, copy_ahead.pad_ahead, program),
-        *(part for module in (tma, persistent_tma, composite_n, swap_ab, warp_specialized) for part in module.SOURCES),
+        *(part for module in (tma, persistent_tma, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
-    precedence=precedence,
 )

@@ -27,7 +27,6 @@ NAME = "split_k"
 VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _SHORTEST_K = 256
-_LONG_K = 4096
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -126,13 +125,6 @@ RULES = (
 )
 
 
-def _precedence(problem: Problem, device: Device) -> int:
-    """Ahead of unsplit kernels where an eighth of the device would be busy, and K makes up for the reduction."""
-    tiles = -(-problem.m // 64) * -(-problem.n // 64)
-    few = 8 * tiles <= device.sm_count and problem.k >= _LONG_K
-    return 3 if few and not device.is_interpreter else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -144,5 +136,4 @@ SPEC = gemm_spec(
     estimate_us=cost.tiled,
     sources=(*pointer.SOURCES, *tma.SOURCES),
     runtime_parameters=("SPLIT_K",),
-    precedence=_precedence,
 )

@@ -183,7 +183,7 @@ def _starts_late(inner: Config, shown: Problem, device: Device) -> bool:
     """Whether to try that the next kernel starts after the last step along K of sums that are whole.
 
     Of a tile and a problem as the device sees them. On an H200 that took from 0.85 to 1.00 of the time where TMA loads
-    (benchmarks/results/few-rows-h200.json). In more than two waves the last one's programs are late anyway.
+    (measured in November 2026 under Triton 3.6). In more than two waves the last one's programs are late anyway.
     """
     tiles_m, tiles_n, _ = tile_resources.tile_counts(inner, shown)
     few = tiles_m * tiles_n <= 2 * device.sm_count
@@ -213,13 +213,6 @@ RULES = (
 SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
 
 
-def precedence(problem: Problem, device: Device) -> int:
-    """First for up to 128 rows where wgmma or tcgen05 takes its operands by TMA; of 16 bits on Hopper for all rows."""
-    by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
-    few = problem.m <= 128 or (device.capability == 90 and dtype.ITEMSIZE[problem.a_dtype] == 2)
-    return 4 if by_tma and few and tile_resources.reads_shared(64, 16, 4, exchanged(problem), device) else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -231,5 +224,4 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
-    precedence=precedence,
 )

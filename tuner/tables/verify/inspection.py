@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -13,6 +12,7 @@ from tuner.errors import StoreError, TableError, UsageError
 from tuner.hardware.device import Device
 from tuner.location import sqlite_path
 from tuner.lookup import database, sources, table
+from tuner.lookup.fault import Fault
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.tables.verify import lint
@@ -21,8 +21,6 @@ from tuner.tables.verify.lint import Subject
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
-
-_LEFT_OUT = re.compile(r"((?:row|winner|device) \d+) left out: (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def _of_tables(where: str, kind: str, paths: Iterable[Traversable]) -> Inspectio
             findings.append(_unreadable(str(path), str(e)))
             continue
         subjects.append(Subject(str(path), found))
-        findings += [_fault(str(path), found.device.slug, fault) for fault in found.faults]
+        findings += [_finding(str(path), found.device.slug, fault) for fault in found.faults]
         findings += _misnamed(subjects[-1], path.name, kind)
     if not subjects and not findings:
         findings.append(_unreadable(where, "no table in it", "files named <op>--<device slug>.json"))
@@ -162,12 +160,12 @@ def _of_database(where: str, path: Path | None) -> Inspection:
         return _result(found.location, "database", [], findings)
     subjects: list[Subject] = []
     try:
-        read, strange = _winners_of_file(path) if path is not None else (_winners_of_server(where), [])
+        read, device_faults = _winners_of_file(path) if path is not None else (_winners_of_server(where), [])
     except (StoreError, TableError) as e:
         return _result(found.location, "database", [], [*findings, _unreadable(found.location, str(e))])
-    findings += [_fault(found.location, "", fault) for fault in strange]
+    findings += [_finding(found.location, "", fault) for fault in device_faults]
     for device, rows, faults in read:
-        findings += [_fault(found.location, device.slug, fault) for fault in faults]
+        findings += [_finding(found.location, device.slug, fault) for fault in faults]
         subjects += [Subject(found.location, each, ships=False) for each in _by_op(device, rows)]
     if not subjects:
         expected = "one at least"
@@ -175,14 +173,14 @@ def _of_database(where: str, path: Path | None) -> Inspection:
     return _result(found.location, "database", subjects, findings)
 
 
-Winners = list[tuple[Device, tuple[Row, ...], tuple[str, ...]]]
+Winners = list[tuple[Device, tuple[Row, ...], tuple[Fault, ...]]]
 
 
-def _winners_of_file(path: Path) -> tuple[Winners, list[str]]:
+def _winners_of_file(path: Path) -> tuple[Winners, list[Fault]]:
     """As a serving process reads them: a row that cannot be read costs that row. Also what devices were left out."""
-    devices, strange = database.describe_devices(path)
+    devices, faults = database.describe_devices(path)
     winners = ((device, database.read_winners(path, device.slug)) for device in devices)
-    return [(device, found.rows, found.faults) for device, found in winners], strange
+    return [(device, found.rows, found.faults) for device, found in winners], faults
 
 
 def _winners_of_server(where: str) -> Winners:
@@ -203,17 +201,9 @@ def _by_op(device: Device, rows: Iterable[Row]) -> list[Table]:
     return [Table(op, device, "", tuple(found)) for op, found in sorted(ops.items())]
 
 
-def _fault(place: str, slug: str, fault: str) -> Finding:
-    """What reading said of a file or of a row that it left out."""
-    matched = _LEFT_OUT.fullmatch(fault)
-    if matched is None:
-        expected = "the SHA-256 of its rows"
-        return Finding(Level.ERROR, "digest", place, slug, "", fault, expected, "export it again with `tuner export`")
-    row, reason = matched.groups()
-    if reason.endswith(table.TWICE):
-        advice = "delete one of the two, and export again"
-        return Finding(Level.ERROR, "duplicate", place, slug, row, reason, "one row a problem", advice)
-    return Finding(Level.ERROR, "row", place, slug, row, reason, "a row that can be read", "export it again")
+def _finding(place: str, slug: str, fault: Fault) -> Finding:
+    """A fault of reading as a finding."""
+    return Finding(Level.ERROR, fault.check, place, slug, fault.where, fault.found, fault.expected, fault.advice)
 
 
 def _unreadable(place: str, found: str, expected: str = "a table that tuner export wrote") -> Finding:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tuner.hardware import device as devices
-from tuner.hardware.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Device
+from tuner.hardware.arch import ARCHES
+from tuner.hardware.device import INTERPRETER, KNOWN, Device
 from tuner.kernel import registry
-from tuner.lookup import rules
+from tuner.lookup import match_rules
 from tuner.lookup.advice import command
 from tuner.lookup.row import BAD_VALUE, Provenance, Row
 from tuner.lookup.table import Table
@@ -88,8 +89,8 @@ def _device(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(
             Level.ERROR, "device", found, f"slug {slug}, which a lookup asks for", advice="export it again"
         )
-    limit = ARCH_SHARED_BYTES.get(device.arch)
-    if limit is not None and device.shared_bytes != limit:
+    limit = ARCHES[device.arch].shared_bytes if device.arch in ARCHES else device.shared_bytes
+    if device.shared_bytes != limit:
         found = f"{device.shared_bytes} B of shared memory a block: rows are checked against that"
         yield subject.finding(Level.WARNING, "device", found, f"{limit} B on {device.arch}", advice="export it again")
     if device.slug not in {known.slug for known in KNOWN.values()}:
@@ -121,7 +122,7 @@ def _usable(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
     for row in table.rows:
-        reason = rules.refusal(row, row.problem, table.device)
+        reason = match_rules.refusal(row, row.problem, table.device)
         if reason is not None:
             yield _refused(subject, row, reason)
 
@@ -132,8 +133,10 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     again = command(row.problem)
     if spec is None:
         names = ", ".join(sorted(kernel for known, kernel in registry.specs() if known == op))
-        advice = f"install the package that has it, or tune again: {again}"
-        return subject.row_finding(row, Level.ERROR, "kernel", f"kernel {name!r}", f"one of {names}", advice=advice)
+        advice = f"install the package that has it; if triton-tuner no longer does, tune again: {again}"
+        return subject.row_finding(
+            row, Level.ERROR, "kernel", f"kernel {name!r}, a lookup passes over it", f"one of {names}", advice=advice
+        )
     if spec.version != row.kernel_version:
         level = Level.ERROR if subject.ships else Level.WARNING
         found = f"stale: version {row.kernel_version} of {name}, a lookup refuses it"
@@ -144,7 +147,7 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     found = f"{row.config.label}: {reason}"
     expected = f"what runs on {subject.table.device.name}"
     measured = row.made.environment.triton
-    if measured and rules.grade(row) != "exact":
+    if measured and match_rules.grade(row) != "exact":
         expected += f" under Triton {devices.triton_version()}; measured under {measured}"
     return subject.row_finding(row, Level.ERROR, "invalid", found, expected, advice=again)
 
@@ -153,7 +156,7 @@ def _searched(subject: Subject) -> Iterator[Finding]:
     """Rows that a lookup uses and that no search would have tried."""
     device = subject.table.device
     for row in subject.table.rows:
-        if rules.refusal(row, row.problem, device) is not None:
+        if match_rules.refusal(row, row.problem, device) is not None:
             continue
         try:
             reason = _outside(row, device)

@@ -1,0 +1,140 @@
+"""A table as lookups read it: its JSON is parsed once, and a row is made when its problem is asked for.
+
+A process asks for few of a large table's problems, and making a row, with the check of its every part, takes several
+times as long as parsing it (benchmarks/claims/loading.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from tuner.hardware.device import Device
+from tuner.lookup import fault, table
+from tuner.lookup.device_winners import Rows, by_problem
+from tuner.lookup.fault import Fault
+from tuner.lookup.regret import Regrets
+from tuner.lookup.row import BAD_VALUE, PROBLEM, Row, problem_of
+from tuner.lookup.table import ParsedTable
+from tuner.problem import Problem
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+Key = tuple[Any, ...]
+"""The parts of a problem in the order of PROBLEM, M first and `extras` last, as a tuple of pairs."""
+_parts = itemgetter(*PROBLEM)
+_log = logging.getLogger("tuner.lookup.sources")  # the name under which people silence or keep it
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """What a table's file holds, for lookups.
+
+    Attributes:
+        device: the GPU model that the rows were measured on.
+        count: how many rows there are.
+        rows, groups: see `DeviceWinners`.
+        regret: by op, see `Table`.
+        faults: what is wrong with the file and with rows that were left out.
+    """
+
+    device: Device
+    count: int
+    rows: Rows
+    groups: Rows
+    regret: Mapping[str, Regrets]
+    faults: tuple[Fault, ...] = ()
+
+
+def load(path: Traversable) -> LoadedTable:
+    """Read a table's file. Where its digest says that it was edited, every row is made and checked at once.
+
+    Raises:
+        TableError: it cannot be read, or is no table, or one of a newer format.
+    """
+    parsed = table.parse(table.read_bytes(path), str(path))
+    if parsed.is_intact:
+        try:
+            rows = _UnmadeRows(parsed, str(path))
+        except BAD_VALUE:
+            pass  # whoever wrote it knew how to sign it: the reading of every row says what is wrong
+        else:
+            mappings = _RowsByProblem(rows, rows.by_key), _RowsByProblem(rows, rows.by_group)
+            return LoadedTable(parsed.device, len(parsed.rows), *mappings, {parsed.op: parsed.regret})
+    found = table.from_parsed(parsed)
+    return LoadedTable(found.device, len(found.rows), *by_problem(found.rows), {found.op: found.regret}, found.faults)
+
+
+class _UnmadeRows:
+    """The rows of a parsed file, of which those that were asked for are made, and kept."""
+
+    def __init__(self, parsed: ParsedTable, name: str) -> None:
+        """Note where each problem's row is.
+
+        Raises:
+            One of BAD_VALUE: a row has no key.
+        """
+        self.op = parsed.op
+        self._parsed = parsed
+        self._name = name
+        self._places = {_key(raw): (place,) for place, raw in enumerate(parsed.rows)}
+        self._groups: dict[Key, list[int]] | None = None
+        self._made: dict[int, Row | None] = {}
+
+    def by_key(self) -> Mapping[Key, Sequence[int]]:
+        """The place of each problem's row."""
+        return self._places
+
+    def by_group(self) -> Mapping[Key, Sequence[int]]:
+        """The places of the rows whose problems differ in M alone, by that problem with M = 1."""
+        if self._groups is None:
+            groups: dict[Key, list[int]] = {}
+            for key, places in self._places.items():
+                groups.setdefault((1, *key[1:]), []).extend(places)
+            self._groups = groups  # at once: another thread sees all of it or builds it too
+        return self._groups
+
+    def row(self, place: int) -> Row | None:
+        """The row at a place; None for one that cannot be read, which is one warning."""
+        if place in self._made:
+            return self._made[place]
+        parsed, row = self._parsed, None
+        try:
+            row = Row.from_fields(parsed.rows[place], parsed.op, parsed.kernels, parsed.made)
+        except BAD_VALUE as e:
+            _log.warning("%s: %s", self._name, fault.unreadable(f"row {place + 1}", e))
+        return self._made.setdefault(place, row)
+
+
+class _RowsByProblem(Mapping[Problem, Sequence[Row]]):
+    """Rows by their problem, or by `Problem.group()`. The length counts those that cannot be read, too."""
+
+    def __init__(self, rows: _UnmadeRows, places: Callable[[], Mapping[Key, Sequence[int]]]) -> None:
+        self._rows = rows
+        self._places = places
+
+    def __getitem__(self, problem: Problem) -> Sequence[Row]:
+        places = self._places().get(_key(problem.fields()), ()) if problem.op == self._rows.op else ()
+        found = tuple(row for place in places if (row := self._rows.row(place)) is not None)
+        if not found:
+            raise KeyError(problem)
+        return found
+
+    def __iter__(self) -> Iterator[Problem]:
+        for *parts, extras in self._places():
+            try:
+                yield problem_of({"op": self._rows.op, **dict(zip(PROBLEM, (*parts, dict(extras)), strict=True))})
+            except BAD_VALUE:
+                continue  # a warning says so when its rows are asked for
+
+    def __len__(self) -> int:
+        return len(self._places())
+
+
+def _key(raw: Mapping[str, Any]) -> Key:
+    *parts, extras = _parts(raw)
+    return (*parts, tuple(sorted(extras.items()))) if extras else (*parts, ())
