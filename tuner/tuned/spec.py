@@ -1,4 +1,4 @@
-"""The KernelSpec of a decorated kernel: what `tuner run`, tables and lookups ask of it."""
+"""Makes the KernelSpec of a decorated kernel for `tuner run`, tables and lookups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tuner.tuned.tuned_kernel import TunedKernel
 
 
 def spec_of(kernel: TunedKernel) -> KernelSpec:
-    """Everything that offline tuning and lookups ask, answered by what the decorator was given."""
+    """Return the KernelSpec that follows from what the decorator was given."""
     options, config_list = kernel.options, kernel.config_list
     name = options.name
 
@@ -51,7 +51,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         op=name,
         name=name,
         version=options.version,
-        supports=lambda problem, _device: _foreign(kernel, problem),
+        supports=lambda problem, _device: _unsupported(kernel, problem),
         space=space,
         default_config=kernel.default_config,
         make_inputs=lambda problem, device, seed: _prepared(kernel, problem, device, seed),
@@ -71,7 +71,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
 
 
 def origin_of(function: Callable[..., Any]) -> str:
-    """How another process imports a function: "package.module:name"; of a script, "path/of/it.py:name"."""
+    """Return how another process imports a function: "package.module:name", or "path/of/script.py:name"."""
     module, name = function.__module__, function.__qualname__
     if module in ("__main__", "__mp_main__"):
         module = getattr(sys.modules[module], "__file__", None) or module
@@ -79,7 +79,7 @@ def origin_of(function: Callable[..., Any]) -> str:
 
 
 def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
-    """Launch once by a config, with all that stands around a launch where `triton.autotune` measures."""
+    """Launch once by a config, with the preparation and hooks of `triton.autotune`'s measurements."""
     chosen, arguments = kernel.config_list.find(config), inputs.arguments
     meta = chosen.all_kwargs()
     full = {**inputs.named, **meta}
@@ -94,7 +94,7 @@ def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
         if kernel.options.post_hook is not None:
             kernel.options.post_hook(full, exception=e)
         raise
-    # A hook that restores what was written would leave nothing to compare.
+    # A hook may restore what was written, which would leave nothing to compare.
     if kernel.options.post_hook is not None and not inputs.checking:
         kernel.options.post_hook(full, exception=None)
     inputs.checking = False
@@ -112,7 +112,7 @@ def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> 
 
 
 def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
-    """What the outputs should be: by the user's reference, else by what the default config writes."""
+    """Return the expected outputs by the user's reference, or without one, as the default config writes them."""
     if kernel.reference_function is not None:
         inputs.prepare()
         given = {**inputs.named, **inputs.arguments.held}
@@ -121,17 +121,19 @@ def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
 
 
 def expected_from_first_config(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
-    """What the first config that runs writes, the default first: it says that others agree, not that they are right.
+    """Return what the first config that runs writes, beginning with the default.
+
+    Comparing with it shows that configs agree, not that they are right.
 
     Raises:
-        KernelError: none runs.
+        KernelError: no config runs.
     """
     op, reasons = kernel.options.name, list[str]()
     for config in kernel.in_order(kernel.signature.problem(inputs.named)):
         inputs.poison()
         try:
             launch(kernel, inputs, config)
-        except Exception as e:  # noqa: BLE001  in the worker: a config that fails here fails its own trial too
+        except Exception as e:  # noqa: BLE001  a config that fails here fails its own trial too
             reasons.append(f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}")
         else:
             return inputs.written()
@@ -148,7 +150,7 @@ def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:
 
 
 def _compile_class(kernel: TunedKernel, problem: Problem, config: Config) -> str:
-    """What Triton's specialization looks at: dtypes and alignments, constants, and the config."""
+    """Return what Triton specializes on: dtypes and alignments, constants, and the config."""
     arguments = kernel.arguments_factory.shaped(problem)
     signature = kernel.signature
     named = signature.named(arguments.args, arguments.kwargs)
@@ -160,7 +162,7 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
     memory = memory_of(value)
     if memory is not None:
         return [str(memory.dtype), memory is value and memory.data_ptr() % 16 == 0]
-    if name in kernel.signature.constexprs or name not in kernel.arg_names:  # the rest are options of the compiler
+    if name in kernel.signature.constexprs or name not in kernel.arg_names:  # constants and compiler options
         return repr(value)
     if type(value) is int:
         specialized = kernel.signature.is_specialized(name)
@@ -169,7 +171,7 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
     return type(value).__name__
 
 
-def _foreign(kernel: TunedKernel, problem: Problem) -> str | None:
+def _unsupported(kernel: TunedKernel, problem: Problem) -> str | None:
     if not problem.is_keyed:
         return f"a problem of it is tuner.Problem.keyed({kernel.options.name!r}, ...)"
     odd = [name for name, _ in problem.extras if "." not in name and name not in kernel.signature.key]
@@ -178,7 +180,7 @@ def _foreign(kernel: TunedKernel, problem: Problem) -> str | None:
 
 def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
     if kernel.current_call(problem) is not None:
-        return None  # measured here and now, on the call's own arguments
+        return None  # it is measured in this process, on the call's own arguments
     if "<locals>" in (origin := origin_of(kernel.base_fn)):
         return f"{origin} cannot be imported by the processes that measure: define it at a module's top level"
     try:
@@ -189,7 +191,7 @@ def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
 
 
 def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
-    """A problem from cells by name: the key's, `dtype`, and facts about arguments."""
+    """Build a problem from cells by name: values of the key, `dtype`, and facts about arguments."""
     options = kernel.options
     known = (*kernel.signature.key, "dtype")
     facts = {f"{name}.{fact}" for name in kernel.arg_names for fact in generic_key.FACTS}
