@@ -165,6 +165,17 @@ def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> 
     return sorted({min(depth, tile_resources.most_stages(device)) for depth in stages})
 
 
+def _cannot_load(config: Config, problem: Problem, device: Device) -> str | None:
+    known = loads(problem.unscaled() if problem.scaling == "block" else problem, device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def amd_axes(device: Device) -> dict[str, tuple[Value, ...]]:
+    """The compiler's options on AMD, of one value each."""
+    return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
+
+
+LOADS = Rule("loads", "kernels/gemm/tma/space.py, supports", _cannot_load, fatal=True, early=True, reads=("LOADS",))
 WORKSPACE = Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True)
 RULES = (
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/splitting.py"),

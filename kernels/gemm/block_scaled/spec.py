@@ -125,7 +125,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "num_stages": (1,),
         "num_warps": (4, 8),
         **tile_rules.overlap(device),
-        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+        **splitting.amd_axes(device),
     }
 
 
@@ -177,11 +177,6 @@ def _one_block(config: Config, problem: Problem, device: Device) -> str | None: 
     return f"BLOCK_SIZE_K is {block_k}, a scale is for {SCALE_GROUP}" if block_k != SCALE_GROUP else None
 
 
-def _loads(config: Config, problem: Problem, device: Device) -> str | None:
-    known = splitting.loads(problem.unscaled(), device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
-
-
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block, an upper bound: the pipeline, and a side's scales on their way between threads.
 
@@ -200,7 +195,7 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None: 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
     Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
-    Rule("loads", "kernels/gemm/tma/space.py, supports", _loads, fatal=True, early=True),
+    splitting.LOADS,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),
     *(
         splitting.on_view(_view, rule, ("SWAP_AB",))

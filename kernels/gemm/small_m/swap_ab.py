@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
@@ -78,7 +78,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "SPLIT_K": (1,),
         "num_stages": (1,),
         **tile_rules.overlap(device),
-        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+        **splitting.amd_axes(device),
     }
 
 
@@ -156,11 +156,6 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     return splitting.shared_bytes(exchanged_tile(config), exchanged(problem), device)
 
 
-def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
-    known = splitting.loads(problem, device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
-
-
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
     return exchanged_tile(config), exchanged(problem)
 
@@ -194,7 +189,7 @@ def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
-    Rule("loads", "kernels/gemm/tma/space.py, supports", _by_tma_without, fatal=True),
+    splitting.LOADS,
     *(
         splitting.on_view(_view, rule)
         for rule in (
