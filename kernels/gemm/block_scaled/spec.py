@@ -33,7 +33,10 @@ NAME = "block_scaled"
 VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
 _SCALING_CYCLES = 400.0
-"""Of one step; fitted on the four problems with scales of blocks of benchmarks/data/landscapes-h200.json.gz."""
+"""Cycles that scaling adds to one step.
+
+Fitted on the four problems with scales of blocks in benchmarks/data/landscapes-h200.json.gz.
+"""
 _MOST_SWAPPED_ROWS = 256
 
 
@@ -135,7 +138,7 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees; every step's products are scaled before the next is multiplied."""
+    """The estimate of `cost.tiled`; every step's products are scaled before the next step is multiplied."""
     return cost.tiled(*_view(config, problem), device, added_cycles=_SCALING_CYCLES)
 
 
@@ -155,7 +158,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
-    """What the device sees."""
+    """The config and the problem as the device computes them."""
     return (exchanged_tile(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
 
 
