@@ -95,7 +95,7 @@ def _measured(
                 note(config, outcome)
         verdict = None
         while verdict is None and (finalists := job.finalists()):
-            times, rejected = measurement.finals(finalists, seed=len(job.rejected), beat=_silent)
+            times, rejected = measurement.finals(finalists, seed=len(job.rejected), heartbeat=_silent)
             job.rejected |= rejected
             verdict = job.verdict(times)
     return job, verdict, trials, session.environment
