@@ -109,19 +109,19 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
 def recorded(a: Any, b: Any, out: Any) -> Any:
     """What a first call launches."""
     from tuner.kernels import matmul
-    from tuner.kernels.ops.matmul import CALLS
+    from tuner.kernels.ops.matmul import CALL_CACHE
 
     seen: list[Any] = []
-    remember = CALLS.remember
+    remember = CALL_CACHE.remember
 
-    def watched(tensors: Any, options: Any, recording: Any, *rest: Any, **more: Any) -> None:
+    def keep(tensors: Any, options: Any, recording: Any, *rest: Any, **more: Any) -> None:
         seen.append(recording)
         remember(tensors, options, recording, *rest, **more)
 
-    CALLS.plans.by_key.clear()
-    CALLS.remember = watched  # type: ignore[method-assign]
+    CALL_CACHE.plans.by_key.clear()
+    CALL_CACHE.remember = keep  # type: ignore[method-assign]
     matmul(a, b, out=out)
-    del CALLS.remember
+    del CALL_CACHE.remember
     return seen[0]
 
 
@@ -285,6 +285,10 @@ def main() -> None:
     options = parser()
     options.add_argument("--processes", type=int, default=3, help="fresh processes of each kind; 0 leaves them out")
     args = options.parse_args()
+    import torch
+
+    if args.device == "cuda" and not torch.cuda.is_available():
+        options.error("no CUDA device is here: it times calls that a GPU runs")
     logging.disable(logging.WARNING)
     body: dict[str, Any] = {"shape": SHAPE, "rounds": args.rounds, "calls_a_burst": args.burst}
     body["host"] = {name: summary(found) for name, found in timed(paths(args.device), args).items()}

@@ -29,8 +29,8 @@ def odd(problem: Problem) -> tuple[bool, bool]:
     return a_extent * size % SECTOR_BYTES != 0, b_extent * size % SECTOR_BYTES != 0
 
 
-def asked(problem: Problem, rows: int, columns: int, length: int, *, ctas: int, share_b: bool) -> float:
-    """Rows of both operands that one step of a tile asks the L2 for, odd ones for what they are worth.
+def requested(problem: Problem, rows: int, columns: int, length: int, *, ctas: int, share_b: bool) -> float:
+    """Rows of both operands that one step of a tile requests from the L2, odd rows counted by what they cost.
 
     Args:
         problem: as the kernel sees it.

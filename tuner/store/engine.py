@@ -38,7 +38,7 @@ _MEANINGS = {
     "readonly database": "not writable: check its permissions and its folder's, or name another with --db",
     "unable to open": "could not be opened: check its permissions and its folder's, or name another with --db",
 }
-"""Words of SQLite's messages to what they mean here."""
+"""What SQLite's messages mean here, by words of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Database:
     Attributes:
         label: the location in messages and in commands to type; a password is masked.
         path: the file of a SQLite database, None for a server's.
-        url: of a server's database, None for SQLite.
+        url: where a server's database is, None for SQLite.
     """
 
     label: str
@@ -131,7 +131,7 @@ def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT
 
 
 def writing(engine: Engine) -> Engine:
-    """The same connections, whose transactions take the write lock at their begin.
+    """The same connections, but each transaction takes the write lock when it begins.
 
     A transaction of SQLite that read first and then wants to write cannot wait for the lock: it would fail at once.
     """
@@ -139,7 +139,7 @@ def writing(engine: Engine) -> Engine:
 
 
 def settle_journal(engine: Engine, path: Path) -> None:
-    """Give a file the journal that suits where it lies; a lock or a read-only file leaves it to the next opener."""
+    """Give a file the journal that suits where it lies; where it is locked or read-only, the next opener does."""
     wanted = journal_mode(path)
     with closing(engine.raw_connection()) as connection:
         driver = connection.driver_connection

@@ -1,4 +1,4 @@
-"""A small copy of a SQLite database: the current winners of some devices and what they rest on, in one file."""
+"""A small copy of a SQLite database: one file with the current winners of some devices and what they rest on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REFERENCES: tuple[tuple[Column[int], tuple[Column[int], ...]], ...] = (
     (models.device_alias.c.device_id, (models.winner.c.device_id,)),
     (models.device.c.device_id, (models.winner.c.device_id, models.run.c.device_id)),
 )
-"""A key, and the columns that refer to it: rows that none refers to go, in this order."""
+"""A key and the columns that refer to it. Rows that none refers to are removed, in this order."""
 
 
 def extract(source: Path, target: Path, slugs: Collection[str]) -> None:

@@ -18,8 +18,8 @@ class Health:
     """What `check` found.
 
     Attributes:
-        location: of the database.
-        revision: of its schema; None when it is empty.
+        location: where the database is.
+        revision: its schema's revision; None when it is empty.
         head: the revision this version needs.
         complaints: what is wrong, one sentence each; nothing when it is sound.
     """
@@ -76,7 +76,7 @@ def _damage(connection: Connection) -> list[str]:
 
 
 def _strays(connection: Connection) -> list[str]:
-    """Values of a kind that their columns cannot hold; a column that is not there is drift."""
+    """Values of a kind that their columns cannot hold. A missing column is not reported here: it is drift."""
     inspector, found = inspect(connection), list[str]()
     for table in models.metadata.sorted_tables:
         if not inspector.has_table(table.name):

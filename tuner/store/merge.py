@@ -34,11 +34,11 @@ class Merged:
     """What `merge` did.
 
     Attributes:
-        location: of the destination.
+        location: where the destination is.
         added: one a source, in the order given.
         winners: current winners now.
         replaced: winners that were current in the destination and are history now.
-        conflicts: what the databases said differently.
+        conflicts: where the databases disagreed.
     """
 
     location: str
@@ -96,7 +96,7 @@ def _reading(location: str, destination: Database, timeout_s: float) -> Iterator
 
 @contextmanager
 def _destination(database: Database, timeout_s: float) -> Iterator[Connection]:
-    """The destination in one write transaction; where that fails, a file that was not there is not there again."""
+    """The destination in one write transaction. Where that fails, a file that it made is removed."""
     with faults(database), ExitStack() as held:
         engine = open_engine(database, read_only=False, timeout_s=timeout_s)
         if database.path is not None:

@@ -33,9 +33,9 @@ class Upgrade:
     """What `upgrade` did.
 
     Attributes:
-        location: of the database.
+        location: where the database is.
         before, after: revisions; None is an empty database.
-        backup: the copy made before, None when there were no rows, nothing to do, or no file (a server's database).
+        backup: the copy made before; None when there were no rows, nothing to do, or no file (a server's database).
     """
 
     location: str
@@ -140,7 +140,7 @@ def migrate(connection: Connection) -> None:
 
 
 def drift(connection: Connection) -> list[str]:
-    """In what the schema of a database at the head differs from what it should be; one sentence each."""
+    """How the schema of a database at the head differs from what it should be, one sentence each."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -152,7 +152,7 @@ def drift(connection: Connection) -> list[str]:
 
 
 def refusal(found: str | None, database: Database) -> SchemaError:
-    """Why a database whose revision is not the head is not used, and what to type. None is an empty one."""
+    """Why a database whose revision is not the head is not used, and what to type. None means that it is empty."""
     from tuner.version import __version__
 
     typed = shlex.quote(database.label)

@@ -145,7 +145,7 @@ def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:
     meta = chosen.all_kwargs()
     if chosen.pre_hook is not None:
         chosen.pre_hook({**kernel.signature.named(arguments.args, arguments.kwargs), **meta})
-    compile_cache.take(kernel.fn)
+    compile_cache.install(kernel.fn)
     return kernel.fn.warmup(*arguments.args, grid=arguments.grid, **arguments.kwargs, **meta)
 
 

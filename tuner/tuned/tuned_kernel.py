@@ -112,7 +112,7 @@ class TunedKernel:
         """Compile for these arguments by the config that a launch would use; return the kernel in a list."""
         call = _Call(tuple(args), kwargs, grid)
         (config, *_), _problem = self._looked_up(call, devices.current())
-        compile_cache.take(self.fn, self._shipped)
+        compile_cache.install(self.fn, self._shipped)
         return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
 
     def _launcher(self, grid: Any, *, warmup: bool) -> Callable[..., Any]:
@@ -242,7 +242,7 @@ class TunedKernel:
         """Launch by the first config that the device can run: an untuned one may need too many resources."""
         failures = _failures()
         failed: Exception | None = None
-        compile_cache.take(self.fn, self._shipped)
+        compile_cache.install(self.fn, self._shipped)
         named = self.signature.named(call.args, call.kwargs)
         for config in order:
             meta = config.all_kwargs()
@@ -262,8 +262,8 @@ class TunedKernel:
         assert failed is not None
         raise failed
 
-    def _shipped(self) -> binaries.Shelf | None:
-        return binaries.shelf(self.options.name, devices.current().slug)
+    def _shipped(self) -> binaries.ShippedBinaries | None:
+        return binaries.shipped_binaries(self.options.name, devices.current().slug)
 
     def _forget(self) -> None:
         self.cache.clear()

@@ -132,7 +132,7 @@ def _unasked(config: Config, problem: Problem) -> bool:
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """A tile with rings worth trying: of a multiprocessor's memory, and of half of it."""
-    fetches = refinements.misfit(refinements.PREFETCH_KIB, config.replace(**_AHEAD), problem, device) is None
+    fetches = refinements.option_error(refinements.PREFETCH_KIB, config.replace(**_AHEAD), problem, device) is None
     overlapping = config.replace(**(_AHEAD if fetches else {refinements.PDL_TRIGGER: _AHEAD[refinements.PDL_TRIGGER]}))
     steps, stage = most_steps(config, problem), _ring_bytes(config.replace(num_stages=1), problem)
     rooms = (device.shared_bytes, (device.shared_bytes - 1024) // 2)

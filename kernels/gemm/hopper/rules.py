@@ -8,7 +8,7 @@ from tuner.kernel.space import Rule
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.resources import by_steps, held_sums, seen, tiles, warpgroups, width
+from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums, tiles, warpgroups, width
 from tuner.kernels.space import refinements, tile_resources
 from tuner.problem import Problem, dtype
 
@@ -137,7 +137,7 @@ def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None
 
 
 _SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_N_REST")
-_SEEN = (
+_AS_COMPUTED = (
     Rule("shape", "kernels/gemm/hopper/warp_specialized_jit.py", _shape, fatal=True),
     Rule(
         "rows",
@@ -188,5 +188,5 @@ OF_TILES = (
         early=True,
         reads=("BLOCK_SIZE_M", "SWAP_AB"),
     ),
-    *(splitting.in_terms_of(seen, rule, ("SWAP_AB",)) for rule in _SEEN),
+    *(splitting.on_view(as_computed, rule, ("SWAP_AB",)) for rule in _AS_COMPUTED),
 )
