@@ -7,6 +7,7 @@ which makes the rows that are asked for and no others.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -180,8 +180,8 @@ def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
     """Whether a search tries that the next kernel starts only after the last step along K, where sums are not split.
 
     The tile and the problem are as the device computes them. On an H200 such a start took from 0.85 to 1.00 of the time
-    where TMA loads (measured in November 2026 under Triton 3.6). In more than two waves the last one's programs are late
-    anyway.
+    where TMA loads (measured in November 2026 under Triton 3.6). In more than two waves the last one's programs are
+    late anyway.
     """
     tiles_m, tiles_n, _ = tile_resources.tile_counts(inner, transposed)
     few = tiles_m * tiles_n <= 2 * device.sm_count
