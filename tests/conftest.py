@@ -83,12 +83,7 @@ def toy_spec(name: str = "toy", version: int = 1) -> KernelSpec:
         default_config=lambda problem, device: Config(name, BLOCK_SIZE_M=16, num_warps=4),
         make_inputs=unused,
         launch=unused,
-        vendor=unused,
         reference=unused,
-        tolerance=unused,
-        compile=unused,
-        compile_class=unused,
-        simplicity=unused,
         source_hash=lambda: "none",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -45,6 +46,15 @@ def tuner(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> dict
         tail = (folder / "log.txt").read_text()[-1500:]
         sys.exit(f"tuner {' '.join(arguments)} ended with {done.returncode}:\n{tail}")
     return json.loads(done.stdout)
+
+
+def new_folder(parser: argparse.ArgumentParser, path: Path) -> Path:
+    """Make the folder that --out names; it must be new, so that nothing in it is older than the run."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        parser.error(f"--out {path} is there already: name a new folder")
+    return path.resolve()
 
 
 def write_suite(path: Path, problems: Iterable[Problem]) -> None:

@@ -9,19 +9,16 @@ differences.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
-from launch_cost import burst, summary, synchronizer
+from launch_cost import parser, summary, timed
 
 import tuner
 
@@ -63,15 +60,8 @@ def paths(device: str) -> dict[str, Callable[[], object]]:
     }
 
 
-def host_us(device: str, rounds: int, synchronize: Callable[[], None]) -> dict[str, dict[str, float]]:
+def over_plain(times: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
     """Microseconds a launch by path, and what each takes longer than the plain launch."""
-    calls = paths(device)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        burst(call, synchronize)
-    for _ in range(rounds):
-        for name in random.sample(list(calls), len(calls)):
-            times[name].append(burst(calls[name], synchronize))
     plain = times["kernel[grid]"]
     return {
         name: summary(found)
@@ -81,19 +71,16 @@ def host_us(device: str, rounds: int, synchronize: Callable[[], None]) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--device", default="cuda", help="cpu rehearses over a stub of the driver")
-    args = parser.parse_args()
+    args = parser().parse_args()
     logging.disable(logging.WARNING)
     body = {
         "shape": (ROWS, COLUMNS),
         "rounds": args.rounds,
-        "host": host_us(args.device, args.rounds, synchronizer(args.device)),
+        "host": over_plain(timed(paths(args.device), args)),
     }
-    print(json.dumps(body, indent=1))
     record.write(args.out, body)
+    for name, figures in body["host"].items():
+        print(f"{name:16}", *(f"{figure} {value}" for figure, value in figures.items()))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ import record
 SHAPE = (256, 256, 256)
 BATCH = 4
 FIRST = (4096, 2048, 1024)
-BURST = 100
-"""Calls at a time: the GPU's queue takes about a thousand."""
 
 
 Call = Callable[[], object]
@@ -111,48 +109,53 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
 def recorded(a: Any, b: Any, out: Any) -> Any:
     """What a first call launches."""
     from tuner.kernels import matmul
-    from tuner.kernels.ops.matmul import CALLS
+    from tuner.kernels.ops.matmul import CALL_CACHE
 
     seen: list[Any] = []
-    remember = CALLS.remember
+    remember = CALL_CACHE.remember
 
-    def watched(tensors: Any, options: Any, recording: Any, *rest: Any, **more: Any) -> None:
+    def keep(tensors: Any, options: Any, recording: Any, *rest: Any, **more: Any) -> None:
         seen.append(recording)
         remember(tensors, options, recording, *rest, **more)
 
-    CALLS.plans.by_key.clear()
-    CALLS.remember = watched  # type: ignore[method-assign]
+    CALL_CACHE.plans.by_key.clear()
+    CALL_CACHE.remember = keep  # type: ignore[method-assign]
     matmul(a, b, out=out)
-    del CALLS.remember
+    del CALL_CACHE.remember
     return seen[0]
 
 
-def host_us(device: str, rounds: int, synchronize: Callable[[], None]) -> dict[str, dict[str, float]]:
-    """Median and quartiles of microseconds a call, by path."""
-    calls = paths(device)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for name in calls:
-        burst(calls[name], synchronize)
-    for _ in range(rounds):
-        for name in random.sample(list(calls), len(calls)):
-            times[name].append(burst(calls[name], synchronize))
-    return {name: summary(found) for name, found in times.items()}
-
-
-def synchronizer(device: str) -> Callable[[], None]:
-    """What waits for the device's queue."""
+def timed(calls: Mapping[str, Call], args: argparse.Namespace) -> dict[str, list[float]]:
+    """Microseconds a call by path, one figure a round; the paths take turns in an order drawn anew each round."""
     import torch
 
-    return torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize = torch.cuda.synchronize if args.device == "cuda" else lambda: None
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        burst(call, args.burst, synchronize)
+    for _ in range(args.rounds):
+        for name in random.sample(list(calls), len(calls)):
+            times[name].append(burst(calls[name], args.burst, synchronize))
+    return times
 
 
-def burst(call: Call, synchronize: Callable[[], None]) -> float:
+def burst(call: Call, count: int, synchronize: Callable[[], None]) -> float:
     start = time.perf_counter_ns()
-    for _ in range(BURST):
+    for _ in range(count):
         call()
     taken = time.perf_counter_ns() - start
     synchronize()
-    return taken / BURST / 1e3
+    return taken / count / 1e3
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of every script that times calls."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--out", required=True)
+    options.add_argument("--rounds", type=int, default=300)
+    options.add_argument("--burst", type=int, default=100, help="calls at a time: the GPU's queue takes a thousand")
+    options.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu rehearses over a stub")
+    return options
 
 
 def summary(found: list[float]) -> dict[str, float]:
@@ -279,15 +282,16 @@ def show(body: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--processes", type=int, default=3, help="fresh processes of each kind; 0 leaves them out")
-    parser.add_argument("--device", default="cuda", help="cpu rehearses over a stub of the driver")
-    args = parser.parse_args()
+    options = parser()
+    options.add_argument("--processes", type=int, default=3, help="fresh processes of each kind; 0 leaves them out")
+    args = options.parse_args()
+    import torch
+
+    if args.device == "cuda" and not torch.cuda.is_available():
+        options.error("no CUDA device is here: it times calls that a GPU runs")
     logging.disable(logging.WARNING)
-    body: dict[str, Any] = {"shape": SHAPE, "rounds": args.rounds, "calls_a_burst": BURST}
-    body["host"] = host_us(args.device, args.rounds, synchronizer(args.device))
+    body: dict[str, Any] = {"shape": SHAPE, "rounds": args.rounds, "calls_a_burst": args.burst}
+    body["host"] = {name: summary(found) for name, found in timed(paths(args.device), args).items()}
     if args.processes:
         body |= {"first_call_shape": FIRST, "processes": args.processes, "first_call": first_calls(args.processes)}
     record.write(args.out, body)

@@ -28,7 +28,7 @@ from replay import Course, Won, play
 
 FEW = 16
 """Trials of a race that may not have more."""
-DRAWN = (16, 128, 1024)
+DRAWN = (128, 2048)
 """Trials of random draws."""
 DRAWS = dataclasses.replace(RANDOM, drop=RACE.drop, finalists=RACE.finalists, margin=RACE.margin)
 _SAME = 1.01

@@ -12,14 +12,16 @@ ours is that of the finals, in which torch's library plays beside the winner.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from commands import tuner, write_suite
+from commands import new_folder, tuner, write_suite
 
+from tuner.errors import TunerError
 from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
 
@@ -43,14 +45,18 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder")
     args = parser.parse_args()
     kind = args.kind or ("bfloat16/nt" if args.suite == str(PUBLIC) else "")
-    problems = [each for each in suite.load(args.suite) if kind in ("", f"{each.a_dtype}/{each.layout}")]
+    try:
+        listed = suite.load(args.suite)
+    except TunerError as e:
+        parser.error(str(e))
+    problems = [each for each in listed if kind in ("", f"{each.a_dtype}/{each.layout}")]
     if not problems:
         parser.error(f"{args.suite} has no rows of {kind}: write it as dtype/layout, for instance bfloat16/nt")
-    folder = args.out.resolve()
-    folder.mkdir(parents=True)
-    listed = folder / "suite.csv"
-    write_suite(listed, problems)
-    options = ["--suite", str(listed), "--device", args.device, "--time-budget", args.time_budget]
+    folder = new_folder(parser, args.out)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")  # the winners that play each other are compiled already
+    raced = folder / "suite.csv"
+    write_suite(raced, problems)
+    options = ["--suite", str(raced), "--device", args.device, "--time-budget", args.time_budget]
     races = [race(folder, [*options, "--db", database]) for database in ("first.db", "second.db")]
     for name, body in zip(RESULTS, races, strict=False):
         record.write(folder / name, body)

@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from commands import tuner, write_suite
+from commands import new_folder, tuner, write_suite
 
+from tuner.errors import TunerError
 from tuner.problem import Problem, suite
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -38,10 +39,12 @@ def main() -> None:
     parser.add_argument("--time-budget", default="420s", help="of the tuning, as `tuner run` takes it")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder")
     args = parser.parse_args()
-    held_out = {name: suite.load(place(name)) for name in args.held_out or HELD_OUT}
-    tuned = suite.load(place(args.tuned))
-    folder = args.out.resolve()
-    folder.mkdir(parents=True)
+    try:
+        held_out = {name: suite.load(place(name)) for name in args.held_out or HELD_OUT}
+        tuned = suite.load(place(args.tuned))
+    except TunerError as e:
+        parser.error(str(e))
+    folder = new_folder(parser, args.out)
     everything, asked = folder / "tuned.csv", folder / "held-out.csv"
     shapes = [problem for problems in held_out.values() for problem in problems]
     write_suite(everything, [*tuned, *shapes])
@@ -81,7 +84,7 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The figures of each suite, then of all by each rule, then of all."""
     measured = [row for row in rows if not row["failure"] and row["answer_regret"] is not None]
     parts = {
-        **{f"{name}.csv": [row for row in measured if row["suite"] == name] for name in unique(rows, "suite")},
+        **{name: [row for row in measured if row["suite"] == name] for name in unique(rows, "suite")},
         **{f"all, {rule}": [row for row in measured if row["rule"] == rule] for rule in sorted(unique(rows, "rule"))},
         "all": measured,
     }

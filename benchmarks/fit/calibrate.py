@@ -42,7 +42,7 @@ SOURCES = (
 )
 """Trials of today's kernels, and the run in each file."""
 UNDER = "Triton 3.7.1, driver 580.159.04"
-TARGET = ROOT.parent / "kernels" / "calibration.npz"
+TARGET = ROOT.parent / "kernels" / "cost" / "calibration.npz"
 BOOSTING = {
     "iterations": 700,
     "depth": 6,
@@ -159,9 +159,9 @@ def seen(config, problem):
         return us, features.of_streams(config, problem, H200, us)
     inner, shown, swapped = config, problem, False
     if config.kernel in ("swap_ab", "cluster_k"):
-        inner, shown, swapped = swap_ab.seen(config), exchanged(problem), True
+        inner, shown, swapped = swap_ab.exchanged_tile(config), exchanged(problem), True
     elif config.kernel == "warp_specialized":
-        (inner, shown), swapped = specialized.seen(config, problem), bool(config.get("SWAP_AB", False))
+        (inner, shown), swapped = specialized.as_computed(config, problem), bool(config.get("SWAP_AB", False))
     if config.kernel == "cluster_k":
         us = cluster_k.model_us(config, problem, H200)
     else:

@@ -3,12 +3,7 @@
     tuner run --suite FILE.csv --strategy exhaustive --db NEW.db
     python benchmarks/fit/landscapes.py --db NEW.db --gpus 0,1 --out benchmarks/data/NAME.json.gz
 
-takes the trials of an exhaustive sweep. What later joined the search spaces needs none:
-
-    python benchmarks/fit/landscapes.py --beside OLDER.json.gz --out benchmarks/data/NAME.json.gz
-
-measures what today's spaces hold and OLDER lacks, and the fastest of OLDER with it, by which its other figures are
-brought to the same scale. All cores compile while the GPU measures (retimed.py).
+takes the trials of an exhaustive sweep.
 
 A sweep replays a config once to three times, so the fastest of a thousand is partly luck: what counts as the best, and
 how one replay scatters, come from rounds that the fastest play together.
@@ -33,19 +28,11 @@ from tuner.kernel import registry
 from tuner.store.listing import TrialFilter
 from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep.compile_pool import CompilePool
-from tuner.sweep.job import Job
-from tuner.sweep.search import FixedList, Strategy
-from tuner.sweep.search_task import make_search_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 import retimed
-from recorded import landscapes
 
-RETIMED = 20
-"""Configs of older landscapes that are measured beside new ones: beyond these none is within reach of the fastest."""
-_POLL_S = 0.01
 _COSTS = ("enter_ms", "replay_ms", "set_up_s")
 _HEADER = ("gpus", "driver", "python", "torch", "triton", "triton_tuner", "date", "command")
 
@@ -58,17 +45,13 @@ class Task:
         problem: which.
         known: microseconds and compile milliseconds by config.
         configs: to measure, the most promising first.
-        compile_ms: of those that are not known.
-        others: configs that cannot be measured, or share another's binary.
-        older: the problem's part of older landscapes.
+        others: configs that cannot be measured.
     """
 
     problem: object
     known: dict
     configs: list
-    compile_ms: dict = dataclasses.field(default_factory=dict)
     others: list = dataclasses.field(default_factory=list)
-    older: dict | None = None
 
 
 def main():
@@ -84,11 +67,7 @@ def main():
             ProcessPoolExecutor(len(gpus), mp_context=spawn, initializer=retimed.take_gpu, initargs=(slots,))
         )
         device = workers.submit(devices.current).result()
-        if args.db:
-            tasks = swept(args.db, device)
-        else:
-            pool = None if device.is_interpreter else stack.enter_context(CompilePool(device))
-            tasks = beside(landscapes(args.beside), args.only, device, pool)
+        tasks = swept(args.db, device)
         rules = retimed.Rules(args.top, args.rounds, deadline)
         submitted = [
             (task, workers.submit(retimed.measure, task.problem, task.configs, rules) if task.configs else None)
@@ -103,10 +82,7 @@ def main():
 
 def parsed():
     parser = argparse.ArgumentParser()
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--db", help="of an exhaustive sweep")
-    source.add_argument("--beside", metavar="OLDER", help="landscapes recorded before")
-    parser.add_argument("--only", action="append", help="of --beside: measure these, by label; others are as before")
+    parser.add_argument("--db", required=True, help="of an exhaustive sweep")
     parser.add_argument("--gpus", default="0", help="CUDA indices, comma separated; -1: the interpreter, to rehearse")
     parser.add_argument("--top", type=int, default=80, help="configs measured together at most")
     parser.add_argument("--rounds", type=int, default=15, help="that they play")
@@ -138,56 +114,21 @@ def spaces_of(problem, device):
     return {spec.name: spec.space(problem, device) for spec in registry.serving(problem, device)}
 
 
-def beside(lands, only, device, pool):
-    """Tasks of older landscapes, each once its binaries are there: their fastest, and what today's spaces add."""
-    jobs = []
-    for land in lands:
-        if only and not any(part in land.label for part in only):
-            yield Task(land.problem, {}, [], older=land.entry)
-            continue
-        field = dataclasses.replace(make_search_task(land.problem, device), refine=lambda _config: (), refinable=False)
-        spaced = {field.default, *field.configs}
-        compile_ms = dict(zip(land.entry["configs"], land.entry["compile_ms"], strict=True))
-        known = {config: (us, compile_ms.get(config)) for config, us in land.us.items() if config in spaced}
-        others = [config for config in land.entry["others"] if config in spaced]
-        fastest = sorted(known, key=lambda config: (known[config][0], config))[:RETIMED]
-        new = spaced - known.keys() - set(others)
-        listed = list(dict.fromkeys([field.default, *fastest, *sorted(new)]))
-        job = Job(field, Strategy("listed", lambda _field, listed=listed: FixedList(listed, "every config was tried")))
-        job.resume({})
-        if pool is not None:
-            job.request(pool)
-        jobs.append((job, Task(job.problem, known, [], others=others, older=land.entry)))
-    for job, task in jobs:
-        while job.searching:
-            batch, decided = job.take(len(job.candidates), pool)
-            task.configs += batch
-            task.others += [config for config, _ in decided if config not in task.known]
-            if pool is not None:
-                pool.recover()
-                time.sleep(_POLL_S)
-        for config in task.configs if pool is not None else ():
-            task.compile_ms[config] = pool.result(job.key(config)).resources.compile_ms
-        yield task
-
-
 def entry(task, found):
-    """A problem's part of the document, all times on the scale of the rounds; the older one if the time was up.
+    """A problem's part of the document, all times on the scale of the rounds; None if the time was up.
 
     Args:
         task: what was known.
         found: what `retimed.measure` returned.
     """
     if found is None:
-        print(f"{task.problem!s:44} as before")
-        return task.older
+        print(f"{task.problem!s:44} left out")
+        return None
     rounds = {config: [float(f"{us:.5g}") for us in times] for config, times in found.rounds.items()}
     medians = {config: statistics.median(times) for config, times in rounds.items()}
     known = {config: us for config, (us, _) in task.known.items()}
     us = scaled(found.us, medians) | scaled(known, medians)
-    compile_ms = task.compile_ms | {config: ms for config, (_, ms) in task.known.items()}
-    # Beside compilers on all cores the host takes up to twice as long to enter a config: older costs were timed alone.
-    costs = task.older or {name: round(getattr(found, name), 3) for name in _COSTS}
+    compile_ms = {config: ms for config, (_, ms) in task.known.items()}
     best_us = min(medians.values())
     print(f"{task.problem!s:44} {len(us):5} configs {best_us:9.2f} us, {found.enter_ms:6.2f} ms to enter", flush=True)
     listed = sorted(us)
@@ -199,7 +140,7 @@ def entry(task, found):
         "compile_ms": [compile_ms.get(config) for config in listed],
         "others": sorted({*task.others, *found.failed} - us.keys()),
         "rounds": rounds,
-        **{name: costs[name] for name in _COSTS},
+        **{name: round(getattr(found, name), 3) for name in _COSTS},
     }
 
 

@@ -1,6 +1,6 @@
 """Estimates corrected by what was measured: of each kernel a forest of regression trees over a config's traits.
 
-`calibration.npz` holds the forests, boosted by benchmarks/calibrate.py on scattered trials of an H200 (16-bit
+`calibration.npz` holds the forests, boosted by benchmarks/fit/calibrate.py on scattered trials of an H200 (16-bit
 operands, B stored [N, K]), and where they come from. Trees are oblivious: all nodes of a level ask the same, and so the
 leaves of all trees are found by a few array operations. Elsewhere the cost model's estimates stand as they are.
 """

@@ -1,7 +1,8 @@
 """How long a tile configuration takes, estimated: what the formulas of `pointer` and of large tiles rank by.
 
 Constants marked "measured" come from an exhaustive sweep of the `pointer` kernel on an H200: a grid on every second
-problem picks them, the rest agree. Figures: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json.
+problem picks them, the rest agree. The formula's config took 1.03 times the fastest recorded time over 30 problems
+(geometric mean), 1.15 at worst.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ def _busy_cycles(sides: Sides, problem: Problem, math: float, *, by_tma: bool) -
     busy = longer + _OVERLAP * shorter
     if not by_tma:
         return busy
-    asked = odd_rows.asked(problem, sides.rows, width, sides.length, ctas=sides.ctas, share_b=sides.share_b)
+    asked = odd_rows.requested(problem, sides.rows, width, sides.length, ctas=sides.ctas, share_b=sides.share_b)
     return max(busy, asked * sides.length * size / _MOST_L2_BYTES)
 
 

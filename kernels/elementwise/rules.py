@@ -81,7 +81,7 @@ def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], option
             return f"{missing[0]} is missing"
         for name, value in config.pairs:
             if name in options:
-                reason = refinements.misfit(name, config, problem, device)
+                reason = refinements.option_error(name, config, problem, device)
             elif name in known:
                 reason = _misfit(name, value)
             else:

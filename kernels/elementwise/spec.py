@@ -14,7 +14,7 @@ from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.kernels.base import blocks
-from tuner.kernels.base.interpreted import as_silent_as_a_gpu, settle, stand_in, widened
+from tuner.kernels.base.interpreted import copy_rounded, ignore_float_warnings, output_for, widened
 from tuner.kernels.base.program import Operation, Program, spec_of
 from tuner.problem import Problem
 
@@ -61,12 +61,12 @@ def elementwise_spec(
 
 def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:
     """Run a kernel under the interpreter by way of float32, where it would be wrong otherwise."""
-    out = stand_in(inputs.out)
+    out = output_for(inputs.out)
     b = None if inputs.b is None else widened(inputs.b)
     # Rows beyond the last have a sum of 0.
-    with as_silent_as_a_gpu(), np.errstate(divide="ignore"):
+    with ignore_float_warnings(), np.errstate(divide="ignore"):
         run(dataclasses.replace(inputs, a=widened(inputs.a), b=b, out=out), config)
-    settle(out, inputs.out)
+    copy_rounded(out, inputs.out)
 
 
 def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str | None:

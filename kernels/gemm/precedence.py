@@ -9,7 +9,7 @@ from tuner.hardware.device import Device
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.gemm import splitting
-from tuner.kernels.gemm.padded.problem import copied_of
+from tuner.kernels.gemm.padded.problem import copied_operands
 from tuner.kernels.space import tile_resources
 from tuner.kernels.space.precedence import Line, always, on_hardware
 from tuner.problem import Problem, dtype
@@ -87,7 +87,7 @@ def _large_unaligned(problem: Problem, device: Device) -> bool:
     """Loads of single elements would be the limit; for small problems the copy's launch is."""
     if problem.aligned or device.is_interpreter:
         return False
-    kept = problem.shape if copied_of(problem, "none") != "a" else (problem.n, problem.k)
+    kept = problem.shape if copied_operands(problem, "none") != "a" else (problem.n, problem.k)
     return min(kept) >= _LARGE
 
 

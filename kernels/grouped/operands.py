@@ -159,9 +159,9 @@ def launch_grouped_interpreted(operands: GroupedOperands | ListedOperands, confi
         interpreted.launch_interpreted(operands, config, run)
         return
     a, b = (tuple(map(interpreted.widened, matrices)) for matrices in (operands.a, operands.b))
-    out = tuple(map(interpreted.stand_in, operands.out))
+    out = tuple(map(interpreted.output_for, operands.out))
     problem = interpreted.widened_problem(operands.problem)
-    with interpreted.as_silent_as_a_gpu():
+    with interpreted.ignore_float_warnings():
         run(dataclasses.replace(operands, a=a, b=b, out=out, problem=problem), config)
     for written, result in zip(out, operands.out, strict=True):
-        interpreted.settle(written, result)
+        interpreted.copy_rounded(written, result)

@@ -23,12 +23,12 @@ from tuner.kernels.ops.arguments import (
     shown,
 )
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
-from tuner.launch.call_cache import Calls
+from tuner.launch.call_cache import CallCache
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
-CALLS = Calls()
+CALL_CACHE = CallCache()
 
 
 def bmm(
@@ -65,15 +65,15 @@ def bmm(
     """
     options = (activation, out_dtype, None if precision == "default" else precision)
     alone = out is None and bias is None
-    found = CALLS.of_two(a, b, options) if alone else CALLS.of((a, b, bias), options, out)
-    return _served((out, a, b, bias), options) if found is None else found
+    found = CALL_CACHE.run_two(a, b, options) if alone else CALL_CACHE.run((a, b, bias), options, out)
+    return _checked_call((out, a, b, bias), options) if found is None else found
 
 
 _Tensors = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]
 _Options = tuple[str | None, torch.dtype | str | None, str | None]
 
 
-def _served(given: _Tensors, options: _Options) -> torch.Tensor:
+def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
     """A call whose every argument is looked at; its plan is kept."""
     (out, a, b, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, bias=bias, out=out)
@@ -104,7 +104,7 @@ def _served(given: _Tensors, options: _Options) -> torch.Tensor:
     sources = resolver()
     seen = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
     by_torch = settled if a.dtype == torch.float32 and precision is None else None
-    CALLS.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
+    CALL_CACHE.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
     return out
 
 

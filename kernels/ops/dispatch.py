@@ -74,10 +74,10 @@ def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], An
     """What finds the compiled kernel that was shipped for a launch."""
     if model.is_interpreter or knobs.runtime.debug or knobs.compilation.instrumentation_mode:
         return None
-    shelf = binaries.shelf(op, model.slug)
-    if shelf is None:
+    shipped = binaries.shipped_binaries(op, model.slug)
+    if shipped is None:
         return None
-    return lambda launch: shelf.kernel(launch.key, launch.function, index)
+    return lambda launch: shipped.kernel(launch.key, launch.function, index)
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:

@@ -25,12 +25,12 @@ from tuner.kernels.ops.arguments import (
 )
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.grouped_lists import listed_mm
-from tuner.launch.call_cache import Calls
+from tuner.launch.call_cache import CallCache
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
-CALLS = Calls()
+CALL_CACHE = CallCache()
 """Of rows in groups; lists of matrices are looked at each time."""
 
 
@@ -76,14 +76,14 @@ def grouped_mm(
             raise InputError("bias is given and a is a list: expected none; add it to the results, or use offs=")
         return listed_mm(a, b, activation=activation, out=out, out_dtype=out_dtype, precision=precision)
     options = (activation, out_dtype, None if precision == "default" else precision)
-    found = CALLS.of((a, b, offs, bias), options, out)
-    return _served((out, a, b, offs, bias), options) if found is None else found
+    found = CALL_CACHE.run((a, b, offs, bias), options, out)
+    return _checked_call((out, a, b, offs, bias), options) if found is None else found
 
 
 _Options = tuple[str | None, torch.dtype | str | None, str | None]
 
 
-def _served(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
+def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
     """A call with `offs` whose every argument is looked at; its plan is kept."""
     (out, a, b, offs, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, offs=offs, bias=bias, out=out)
@@ -111,7 +111,7 @@ def _served(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
         sources = resolver()
         seen = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
         by_torch = settled if a.dtype == torch.float32 and precision is None else None
-        CALLS.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
+        CALL_CACHE.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
     return out
 
 

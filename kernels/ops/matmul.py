@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
-from tuner.kernels.ops import backend as vendored
+from tuner.kernels.ops import backend as backends
 from tuner.kernels.ops import gradients, torch_library
 from tuner.kernels.ops.arguments import (
     activation_of,
@@ -24,7 +24,7 @@ from tuner.kernels.ops.arguments import (
     scales_of,
 )
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
-from tuner.launch.call_cache import Calls
+from tuner.launch.call_cache import CallCache
 from tuner.launch.plan import Recording
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
@@ -35,7 +35,7 @@ _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
 """activation, out_dtype, precision and fast_accum as `matmul` takes them; torch's own precision is None."""
 _PLAIN: _Options = (None, None, None, None)
 """Those of most calls: a tuple that is always the same one is the sooner found."""
-CALLS = Calls()
+CALL_CACHE = CallCache()
 _problems: dict[tuple[Any, ...], Problem] = {}
 _MOST_PROBLEMS = 8192
 """Above this the memo starts anew: a process that sees so many shapes must not grow for ever."""
@@ -52,7 +52,7 @@ class _Tensors(NamedTuple):
     scale_b: torch.Tensor | None
 
 
-class _Kind(NamedTuple):
+class _ProductOptions(NamedTuple):
     """What a call asks for besides its tensors."""
 
     has_bias: bool
@@ -114,13 +114,13 @@ def matmul(
     plain = activation is None and out_dtype is None and precision is None and fast_accum is None
     options = _PLAIN if plain else (activation, out_dtype, precision, fast_accum)
     if backend is not None and backend != "triton":
-        return _chosen(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
+        return _call_by_backend(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
     if out is None and bias is None and scale_a is None and scale_b is None:
-        result = CALLS.of_two(a, b, options)
+        result = CALL_CACHE.run_two(a, b, options)
     elif scale_a is None and scale_b is None:
-        result = CALLS.of((a, b, bias), options, out)
+        result = CALL_CACHE.run((a, b, bias), options, out)
     else:
-        result = CALLS.of((a, b, scale_a, scale_b, bias), options, out)
+        result = CALL_CACHE.run((a, b, scale_a, scale_b, bias), options, out)
     if result is not None:
         return result
     given = _Tensors(out, a, b, bias, scale_a, scale_b)
@@ -129,11 +129,11 @@ def matmul(
     check_tensors(**given._asdict())
     if ask_derivatives(*given):
         return gradients.matmul(matmul, given, *options)
-    return _served(given, options)
+    return _checked_call(given, options)
 
 
 def _operands(given: _Tensors) -> tuple[torch.Tensor | None, ...]:
-    """What a call reads, as `Calls` has it; one scale without the other is of no plan."""
+    """What a call reads, as `CallCache` has it; one scale without the other is of no plan."""
     _, a, b, bias, scale_a, scale_b = given
     return (a, b, bias) if scale_a is None and scale_b is None else (a, b, scale_a, scale_b, bias)
 
@@ -143,35 +143,35 @@ def _is_traced(given: _Tensors) -> bool:
     return _is_compiling() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
 
 
-def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
+def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     """A call that torch may serve."""
     out, a, b, bias, scale_a, scale_b = given
     asked = None
     try:
         free = not _is_traced(given) and not ask_derivatives(*given)
         if free and out is None and scale_a is None and scale_b is None:
-            kind = vendored.kind_of(a, b, bias, (options, backend))
-            is_known, run = vendored.known(kind)
+            kind = backends.decision_key(a, b, bias, (options, backend))
+            is_decided, run = backends.decision(kind)
             if run is not None:
                 return run(a, b, bias)
-            asked = None if is_known else vendored.Asked(backend, kind)
+            asked = None if is_decided else backends.BackendRequest(backend, kind)
         elif free:
-            asked = vendored.Asked(backend, None)
+            asked = backends.BackendRequest(backend, None)
     except (AttributeError, TypeError, RuntimeError) as e:
-        vendored.check(backend)
+        backends.check(backend)
         check_tensors(**given._asdict())
         if not isinstance(e, TypeError):
             raise
-        asked = vendored.Asked(backend, None)  # an option that cannot be hashed, which is then named
-    vendored.check(backend)
+        asked = backends.BackendRequest(backend, None)  # an option that cannot be hashed, which is then named
+    backends.check(backend)
     if asked is not None:
         check_tensors(**given._asdict())
-        return _served(given, options, asked)
+        return _checked_call(given, options, asked)
     named: dict[str, Any] = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 
-def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = None) -> torch.Tensor:
+def _checked_call(given: _Tensors, options: _Options, asked: backends.BackendRequest | None = None) -> torch.Tensor:
     """A call whose every argument is looked at; its plan is kept."""
     activation, out_dtype, precision, fast_accum = options
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
@@ -181,7 +181,7 @@ def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = N
     scaling, scale_a, scale_b = scales_of(a, b, given.scale_a, given.scale_b)
     shape = (*a.shape[:-1], b.shape[1])
     dtype = out_dtype_of(a, out, out_dtype, scaling)
-    kind = _Kind(
+    kind = _ProductOptions(
         bias is not None,
         activation_of(activation),
         precision_of(a, precision),
@@ -209,13 +209,13 @@ def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = N
         seen = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind, asked)
         if seen is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
-            CALLS.remember(_operands(given), options, seen, result, sources, out=out, precision=by_torch)
+            CALL_CACHE.remember(_operands(given), options, seen, result, sources, out=out, precision=by_torch)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
 
 
-def _launch(tensors: _Tensors, kind: _Kind, asked: vendored.Asked | None) -> Recording | None:
+def _launch(tensors: _Tensors, kind: _ProductOptions, asked: backends.BackendRequest | None) -> Recording | None:
     """What was launched; None where torch served."""
     out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None
@@ -226,7 +226,7 @@ def _launch(tensors: _Tensors, kind: _Kind, asked: vendored.Asked | None) -> Rec
     return launch(operands, problem, a.device)
 
 
-def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -> Problem:
+def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _ProductOptions) -> Problem:
     tensors = (a, b, out)
     key = (*((t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors), kind)
     problem = _problems.get(key)

@@ -13,12 +13,12 @@ from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.ops.arguments import check_gradients
 from tuner.kernels.ops.dispatch import launch
 from tuner.kernels.ops.elementwise_arguments import check_input, check_out
-from tuner.launch.call_cache import Calls
+from tuner.launch.call_cache import CallCache
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem, dtype
 from tuner.problem.gemm_fields import MAX_SIZE
 
-CALLS = Calls()
+CALL_CACHE = CallCache()
 
 
 def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -40,11 +40,11 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
             asks for a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
-    found = CALLS.of_one(x, ()) if out is None else CALLS.of((x,), (), out)
-    return _served(x, out) if found is None else found
+    found = CALL_CACHE.run_one(x, ()) if out is None else CALL_CACHE.run((x,), (), out)
+    return _checked_call(x, out) if found is None else found
 
 
-def _served(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """A call whose every argument is looked at; its plan is kept."""
     x = check_input("x", given)
     if x.dim() == 0:
@@ -61,7 +61,7 @@ def _served(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     sources = resolver()
     seen = launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
     if flat.data_ptr() == result.data_ptr():
-        CALLS.remember((given,), (), seen, result, sources, out=out)
+        CALL_CACHE.remember((given,), (), seen, result, sources, out=out)
     else:
         result.copy_(flat.view(x.shape))
     return result

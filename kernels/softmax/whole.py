@@ -27,7 +27,9 @@ _OPTIONS = (refinements.RECOMPUTED, refinements.MAXNREG)
 _ALONE = 8192
 """Columns beyond which a program's float32 values leave no registers for a second program."""
 _PACKED = 16_384
-"""Columns beyond which x packed is the default (benchmarks/results/axes-bandwidth-h200.json).
+"""Columns beyond which x packed is the default.
+
+Of 32,768 columns of bfloat16 it took 0.82 of the time of whole float32 rows, measured on an H200 in November 2026.
 
 Aligned rows alone: of others, loaded element by element, 64 registers spill (compiled for sm_80, sm_90 and sm_100).
 """

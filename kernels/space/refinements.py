@@ -28,7 +28,7 @@ RECOMPUTED = "RECOMPUTED"
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
 _LARGEST_CLUSTER = 8
 _MOST_WAVES = 8
-_BESIDE = 32
+_OTHER_REGISTERS = 32
 """Registers for all but the values that a thread holds: wgmma of 128 sums a thread asks for 154 at least (ptxas)."""
 _MORE_PROGRAMS = (2, 3, 4)
 _MOST_LIMITS = 2
@@ -36,18 +36,18 @@ _SHARED_TILE = 128 * 128
 _PREFETCHED_KIB = 32
 _EARLIEST, _EARLIER, _LATER = 2, 3, 6
 """Eighths tried with a prefetch. Of 128 KiB configs were 0.7% faster at best than of 32, and up to an eighth slower
-(benchmarks/results/few-rows-h200.json)."""
+(measured on an H200 in November 2026)."""
 _SHORT_BYTES = 256 * 1024
 """A program's share of B up to which it ends so soon that the next one comes earlier, and with more."""
 _ROW_KIB, _MIDWAY = 2, 4
 """Tried of each row of B that a program without `tl.dot` reads, and the trigger with it. Of 8 KiB configs were slower
-than of none (benchmarks/results/few-rows-gemv-h200.json)."""
+than of none (measured on an H200 in November 2026)."""
 
 Held = Callable[[Config, Problem, Device], float]
 
 
-def misfit(name: str, config: Config, problem: Problem, device: Device) -> str | None:
-    """Why a config cannot have the value that it has of an option; None where it can."""
+def option_error(name: str, config: Config, problem: Problem, device: Device) -> str | None:
+    """Why the value that a config gives an option cannot be, or None."""
     return _reasons[name](config[name], config, problem, device)
 
 
@@ -202,7 +202,7 @@ def fewer_registers(config: Config, device: Device, held: float, shared_bytes: i
     room = (device.shared_bytes + reserved) // (shared_bytes + reserved)
     per_thread = device.features.registers // threads
     limits = [per_thread // programs // 8 * 8 for programs in _MORE_PROGRAMS if programs <= room]
-    fitting = [limit for limit in limits if held + _BESIDE <= limit <= 248]
+    fitting = [limit for limit in limits if held + _OTHER_REGISTERS <= limit <= 248]
     yield from (config.replace(maxnreg=limit) for limit in fitting[:_MOST_LIMITS])
 
 

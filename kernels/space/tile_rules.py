@@ -47,7 +47,7 @@ def parameters(
                 return f"{name} is missing"
         for name, value in config.pairs:
             if name in options:
-                reason = refinements.misfit(name, config, problem, device)
+                reason = refinements.option_error(name, config, problem, device)
             elif name in known:
                 reason = _misfit(name, value, known[name])
             else:

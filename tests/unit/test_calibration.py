@@ -35,7 +35,7 @@ def linear(m: int, n: int, k: int, **named: str) -> Problem:
 
 
 def model_us(config: Config, problem: Problem) -> float:
-    return cost.tiled(swap_ab.seen(config), exchanged(problem), H200)
+    return cost.tiled(swap_ab.exchanged_tile(config), exchanged(problem), H200)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,9 @@ def test_a_correction_has_bounds():
 
 def test_several_estimates_are_corrected_as_each_of_them_alone():
     problem = exchanged(linear(72, 6144, 4096))
-    told = [(20.0 + m, swap_ab.seen(SWAPPED.replace(BLOCK_SIZE_M=m, LOADS=by))) for m in (64, 128) for by in WAYS]
+    told = [
+        (20.0 + m, swap_ab.exchanged_tile(SWAPPED.replace(BLOCK_SIZE_M=m, LOADS=by))) for m in (64, 128) for by in WAYS
+    ]
     together = calibration.of_all_tiles(told, problem, H200, exchanged=True)
     assert together == [calibration.of_tiles(*one, problem, H200, exchanged=True) for one in told]
     assert len(set(together)) == len(told)
@@ -86,7 +88,11 @@ def test_several_estimates_are_corrected_as_each_of_them_alone():
 
 def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
     problem = exchanged(linear(72, 6144, 4096))
-    configs = [swap_ab.seen(SWAPPED.replace(BLOCK_SIZE_M=m, num_stages=stages)) for m in (64, 128) for stages in (2, 6)]
+    configs = [
+        swap_ab.exchanged_tile(SWAPPED.replace(BLOCK_SIZE_M=m, num_stages=stages))
+        for m in (64, 128)
+        for stages in (2, 6)
+    ]
     found = [features.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in configs]
     again = [features.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in reversed(configs)]
     assert found == again[::-1]
@@ -96,7 +102,9 @@ def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
 
 
 def test_every_trait_of_the_file_is_one_that_configs_have():
-    tiled = features.of_tiles(swap_ab.seen(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True)
+    tiled = features.of_tiles(
+        swap_ab.exchanged_tile(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True
+    )
     stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=4)
     streamed = features.of_streams(stream, linear(1, 6144, 4096), H200, 13.0)
     for name in NAMES:

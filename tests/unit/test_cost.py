@@ -27,7 +27,7 @@ def linear(m: int, n: int, k: int) -> Problem:
 def took(config: Config, problem: Problem) -> float:
     """By the cost model alone, as it was before the calibration."""
     if config.kernel == "swap_ab":
-        return cost.tiled(swap_ab.seen(config), exchanged(problem), H200)
+        return cost.tiled(swap_ab.exchanged_tile(config), exchanged(problem), H200)
     return cost.tiled(config, problem, H200, by_tma=True, persistent=True, specialized=True)
 
 

@@ -92,7 +92,7 @@ def test_a_config_that_finds_no_room_is_refused_with_the_reason(changes, reason)
 
 def test_no_kernel_but_the_one_that_waits_for_chunks_takes_them():
     tma = Config("tma", BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, BLOCK_SIZE_K=64, num_stages=4, num_warps=8)
-    assert "tma waits for whole copies" in copy_ahead.misfit(256, tma, ODD, H200, by_pointers=True)
+    assert "tma waits for whole copies" in copy_ahead.rejection(256, tma, ODD, H200, by_pointers=True)
 
 
 def test_chunks_are_counted_up_to_a_limit():

@@ -381,4 +381,4 @@ def test_a_package_registers_a_decorated_kernel_by_its_entry_point(install, inst
     registry._added.clear()
     install(installed("add.add", lambda: triton.heuristics({"x_stride": lambda args: 1})(kernel)))
     assert registry.find("add", "add") is kernel.spec
-    assert kernel.maker.heuristics[0].keys() == {"x_stride"}
+    assert kernel.arguments_factory.heuristics[0].keys() == {"x_stride"}

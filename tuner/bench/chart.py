@@ -1,4 +1,4 @@
-"""A contest drawn by matplotlib: the curve of square problems, and bars per shape of a suite."""
+"""Draws a contest with matplotlib: a curve of square problems, and bars for each shape of a suite."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DPI = 120
 _PANEL_INCHES = (7.0, 5.0)
 _BAR_INCHES = 0.16
 CURVE_SIZES = 4
-"""Square problems of fewer sizes are bars like all others."""
+"""Square problems of fewer sizes are drawn as bars like all others."""
 _LIBRARY = {"nvidia": "cuBLAS", "amd": "hipBLASLt"}
 
 
 def require() -> None:
-    """Ask for matplotlib before anything is measured.
+    """Check that matplotlib is installed before anything is measured.
 
     Raises:
         TunerError: it is not installed.
@@ -41,14 +41,13 @@ def require() -> None:
 
 
 def draw(report: ContestReport, folder: Path) -> list[Path]:
-    """Write curve.png where there are square problems of `CURVE_SIZES` sizes, and bars-<suite>.png for each suite that
-    has others too.
+    """Draw curve.png for at least `CURVE_SIZES` sizes of square problems, and bars-<suite>.png for suites with others.
 
     Returns:
-        The files.
+        The files written.
 
     Raises:
-        TunerError: one cannot be written.
+        TunerError: a file cannot be written.
     """
     played = [row for row in report.rows if row.figures]
     panels = {label: rows for label, rows in _squares(played).items() if len(rows) >= CURVE_SIZES}
@@ -65,7 +64,7 @@ def draw(report: ContestReport, folder: Path) -> list[Path]:
 
 
 def _squares(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Square problems by what else they are, each sorted by size."""
+    """Return square problems by dtype, layout and so on, each list sorted by size."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         problem = row.problem
@@ -123,14 +122,14 @@ def _bars(report: ContestReport, suite: str, rows: Sequence[Row]) -> Figure:
     axis.axhline(1, color=COLORS[VENDOR], linewidth=1.2, label=_label(report, VENDOR, rows))
     axis.set_xticks(range(len(rows)), [_shape(row) for row in rows], rotation=90, fontsize=7)
     axis.set(title=suite, ylabel="speed against the vendor's library", xlim=(-0.6, len(rows) - 0.4))
-    axis.margins(y=0.15)  # room for the legend
+    axis.margins(y=0.15)  # leaves room for the legend
     _finish(axis)
     figure.suptitle(_title(report))
     return figure
 
 
 def _speed(row: Row, name: str) -> float:
-    """The vendor's time over a contestant's: from the paired ratios where ours played, else from medians."""
+    """Return the vendor's time over a contestant's: from paired ratios where ours took part, else from medians."""
     vendor, own = row.ratio(VENDOR), row.ratio(name)
     if vendor is not None and (own is not None or name == OURS):
         return vendor / (1.0 if own is None else own)
@@ -162,7 +161,7 @@ def _title(report: ContestReport) -> str:
 
 
 def _figure(panels: int, inches: tuple[float, float]) -> tuple[Figure, Sequence[Any]]:
-    # Not by pyplot: it would choose a backend for a display and keep every figure.
+    # pyplot is avoided, because it would choose a backend for a display and keep every figure.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=inches, layout="constrained")

@@ -1,4 +1,4 @@
-"""A contest as one JSON document, and files that are written complete or not at all."""
+"""A contest as one JSON document, and files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tuner.store.records import PROTOCOL
 
 @dataclass(frozen=True, slots=True)
 class ContestReport:
-    """A contest's end.
+    """The result of a contest.
 
     Attributes:
-        device, environment: what was played on.
-        rivals: who was asked to play against ours.
-        rows: one a problem that got its turn.
-        unplayed: how many did not.
+        device, environment: what was measured on.
+        rivals: the rivals that ours was compared with.
+        rows: one for each problem that was measured.
+        unplayed: how many problems were not.
     """
 
     device: Device
@@ -37,11 +37,11 @@ class ContestReport:
 
 
 def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
-    """What `--json` prints and bench.json holds.
+    """Return the document that `--json` prints and bench.json holds.
 
     Args:
         report: the contest.
-        argv: the command that played it.
+        argv: the command line.
     """
     return {
         "tuner": tuner.__version__,
@@ -58,7 +58,7 @@ def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def write_json(path: Path, body: dict[str, Any]) -> None:
-    """Write a document.
+    """Write a JSON document.
 
     Raises:
         TunerError: it cannot be written.
@@ -67,10 +67,10 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that files can be written into.
+    """Make a folder for files.
 
     Raises:
-        TunerError: it cannot be made, or nothing can be written there.
+        TunerError: it cannot be made or written into.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

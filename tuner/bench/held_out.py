@@ -1,4 +1,4 @@
-"""What a lookup says of problems that it is not shown, in paired rounds with their winners and the default formula."""
+"""Measures lookups of problems whose rows are held out, in paired rounds with their winners and the defaults."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A tuned problem, and what a lookup says of it that does not see its row.
+    """A tuned problem, and what a lookup answers without its row.
 
     Attributes:
-        problem: held out.
-        rule: that answered.
+        problem: the problem whose row is held out.
+        rule: the rule that answered.
         answer, formula, winner: the lookup's config, the default formula's, and the one tuned for the problem.
-        declined: the neighbour's config that the lookup preferred the formula to; None where it did not.
+        declined: the neighbour's config that the lookup rejected in favour of the formula; None where it did not.
     """
 
     problem: Problem
@@ -50,21 +50,21 @@ class Case:
 
     @property
     def contestants(self) -> tuple[Config, ...]:
-        """Each config once."""
+        """The configs to measure, each once."""
         configs = (self.winner, self.answer, self.formula, self.declined)
         return tuple(dict.fromkeys(config for config in configs if config is not None))
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """How a case went.
+    """What was measured for a case.
 
     Attributes:
-        case: which.
-        answer, formula: time of each over the fastest contestant's, 1 for no regret; None where it could not be.
-        fastest_us: microseconds a call of that one; None where all are one config, and nothing was measured.
+        case: the case.
+        answer, formula: the time over the fastest contestant's, 1 for no regret; None where it could not be measured.
+        fastest_us: microseconds a call of the fastest; None where all are one config and nothing was measured.
         failure: why a figure is missing; "" where none is.
-        declined: as `answer`, None also where nothing was declined.
+        declined: like `answer`, for the declined config; None also where nothing was declined.
     """
 
     case: Case
@@ -76,13 +76,13 @@ class CaseResult:
 
 
 def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
-    """What to play of the problems that a source has rows for.
+    """Choose problems that a source has rows for.
 
     Args:
         source: a table, a folder of tables or a database.
-        device: where it will be played.
-        suite: these problems, all held out together; None: a sample, each looked up without its own row.
-        sample: how many, where there is no suite; always the same ones.
+        device: where the cases will be measured.
+        suite: problems that are all held out together; None for a sample, each looked up without its own row.
+        sample: the size of the sample, which is always the same one.
     """
     winners = source.winners(device.slug)
     relatives = [(sm_count, source.winners(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
@@ -102,7 +102,7 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
 
 
 def summary(played: Iterable[CaseResult]) -> dict[str, Regret]:
-    """The figures of each rule, and of all as "all"; what could not be measured is left out."""
+    """Return the figures of each rule, and of all cases as "all"; what could not be measured is left out."""
     by_rule: dict[str, list[tuple[float, float]]] = {}
     for one in played:
         if one.answer is not None and one.formula is not None:
@@ -117,7 +117,7 @@ def summary(played: Iterable[CaseResult]) -> dict[str, Regret]:
 
 def _case(problem: Problem, device: Device, decision: Decision, winner: Config) -> Case:
     def program(config: Config) -> Config:
-        """The representative of a config's program, so that equal ones are seen to be."""
+        """Return the representative of a config's program, so that equal programs compare equal."""
         with contextlib.suppress(KernelError):
             return registry.find(problem.op, config.kernel).space(problem, device).canonicalize(config)
         return config
@@ -135,15 +135,15 @@ def _case(problem: Problem, device: Device, decision: Decision, winner: Config) 
 
 
 class CaseRunner:
-    """A device's worker, which is replaced when it dies; a context manager.
+    """Measures cases with a worker that is replaced when it dies; a context manager.
 
     Attributes:
-        device: the model.
-        environment: the versions measured under; None for the interpreter before anything is measured.
+        device: the device's model.
+        environment: the versions in use; None for the interpreter until something is measured.
     """
 
     def __init__(self, gpu: int | None) -> None:
-        """Open a device; the interpreter needs no worker before something is measured.
+        """Open a device; the interpreter needs no worker until something is measured.
 
         Args:
             gpu: CUDA index, None for the interpreter.
@@ -165,10 +165,10 @@ class CaseRunner:
             self._worker.kill()
 
     def play(self, todo: Sequence[Case]) -> Iterator[CaseResult]:
-        """Measure cases one after the other; their binaries are made first, on all cores.
+        """Measure cases one after the other; their binaries are compiled first, on all cores.
 
         Args:
-            todo: of `cases`.
+            todo: cases from `cases`.
 
         Raises:
             SweepError: a worker died and no new one could be started.
@@ -191,7 +191,7 @@ class CaseRunner:
         return hello
 
     def _play(self, case: Case) -> CaseResult:
-        """One case's paired rounds."""
+        """Measure one case in paired rounds."""
         if self._worker is None:
             self._open()
         assert self._worker is not None
@@ -208,7 +208,7 @@ class CaseRunner:
         return CaseResult(case, None, None, None, reply.message if isinstance(reply, Refused) else "")
 
     def _ask(self, request: SetProblem | PlayFinals) -> Ready | Refused | FinalsPlayed:
-        """The request's last reply; a worker whose context is lost ends, which raises."""
+        """Send a request and return its last reply; a worker that lost its context ends, which raises."""
         worker = self._worker
         assert worker is not None
         worker.send(request)
@@ -234,7 +234,7 @@ def _judged(case: Case, reply: FinalsPlayed) -> CaseResult:
 
 
 def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
-    """Have every binary made, which the GPU's worker then finds in Triton's cache."""
+    """Compile every binary, so that the GPU's worker finds it in Triton's cache."""
     keys = [
         pool.request(registry.find(case.problem.op, config.kernel), case.problem, config)
         for case in todo

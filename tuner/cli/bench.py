@@ -1,4 +1,4 @@
-"""`tuner bench`: what a lookup gives, in paired rounds with torch's library and with other tuners."""
+"""`tuner bench`: times a lookup's config in paired rounds with torch's library and other tuners."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 RIVALS = ("vendor", "inductor", "autotune")
 CURVES = {"fp16": ("float16", "nn"), "fp8": ("float8_e4m3fn", "nt")}
-"""Dtype and layout of a curve; the only layout in which torch multiplies 8-bit floats is nt."""
+"""The dtype and layout of each curve; torch multiplies 8-bit floats only in nt."""
 CURVE_SIZES = range(256, 4097, 128)
 
 
 class Rivals(click.ParamType[tuple[str, ...]]):
-    """Names with commas between them, each once, in the order of the report."""
+    """Rivals' names separated by commas; the result holds each once, in the order of the report."""
 
     name = "rivals"
 
@@ -113,7 +113,7 @@ def _bench(problems: Sequence[ListedProblem], gpu: int | None, options: dict[str
         try:
             _collect(contest, problems, rows)
         except (KeyboardInterrupt, TunerError) as e:
-            # What was measured is shown and written first; then it ends as it would have.
+            # The rows so far are shown and written; then the error is raised again.
             ended = e
         report = ContestReport(
             contest.device, contest.environment, options["against"], tuple(rows), unplayed=len(problems) - len(rows)
@@ -131,7 +131,7 @@ def _bench(problems: Sequence[ListedProblem], gpu: int | None, options: dict[str
 
 
 def _collect(contest: Any, problems: Sequence[ListedProblem], rows: list[Row]) -> None:
-    """Play, a line on stderr for each row that is done; on a terminal also what is under way."""
+    """Measure with a line on stderr for each row; a terminal also shows what is under way."""
     from rich.console import Console
 
     from tuner.cli.bench_output import line
@@ -149,7 +149,7 @@ def _collect(contest: Any, problems: Sequence[ListedProblem], rows: list[Row]) -
 
 
 def _listed(suite_names: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[ListedProblem]:
-    """Every problem once, with all the places that list it."""
+    """Return every problem once, with all suites and groups that list it."""
     from tuner.bench.score import ListedProblem, SuiteGroup
 
     places: dict[Problem, dict[SuiteGroup, None]] = {}
@@ -180,7 +180,7 @@ def _gpu(name: str, problems: Sequence[ListedProblem]) -> int | None:
 
 
 def _prepare(folder: Path) -> None:
-    """Whatever would keep the files from being written is told before anything is measured."""
+    """Raise before anything is measured if the files could not be written."""
     from tuner.bench import chart
     from tuner.bench.document import make_folder
 
@@ -199,7 +199,7 @@ def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:
 
 @contextlib.contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """A batch system's SIGTERM is Ctrl-C to the block."""
+    """Treat a batch system's SIGTERM like Ctrl-C inside the block."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What `tuner bench` shows: a line a problem, a closing table, geometric means."""
+"""What `tuner bench` prints: a line for each problem, a closing table, geometric means."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.cli.output import print_table, quantity, ratio
 
 
 def line(row: Row) -> str:
-    """One problem's end in one line, with the reasons of those that did not play."""
+    """Return one problem's result in a line, with the reasons of those that did not take part."""
     parts = [
         f"{name} {figures.median_us:.2f} us" + (f" ({ratio(row.ratio(name))})" if row.ratio(name) else "")
         for name, figures in row.figures.items()
@@ -22,7 +22,7 @@ def line(row: Row) -> str:
 
 
 def print_report(report: ContestReport) -> None:
-    """Print the rows and the geometric means on stdout; on stderr what an untuned row is and how to tune it."""
+    """Print the rows and geometric means on stdout, and how to tune untuned problems on stderr."""
     columns = ["problem", "rule", "kernel", f"{OURS} us", "rate"]
     for rival in report.rivals:
         columns += [f"{rival} us", f"vs {rival}", "95%"]
@@ -60,7 +60,7 @@ def _tuned(report: ContestReport, rival: str) -> bool:
 
 
 def _rate(row: Row, us: float) -> str:
-    """The figure that the device's nearer roof limits."""
+    """Return GB/s for a problem that memory limits, otherwise TFLOP/s."""
     return f"{row.gbytes_s(us):.4g} GB/s" if row.memory_bound else f"{row.tflops(us):.4g} TFLOP/s"
 
 

@@ -1,4 +1,4 @@
-"""`tuner db`: upgrade, check and back up the database."""
+"""`tuner db`: upgrades, checks and backs up the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tuner diff`: in what two tables or databases differ."""
+"""`tuner diff`: compares two tables or databases."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _load(where: str) -> list[Table]:
     try:
         found = edition.load(where)
     except (StoreError, TableError) as e:
-        raise UsageError(str(e)) from e  # exit code 1 would say that they differ
+        raise UsageError(str(e)) from e  # exit code 1 means that they differ
     for table in found:
         for fault in table.faults:
             click.echo(f"{where}: {fault}", err=True)

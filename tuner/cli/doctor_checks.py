@@ -23,9 +23,9 @@ from tuner.errors import StoreError, TableError
 from tuner.sweep.nvml import driver_version, gpu_names
 
 TRITON_SUPPORTED = ((3, 6), (3, 10))
-"""From, and below."""
+"""The first version supported, and the first after those."""
 PROBE_TIMEOUT_S = 90.0
-"""Importing torch from a cold network disk takes a minute at worst; a driver that hangs takes for ever."""
+"""Importing torch from a cold network disk takes at most a minute; a driver that hangs never ends."""
 
 
 class Status(str, Enum):
@@ -59,7 +59,7 @@ class Diagnosis:
 
 
 def check_machine() -> list[Diagnosis]:
-    """Every check of the machine, in the order of the report."""
+    """Run every check of the machine, in the order of the report."""
     python = Diagnosis("python", Status.OK, f"{platform.python_version()} ({sys.executable})")
     names, probed = gpu_names(), probe()
     if "error" in probed:
@@ -78,7 +78,7 @@ def check_machine() -> list[Diagnosis]:
 
 
 def probe(timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
-    """What a child process finds when it imports everything; {"error": reason} when it dies or hangs."""
+    """Return what a child process finds when it imports everything; {"error": reason} when it dies or hangs."""
     try:
         child = subprocess.run(
             [sys.executable, "-m", "tuner.cli.doctor_probe"],
@@ -100,7 +100,7 @@ def probe(timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
 
 
 def check_gpus(names: list[str], probed: dict[str, Any]) -> list[Diagnosis]:
-    """The GPUs that the driver shows and that torch can use."""
+    """Check which GPUs the driver shows and torch can use."""
     driver = driver_version()
     findings = [Diagnosis("driver", Status.OK, f"NVIDIA {driver}")] if driver else []
     devices = probed["torch"].get("devices", [])
@@ -117,7 +117,7 @@ def check_gpus(names: list[str], probed: dict[str, Any]) -> list[Diagnosis]:
 
 
 def check_torch(probed: dict[str, Any]) -> Diagnosis:
-    """torch, and what it was built for."""
+    """Check torch and what it was built for."""
     torch = probed["torch"]
     if "error" in torch:
         return Diagnosis("torch", Status.WRONG, torch["error"], "pip install torch")
@@ -126,7 +126,7 @@ def check_torch(probed: dict[str, Any]) -> Diagnosis:
 
 
 def check_triton(probed: dict[str, Any]) -> Diagnosis:
-    """Triton, whether it is one we support, and whether its interpreter can work."""
+    """Check that Triton is supported and that its interpreter can work."""
     triton = probed["triton"]
     low, high = TRITON_SUPPORTED
     install = f"pip install 'triton>={low[0]}.{low[1]},<{high[0]}.{high[1]}'"
@@ -148,7 +148,7 @@ def check_triton(probed: dict[str, Any]) -> Diagnosis:
 
 
 def check_compiler(*, needed: bool) -> Diagnosis:
-    """The C compiler and Python's headers, with which Triton builds its driver module at the first launch on a GPU."""
+    """Check the C compiler and Python's headers, with which Triton builds its driver module on a GPU."""
     named = os.environ.get("CC")
     compiler = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
     worst = Status.WRONG if needed else Status.NOTE
@@ -162,7 +162,7 @@ def check_compiler(*, needed: bool) -> Diagnosis:
 
 
 def check_cuobjdump(probed: dict[str, Any], *, needed: bool) -> Diagnosis:
-    """The tool of Triton's wheel that tells registers and spills."""
+    """Check the tool in Triton's wheel that reads registers and spills."""
     path = probed["triton"].get("cuobjdump")
     if path and os.access(path, os.X_OK):
         return Diagnosis("cuobjdump", Status.OK, path)
@@ -172,7 +172,7 @@ def check_cuobjdump(probed: dict[str, Any], *, needed: bool) -> Diagnosis:
 
 
 def check_kernels(probed: dict[str, Any]) -> list[Diagnosis]:
-    """The installed kernels."""
+    """Check that the installed kernels load."""
     kernels = probed["kernels"]
     findings = []
     for kernel in kernels:
@@ -201,7 +201,7 @@ def _installed(distribution: str) -> str:
 
 
 def check_database(location: str | None) -> list[Diagnosis]:
-    """The database: there or not, at which revision, whole, on which kind of disk."""
+    """Check whether the database exists, its revision, its integrity, and the kind of disk."""
     from tuner.store.engine import faults, locate
     from tuner.store.filesystem import journal_mode
 
@@ -221,7 +221,7 @@ def check_database(location: str | None) -> list[Diagnosis]:
 
 
 def check_tables() -> list[Diagnosis]:
-    """The tables that lookups in this environment would find, and what is wrong with them."""
+    """Check the tables that lookups in this environment would find."""
     from tuner.lookup import sources
 
     findings: list[Diagnosis] = []
@@ -265,7 +265,7 @@ def _check_contents(location: str | None) -> list[Diagnosis]:
 
 @contextlib.contextmanager
 def _warnings_of(name: str) -> Iterator[list[str]]:
-    """The warnings logged below a logger while the block runs, kept from stderr: they become findings."""
+    """Collect the warnings logged below a logger during the block, and keep them from stderr."""
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""`tuner export`: write tuned tables that ship."""
+"""`tuner export`: writes tuned tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tuner import`: others' tuned files as problems to tune and candidates to try."""
+"""`tuner import`: reads others' tuned files as problems to tune and candidates to try."""
 
 from __future__ import annotations
 

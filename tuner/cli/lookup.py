@@ -1,4 +1,4 @@
-"""`tuner lookup`: which config a problem would get, and why."""
+"""`tuner lookup`: says which config a problem would get, and why."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _this_device() -> Device:
 
 
 def _device(name: str) -> Device:
-    """A device by its slug or its architecture: one that a source has rows for, or one of each architecture."""
+    """Return a device by slug or architecture: one that a source has rows for, or a known one of each architecture."""
     known = KNOWN | {device.slug: device for device in (INTERPRETER, *KNOWN.values())}
     holding = {slug: source for source in resolver().sources() for slug in source.slugs()}
     if name in holding:

@@ -1,4 +1,4 @@
-"""`tuner merge`: bring other databases' measurements into one."""
+"""`tuner merge`: brings other databases' measurements into one."""
 
 from __future__ import annotations
 

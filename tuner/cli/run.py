@@ -121,7 +121,7 @@ def run(
 
 
 def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
-    """Configs that others chose, by problem: those that `tuner import` wrote beside a suite, DIR/imported.csv.
+    """Return by problem the configs that `tuner import` wrote beside a suite such as DIR/imported.csv.
 
     Raises:
         TableError: such a file is damaged.
@@ -137,7 +137,7 @@ def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
 def _named(
     ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], options: dict[str, Any]
 ) -> list[Problem]:
-    """The problems that were named: of a kernel where one was, else of those with M, N and K."""
+    """Return the problems of the named kernel; without one, those with M, N and K."""
     if not options["names"]:
         if options["written"]:
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
@@ -153,7 +153,7 @@ def _named(
 
 
 def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
-    """What records hold for a device, and a line on stderr that says how much of it that is."""
+    """Return a function from a device to the problems missed on it, which says on stderr how many there are."""
     record = sum((misses.load(path) for path in records), misses.Record())
 
     def of_device(device: Device) -> list[Problem]:
@@ -176,7 +176,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, o
     from tuner.sweep.crew import Crew
 
     with Crew(gpus) as crew:
-        # While its processes start: SQLAlchemy and rich take as long to import.
+        # Imported while the processes start, because SQLAlchemy and rich take as long.
         from tuner.cli.run_output import Progress, closing_table, report_json
         from tuner.store.store import Store
         from tuner.sweep.run import sweep
@@ -226,7 +226,7 @@ def _plan(options: dict[str, Any], suggested: Suggested) -> Plan:
 
 @contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt."""
+    """Yield an event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt."""
     stop = threading.Event()
 
     def handle(_number: int, _frame: object) -> None:

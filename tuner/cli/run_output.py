@@ -1,4 +1,4 @@
-"""What `tuner run` shows: a progress bar on a terminal, a line a problem elsewhere, a closing table."""
+"""What `tuner run` prints: a progress bar on a terminal, a line for each problem, a closing table."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def closing_table(report: Report) -> None:
 
 
 def _left(report: Report) -> str:
-    """What a sweep that was cut short leaves undone, and how to go on."""
+    """Say what a sweep that was cut short leaves undone, and how to go on."""
     left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
     why = "interrupted" if report.interrupted else SPENT
     further = "every trial is kept, the same command (without --fresh) goes on from here"
@@ -119,7 +119,7 @@ def _left(report: Report) -> str:
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """A sweep's end as a JSON document."""
+    """Return a sweep's report as a JSON document."""
     return {
         "device": report.device.slug,
         "interrupted": report.interrupted,
@@ -165,7 +165,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> None:
 
 
 def forecast_json(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
-    """What a run would try, as a JSON document."""
+    """Return what a run would try as a JSON document."""
     return [
         {
             "problem": forecast.problem.fields(),

@@ -1,4 +1,4 @@
-"""`tuner show`: list winners, trials, runs, devices, problems."""
+"""`tuner show`: lists winners, trials, runs, devices and problems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 NEWEST = 50
-"""Trials and runs in a table when `--limit` does not say; JSON has them all."""
+"""How many trials or runs a table shows without `--limit`; JSON has them all."""
 _NONE_MATCH = "none match: leave a filter out"
 
 
@@ -231,7 +231,7 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
 
 
 def _problems_of(given: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
-    """What `--shape` or `--problem` asks for: a shape, or values of a key."""
+    """Return the shape, or the values of a key, that `--shape` or `--problem` asks for."""
     if given is None:
         return None, ()
     if "=" in given:
@@ -242,7 +242,7 @@ def _problems_of(given: str | None) -> tuple[tuple[int, int, int] | None, tuple[
 
 
 def _open(db: str | None, device: str | None) -> Store:
-    """The database, read-only; a device that is not in it is a slip of the hand."""
+    """Open the database read-only; a device that is not in it is an error."""
     from tuner.store.store import Store
 
     store = Store.open(db, read_only=True)

@@ -1,4 +1,4 @@
-"""`tuner verify`: what is wrong with tables that ship, or with a database's winners."""
+"""`tuner verify`: finds faults in tables, or in a database's winners."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _cells(finding: Finding, *, several: bool) -> tuple[str, ...]:
 
 
 def _printable(text: str) -> str:
-    """A mangled table's words may hold what a terminal obeys, or what no encoding has."""
+    """Escape characters of a damaged table that would control a terminal or cannot be encoded."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

@@ -1,4 +1,4 @@
-"""`tuner verify --regret`: what a lookup loses on problems that are held out, measured, beside the default formula."""
+"""`tuner verify --regret`: measures what lookups and the default formula lose on problems that are held out."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _COLUMNS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
 
 
 def measure(place: str, suite: str | None, sample: int, device: str, *, update: bool, as_json: bool) -> bool:
-    """Hold problems of a place out, measure what a lookup says of them, print each rule's figures.
+    """Hold out problems, measure the configs that lookups return for them, and print each rule's figures.
 
     Args:
         place: a table, a folder of tables or a SQLite database.
-        suite: whose problems are held out, all together; None for a sample, each looked up without its own row.
-        sample: problems, where no suite is named.
-        device: as `--device` has it.
+        suite: a suite whose problems are all held out together; None for a sample, each looked up without its own row.
+        sample: the size of the sample.
+        device: the value of `--device`.
         update: write the figures into the tables.
         as_json: print one JSON document.
 
@@ -100,7 +100,7 @@ def _percent(ratio: float) -> str:
 
 
 def _update(source: Source, device: Device, played: Sequence[CaseResult]) -> list[Path]:
-    """Write each op's figures into its table of this device."""
+    """Write each op's figures into its table for this device."""
     from tuner.bench.held_out import summary
     from tuner.lookup import sources, table
 

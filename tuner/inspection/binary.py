@@ -36,12 +36,12 @@ class Binary:
     """What became of one config.
 
     Attributes:
-        config: that was compiled.
+        config: the config that was compiled.
         arch: the target.
         stages: text by stage, see `STAGES`.
         num_warps, num_stages, num_ctas: as the compiler has them.
-        shared_bytes: of a block.
-        registers, spill_bytes: of a thread; None where they cannot be read (no cuobjdump).
+        shared_bytes: shared memory of a block.
+        registers, spill_bytes: what a thread takes; None where it cannot be read (no cuobjdump).
         compile_ms: wall time of the compile.
         occupancy: blocks on a multiprocessor; None for an arch that nobody described.
     """
@@ -59,7 +59,7 @@ class Binary:
     occupancy: Occupancy | None
 
     def facts(self) -> dict[str, Any]:
-        """Everything but the stages, as JSON holds it."""
+        """Everything but the stages, in the form that JSON holds."""
         document = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "stages"}
         seen = self.occupancy
         limits = {} if seen is None else dataclasses.asdict(seen) | {"limits": seen.limits}
@@ -69,12 +69,12 @@ class Binary:
 def compile_binary(
     spec: KernelSpec, problem: Problem, config: Config, device: Device, *, time_limit_s: float = TIME_LIMIT_S
 ) -> Binary:
-    """Compile a config for a device that need not be here. Of a kernel's several launches it is the last one.
+    """Compile a config for a device that need not be here. Where a kernel launches several binaries, it is the last.
 
     Args:
         spec, problem, config: what to compile.
         device: the target; its arch decides.
-        time_limit_s: of the compile.
+        time_limit_s: how long the compile may take.
 
     Raises:
         KernelError: it does not compile: what the compiler said, or how it died, in one line.

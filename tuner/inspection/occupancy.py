@@ -21,7 +21,7 @@ class Occupancy:
         blocks: how many reside at once.
         by_registers, by_shared, by_warps, by_slots: how many each of these would let in; None where it is not known, or
             nothing is taken.
-        warps: of those blocks, of `most_warps`.
+        warps: the warps of these blocks; at most `most_warps` could reside.
         source: where the formula and its figures come from.
     """
 
@@ -59,9 +59,9 @@ def occupancy(arch: str, *, num_warps: int, registers: int | None, shared_bytes:
 
     Args:
         arch: "sm_90", "gfx942".
-        num_warps: of a block.
-        registers: of a thread; None where they are not known: they limit nothing then.
-        shared_bytes: of a block.
+        num_warps: warps of a block.
+        registers: registers of a thread; None where that is not known, and then they limit nothing.
+        shared_bytes: shared memory of a block.
     """
     has = ARCHES.get(arch)
     if has is None:

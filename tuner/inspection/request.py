@@ -1,4 +1,4 @@
-"""What was typed of a kernel, a problem, a target and a config, as values; what does not fit is one clear line."""
+"""Reads what was typed for a kernel, a problem, a target and a config; what does not fit is one clear line."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Chosen:
     """A config, and how it was chosen.
 
     Attributes:
-        config: of the kernel.
-        rule: "given", a lookup's rule ("exact", "near_m" ...), or "default" for the kernel's own formula.
+        config: a config of the kernel.
+        rule: "given", a match rule ("exact", "near_m" ...), or "default" for the kernel's own formula.
         remark: what a reader should know besides, "" for nothing: a rule that would not try it, another kernel's match.
     """
 
@@ -67,7 +67,7 @@ def read_problem(text: str, spec: KernelSpec) -> Problem:
 
 
 def find_target(text: str | None) -> Device:
-    """The device of a target such as cuda:90 or hip:gfx942; without one this machine's GPU, an H200 where none is.
+    """The device of a target such as cuda:90 or hip:gfx942; without one, this machine's GPU or an H200.
 
     Raises:
         UsageError: a target that nobody described.
@@ -91,7 +91,7 @@ def target_of(device: Device) -> str:
 
 
 def choose(spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
-    """The config that a lookup gives, as far as it is one of this kernel's; else its own default formula's.
+    """The config that a lookup gives, where it is one of this kernel; else the one of the kernel's own formula.
 
     Raises:
         KernelError: the kernel does not serve the problem on the device.
@@ -148,7 +148,7 @@ def check_served(spec: KernelSpec, problem: Problem, device: Device) -> None:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """Parameters of a config; nothing stands in their values that could part them."""
+    """Split the text of a config; values hold neither commas nor spaces."""
     example = "BLOCK_SIZE_M=128,num_warps=8"
     pairs = []
     for part in filter(None, re.split(r"[,\s]+", text.strip())):

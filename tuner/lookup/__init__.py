@@ -1,1 +1,1 @@
-"""Which config a problem gets: tables, the order of sources, the rules, misses."""
+"""Which config a problem gets: tables, the order of sources, the match rules, misses."""

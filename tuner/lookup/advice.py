@@ -1,4 +1,4 @@
-"""What a miss says: that nobody tuned a problem, and what to type to have it tuned."""
+"""What a miss logs: that nobody tuned a problem, and the command that tunes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("tuner.lookup.lookup")  # the name under which people s
 
 
 def command(problem: Problem) -> str:
-    """What to type to have a problem tuned."""
+    """The command that tunes a problem."""
     from tuner.problem import text
 
     p = problem
@@ -34,7 +34,7 @@ def command(problem: Problem) -> str:
 
 
 def report(problem: Problem, device: Device, decision: Decision) -> None:
-    """Log a miss, and what was refused of a problem's own rows; nothing where all is well."""
+    """Log a miss and the refusals of a problem's own rows; log nothing where all is well."""
     match = decision.match
     missing = {(r.row.config.kernel, r.source) for r in decision.refused if not _is_installed(r.row)}
     for kernel, source in sorted(missing):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tuner.errors import TableError
@@ -65,7 +65,7 @@ FROM winner {" ".join(f"JOIN {table} ON {table}.{table}_id = {key}" for table, k
 WHERE winner.superseded_by IS NULL AND device.slug = ?
 ORDER BY winner.decided_at DESC, winner.winner_id DESC
 """  # noqa: S608  every name is a literal of this package
-_DEVICES = "SELECT * FROM device ORDER BY slug"
+_DEVICES = f"SELECT {', '.join(IDENTITY)}, device.* FROM device ORDER BY slug"  # noqa: S608
 _RATES = ("clock_mhz", "memory_gb_per_s")
 """Columns of a device that revision 0001 lacks; NULL where nobody asked the driver."""
 
@@ -110,7 +110,7 @@ def read_devices(path: Path) -> list[Device]:
 
 
 def describe_devices(path: Path) -> tuple[list[Device], list[Fault]]:
-    """The same, and what was wrong with those that are left out.
+    """The devices a database knows, by slug, and the faults of those that were left out.
 
     Raises:
         TableError: see `read_winners`.
@@ -119,12 +119,12 @@ def describe_devices(path: Path) -> tuple[list[Device], list[Fault]]:
 
 
 def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]:
-    """Devices that can be: SQLite keeps any value in any column."""
+    """Read the devices; one with values of the wrong kind is left out, for SQLite keeps any value in any column."""
     found: list[Device] = []
     faults: list[Fault] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
         known = dict(zip(row.keys(), row, strict=True))
-        identity = [known.get(name) for name in IDENTITY]
+        identity: list[Any] = [known.get(name) for name in IDENTITY]
         if [type(one) for one in identity] == 4 * [str] + 4 * [int]:
             rates = [known.get(name) for name in _RATES]
             found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))
@@ -229,7 +229,7 @@ def _log_bytes(path: Path) -> int:
 
 
 def _state(path: Path) -> tuple[int, int, bool]:
-    """Changes when an immutable reader may have read two versions of the file. A log that grows does no harm."""
+    """What changes when an immutable reader may have read two versions of the file. A log that grows does no harm."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size, _log_bytes(path) > 0
 

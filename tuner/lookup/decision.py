@@ -17,9 +17,9 @@ class Match:
     Attributes:
         kernel: the kernel's name; `tuner.kernel.registry.find(problem.op, kernel)` is its spec.
         config: its meta-parameters.
-        rule: "exact", "near_m" (tuned at an M within a factor of 2), "near_shape" (for another shape nearby),
-            "same_arch" (on another GPU of the architecture), "near_key" (of an op with a key of its own, for the
-            nearest), or "default" (the kernel's formula).
+        rule: the match rule: "exact", "near_m" (tuned at an M within a factor of 2), "near_shape" (tuned for another
+            shape nearby), "same_arch" (tuned on another GPU of the architecture), "near_key" (tuned for the nearest
+            key, where an op has a key of its own), or "default" (the kernel's formula).
         source: where the row came from; "formula" for the default.
         grade: "exact" (measured under this Triton), "compatible" (under another), "none" for the default.
         regret: how many times as long such an answer takes as a tuned one, by `tuner verify --regret` on problems held
@@ -36,7 +36,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A row that a rule offered and that may not be used."""
+    """A row that a match rule offered and that may not be used."""
 
     source: str
     rule: str
@@ -49,11 +49,12 @@ class Offer:
     """A neighbour's row, weighed against the formula.
 
     Attributes:
-        rule, winners: which rule offers it, from where.
-        row: of a problem nearby, or of another device.
-        distance: see `tuner.problem.distance.apart`; other families and devices add to it.
-        promise: how many times as fast as the formula's config it is expected to be, 1 for as fast. The best one of a
-            rule is taken from 1 on.
+        rule: the match rule that offers it.
+        winners: what it comes from.
+        row: the row of a nearby problem, or of another device.
+        distance: see `tuner.problem.distance.apart`; another family or device adds to it.
+        promise: how many times as fast as the formula's config it is expected to be. A rule's best offer is taken if it
+            promises 1 or more.
     """
 
     rule: str
@@ -69,10 +70,10 @@ class Decision:
 
     Attributes:
         match: the answer.
-        row: that it came from, None for the default.
+        row: the row that the answer came from; None for the default.
         refused: rows that may not be used.
-        offers: what was weighed against the formula, rule by rule, the most promising first.
-        lost: configs that this process could not launch for the problem, and why: of rows and of formulas.
+        offers: what was weighed against the formula, match rule by match rule, the most promising first.
+        lost: the configs, of rows or of formulas, that this process could not launch for the problem, and why.
     """
 
     match: Match

@@ -1,4 +1,4 @@
-"""Say how a lookup came to its answer: every source, every row refused, the evidence, what to type."""
+"""Explain how a lookup came to its answer: every source, every row refused, the evidence, what to type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.lookup.row import Row
 from tuner.problem import Problem, distance
 
 NEAREST = 3
-"""How many tuned problems are shown where none was near enough to borrow from."""
+"""How many tuned problems are shown where none was near enough for borrowing."""
 
 
 def explain(problem: Problem, device: Device | None = None) -> str:
@@ -63,7 +63,7 @@ def _answer(decision: Decision) -> Iterator[str]:
 
 
 def evidence(row: Row) -> str:
-    """A row's figures, for people."""
+    """A row's figures in words."""
     parts = [f"{row.median_us:.2f} us"]
     if row.vs_default is not None:
         parts.append(f"{row.vs_default:.3f} times as fast as the default config")
@@ -75,7 +75,7 @@ def evidence(row: Row) -> str:
 
 
 def _weighed(decision: Decision) -> Iterator[str]:
-    """Neighbours that a rule weighed against the formula."""
+    """The neighbours that were weighed against the formula."""
     yield "neighbours, how far each is, and how fast its config is expected to be here, the formula's being 1:"
     for offer in decision.offers:
         yield (
@@ -85,7 +85,7 @@ def _weighed(decision: Decision) -> Iterator[str]:
 
 
 def _nearest(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[str]:
-    """Tuned problems of the op that are too far to borrow from, or too different."""
+    """The nearest tuned problems of the op, all too far away or too different for borrowing."""
     tuned = {known for winners in by_source for known in winners.rows if known != problem and known.op == problem.op}
     if not tuned:
         yield "nearest tuned problems: none, nothing is tuned for this device"

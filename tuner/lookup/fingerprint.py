@@ -1,4 +1,4 @@
-"""One digest of all that this process's lookups rest on: ranks that have one digest choose the same configs."""
+"""One digest of all that this process's lookups rest on: ranks with the same digest choose the same configs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from tuner.lookup.row import Row
 def digest(device: Device | None = None) -> str:
     """SHA-256 over all that a lookup's answer follows from; reads every source and imports every kernel.
 
-    The device, the versions of triton-tuner, Triton and each kernel, the rules, every source's rows for this device
-    and for others of its architecture in the order they are asked, what borrowing from them has cost, and configs that
-    failed to launch in this process.
-    Not where sources lie: ranks may mount one folder in two places.
+    That is the device, the versions of triton-tuner, Triton and each kernel, the match rules, every source's rows for
+    this device and for others of its architecture in the order they are asked, what borrowing from them has cost, and
+    configs that failed to launch in this process. Where sources lie is left out: ranks may mount one folder twice.
 
     Args:
         device: the GPU model; None is this process's own.
@@ -65,7 +64,7 @@ def _versions(device: Device) -> dict[str, Any]:
 
 
 def _winners(found: Iterable[tuple[int, DeviceWinners]]) -> Iterator[Any]:
-    """What each source holds, where it holds something, its rows in their order."""
+    """What each source holds, if anything, with its rows in their order."""
     for sm_count, winners in found:
         rows = [_row(row) for found in winners.rows.values() for row in found]
         if rows:
@@ -74,7 +73,7 @@ def _winners(found: Iterable[tuple[int, DeviceWinners]]) -> Iterator[Any]:
 
 
 def _row(row: Row) -> list[Any]:
-    """What of a row may decide; its figures in microseconds do not."""
+    """The parts of a row that may decide; its figures in microseconds do not."""
     config = [row.config.kernel, dict(row.config), row.kernel_version]
     return [row.problem.fields(), *config, row.made.environment.triton, row.vs_default, row.vs_vendor]
 

@@ -1,5 +1,6 @@
-"""Look a problem's config up: in under a microsecond once it was asked for, and without measuring, compiling or
-writing anything ever.
+"""Look a problem's config up, in under a microsecond once it was asked for.
+
+A lookup never measures, compiles or writes anything.
 
 The match rules (match_rules.py) decide what a problem gets; a resolver (resolver.py) keeps the sources and the answers.
 """
@@ -98,20 +99,20 @@ def row_of(problem: Problem, device: Device) -> Row | None:
 
 
 def counter(problem: Problem, device: Device) -> Callable[[], Any] | None:
-    """What counts a call that goes past `lookup`; None unless its problem is missed and misses are recorded."""
+    """What counts a call that does not ask `lookup`; None unless its problem is missed and misses are recorded."""
     missed = _resolver.missed.get((device.slug, problem))
     return None if missed is None else missed.counter.count
 
 
 def on_change(forget: Callable[[], Any]) -> None:
-    """Have something called each time that answers given before no longer hold."""
+    """Register a function to call whenever earlier answers no longer hold."""
     _on_change.append(forget)
 
 
 def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> Match:
-    """Use a match no more in this process, because it cannot be launched; returns what serves in its place.
+    """Stop using a match in this process, because it cannot be launched; returns the match that takes its place.
 
-    One warning says so. In the place of a formula's config that of the next kernel serves.
+    It is one warning. A formula's config is replaced by the next kernel's.
 
     Args:
         problem, device: what `match` was looked up for.

@@ -1,7 +1,7 @@
-"""The rules of a lookup: which row serves a problem, or whether the default formula is the better guess.
+"""The match rules of a lookup: which row serves a problem, or whether the default formula is the better guess.
 
-A row of the problem itself is taken as it is. A neighbour's is weighed against the formula: near by, by what was
-measured there; further off, by what the kernels' cost model says of both here (docs/lookup.md).
+A row of the problem itself is taken as it is. A neighbour's row is weighed against the formula: close to the problem,
+by what was measured for the neighbour; further away, by what the kernels' cost model says of both (docs/lookup.md).
 """
 
 from __future__ import annotations
@@ -25,23 +25,32 @@ from tuner.problem import Problem
 from tuner.problem.distance import key_distance
 
 NEAR_M = 2.0
-"""How far the tuned M may be away for `near_m`, as a factor. Within it the best tile height differs by one step."""
+"""The largest factor between the two Ms of `near_m`. Within it the best tile height differs by one step."""
 NEAREST = 8
-"""Neighbours weighed by one rule, different configs each."""
+"""How many neighbours, each with another config, one match rule weighs."""
 MARGIN = 0.15
-"""What a neighbour far away must promise beyond the formula, in log time."""
+"""How much faster than the formula's config a distant neighbour's must look, in log time."""
 MODELLED = 0.3
-"""Of what the model says of a neighbour's config against the formula's, how much counts. Both constants: of those tried
-on 30 unseen shapes that a sweep of an H200 held out, the ones that lent least where lending lost."""
+"""The share that counts of the advantage which the cost model gives a neighbour's config over the formula's.
+
+MARGIN and MODELLED were chosen on 30 shapes held out of a sweep of an H200, as the pair that borrowed least where
+borrowing lost time.
+"""
 BEYOND = 0.1
-"""How much longer than the formula's config a neighbour's may take here by the model, in log time: about twice what
-calibrated estimates err on problems held out (benchmarks/results/calibration.json). More is a boundary that what was
-measured there knows little of: tiles of 64 rows gained for 64 rows of A, and took 1.78 times as long for 68."""
+"""How much slower than the formula's config a neighbour's may be by the cost model, in log time.
+
+It is about twice the error of calibrated estimates on problems held out (benchmarks/results/calibration.json). A larger
+gap means that a boundary lies between the two problems: tiles of 64 rows gained time for 64 rows of A, and took 1.78
+times as long for 68.
+"""
 ACROSS = 0.3
-"""Of a gain measured on the other side of such a boundary, how much counts, in log time: over recorded trials as
-harmless as none of it (benchmarks/results/lending-h200.json), and what was many times as fast there is still lent."""
+"""The share that counts of a gain measured on the other side of such a boundary, in log time.
+
+Over recorded trials (150 problems of three races on an H200, November 2026) it does as little harm as a share of 0, and
+a config that was many times as fast there is still borrowed.
+"""
 BLIND = 1.0
-"""How far a row is borrowed whose kernel has no model: less than twice one size."""
+"""The distance within which a row is borrowed although its kernel has no cost model: less than twice one size."""
 OTHER_DEVICE = 1.0
 """What another GPU model of the architecture adds to the distance, besides log2 of the multiprocessors' ratio."""
 
@@ -50,7 +59,7 @@ _Found = tuple[Neighbour, DeviceWinners]
 
 FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
-"""Device, problem and config that could not be launched in this process, and why."""
+"""What could not be launched in this process (the device's slug, the problem and the config), and why."""
 
 
 def decide(
@@ -97,9 +106,10 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
     """Why a row's config cannot be used for a problem on a device, or None when it can.
 
     Args:
-        row: with the config.
+        row: the row whose config is checked.
         problem, device: what it is to be used for, and where.
-        borrowed: whether the row is of another problem or device: then what no search would try here is refused, too.
+        borrowed: whether the row belongs to another problem or device. Then a config that no search would try for this
+            problem is refused too.
     """
     try:
         if (why := failed.get((device.slug, problem, row.config))) is not None:
@@ -126,7 +136,7 @@ def grade(row: Row) -> str:
 
 
 class _Weighing:
-    """One problem's decision while it is made: what was refused, what was offered, the formula when it is needed."""
+    """One problem's decision while it is made: what was refused and what was offered so far."""
 
     def __init__(self, problem: Problem, device: Device) -> None:
         self._problem, self._device = problem, device
@@ -138,14 +148,14 @@ class _Weighing:
         self._lost = {config: why for (slug, its, config), why in known if (slug, its) == (device.slug, problem)}
 
     def usable(self, rule: str, winners: DeviceWinners, row: Row) -> bool:
-        """Whether a row's config can run here; if not, it is noted why."""
+        """Whether a row's config can run here; where it cannot, the refusal is noted."""
         reason = refusal(row, self._problem, self._device, borrowed=rule != "exact")
         if reason is not None:
             self._refused.append(Refusal(winners.source, rule, row, reason))
         return reason is None
 
     def best(self, rule: str, offered: Iterable[_Found]) -> Offer | None:
-        """The most promising of a rule's neighbours; None where the formula promises more."""
+        """The most promising of a match rule's neighbours; None where the formula promises more."""
         offers: dict[Config, Offer] = {}
         for near, winners in itertools.islice(sorted(offered, key=_distance), MOST):
             if len(offers) == NEAREST:
@@ -160,14 +170,14 @@ class _Weighing:
         return ranked[0] if ranked and ranked[0].promise >= 1 else None
 
     def decision(self, rule: str, winners: DeviceWinners, row: Row) -> Decision:
-        """The decision for a row."""
+        """Decide for a row."""
         figure = winners.figure(row.problem.op, rule)
         regret = None if figure is None else figure.geomean
         match = Match(row.config.kernel, row.config, rule, winners.source, grade(row), regret)
         return Decision(match, row, tuple(self._refused), tuple(self._offers))
 
     def default(self, figure: Regret | None) -> Decision:
-        """The decision for the formula."""
+        """Decide for the formula."""
         config = self._default()
         match = Match(config.kernel, config, "default", "formula", "none", figure.geomean if figure else None)
         return Decision(match, None, tuple(self._refused), tuple(self._offers), self._lost)
@@ -175,8 +185,9 @@ class _Weighing:
     def _promise(self, rule: str, near: Neighbour) -> float | None:
         """How many times as fast as the formula's config a neighbour's is expected to be here; None where nobody knows.
 
-        Between what was measured there, which counts e^-distance, and what the model says here; where the model sees
-        it behind by more than `BEYOND`, all of that, and `ACROSS` of what was measured.
+        What was measured for the neighbour counts with a weight of e^-distance, and what the cost model says here with
+        the rest. Where the model puts the neighbour's config behind by more than `BEYOND`, that counts in full, and
+        what was measured only with a weight of `ACROSS`.
         """
         trust, measured = math.exp(-near.distance), near.row.vs_default
         here_us, formula_us = self._estimate(near.row.config), self._estimate(self._default())
@@ -210,14 +221,14 @@ class _Weighing:
 
 
 def _by_key(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[tuple[DeviceWinners, Row]]:
-    """Rows of the other keys of an op, from the nearest on, whatever the distance.
+    """Rows for the other keys of an op, the nearest first, whatever their distance.
 
-    The formula, a list's first config, promises nothing that they could be weighed against.
+    They are not weighed: the formula of such a kernel is the first config of its list, which promises nothing.
     """
     if not all(spec.borrows for spec in registry.of(problem.op).values()):
         return
-    lending = _lending(by_source, problem, "near_key")
-    known = ((key_distance(tuned, problem), tuned, winners) for winners in lending for tuned in winners.rows)
+    lenders = _lenders(by_source, problem, "near_key")
+    known = ((key_distance(tuned, problem), tuned, winners) for winners in lenders for tuned in winners.rows)
     near = ((away, tuned, winners) for away, tuned, winners in known if away is not None and tuned != problem)
     for _, tuned, winners in sorted(near, key=lambda found: found[:2]):
         for row in winners.rows[tuned]:
@@ -225,7 +236,7 @@ def _by_key(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[tu
 
 
 def _by_m(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) -> Iterator[_Found]:
-    for winners in _lending(by_source, problem, "near_m"):
+    for winners in _lenders(by_source, problem, "near_m"):
         for near in winners.near.by_m(problem, device.sm_count):
             if _is_near_m(near.row.problem, problem):
                 yield near, winners
@@ -233,7 +244,7 @@ def _by_m(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) 
 
 def _by_shape(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) -> Iterator[_Found]:
     group = problem.group()
-    for winners in _lending(by_source, problem, "near_shape"):
+    for winners in _lenders(by_source, problem, "near_shape"):
         for near in winners.near.around(problem, device.sm_count):
             tuned = near.row.problem
             if tuned != problem and not (_is_near_m(tuned, problem) and tuned.group() == group):
@@ -241,7 +252,7 @@ def _by_shape(problem: Problem, device: Device, by_source: Iterable[DeviceWinner
 
 
 def _related(problem: Problem, device: Device, relatives: Iterable[tuple[int, DeviceWinners]]) -> Iterator[_Found]:
-    """Rows of other devices of the architecture, for the problem itself and near it."""
+    """Rows of other devices of the architecture, for the problem itself and for those near it."""
     for sm_count, winners in relatives:
         if not winners.may_lend(problem.op, "same_arch"):
             continue
@@ -256,12 +267,12 @@ def _figure_of_default(problem: Problem, by_source: Iterable[DeviceWinners]) -> 
     return next((figure for figure in figures if figure is not None), None)
 
 
-def _lending(by_source: Iterable[DeviceWinners], problem: Problem, rule: str) -> Iterator[DeviceWinners]:
+def _lenders(by_source: Iterable[DeviceWinners], problem: Problem, rule: str) -> Iterator[DeviceWinners]:
     return (winners for winners in by_source if winners.may_lend(problem.op, rule))
 
 
 def _is_near_m(tuned: Problem, problem: Problem) -> bool:
-    """Of two problems that differ in M alone."""
+    """Whether the Ms of two problems, which differ in nothing else, are close enough for `near_m`."""
     return tuned.m != problem.m and max(tuned.m, problem.m) <= NEAR_M * min(tuned.m, problem.m)
 
 

@@ -1,7 +1,7 @@
 """How often this process calls what nobody tuned: counters without a lock, written to a file at its end and on demand.
 
-Nothing is counted unless `$TUNER_MISSES` or `tuner.record_misses` names a file. What is tuned is never counted: its
-answers and plans know nothing of this module.
+Nothing is counted unless `$TUNER_MISSES` or `tuner.record_misses` names a file. Calls of tuned problems are never
+counted: their answers and plans know nothing of this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MissCounter:
     """How often one problem was called.
 
     Attributes:
-        count: counts a call. One step of a counter in C, which threads share without a lock.
+        count: counts a call, by one step of a counter in C that threads share without a lock.
     """
 
     __slots__ = ("_taken", "count")
@@ -38,13 +38,13 @@ class MissCounter:
         self._taken = 0
 
     def take(self) -> int:
-        """Calls since the last time."""
+        """The calls since the last time."""
         drawn = self.count()  # reading the counter moves it on, too
         fresh, self._taken = drawn - self._taken, drawn + 1
         return fresh
 
     def put_back(self, calls: int) -> None:
-        """Undo a `take` whose calls came to nothing."""
+        """Undo a `take` whose calls could not be written."""
         self._taken -= calls
 
 
@@ -59,7 +59,7 @@ class Recorder:
         self._writing = False
 
     def counter(self, miss: Miss) -> MissCounter:
-        """The counter of a miss; beyond `misses.MOST` of them, one for all others."""
+        """The counter of a miss. Beyond `misses.MOST` of them all others share one."""
         if len(self._counters) >= misses.MOST:
             return self._counters.get(miss, self._others)
         return self._counters.setdefault(miss, MissCounter())
@@ -89,14 +89,14 @@ class Recorder:
                         counter.put_back(count)
 
     def begin_anew(self) -> None:
-        """Forget all counts: they are another process's."""
+        """Forget all counts: they belong to the parent process."""
         self._lock, self._writing = threading.RLock(), False
         for counter in (self._others, *self._counters.values()):
             counter.take()
 
 
 def start(where: str | Path | None) -> None:
-    """Count misses from here on, for a file; None ends it. What was counted before goes to the file of before.
+    """Count misses from here on, for a file; None ends it. What was counted before goes to the file named before.
 
     Raises:
         TableError: the file cannot be a record of misses; all is as it was.
@@ -120,7 +120,7 @@ def flush() -> None:
 
 
 def counter_of(problem: Problem, slug: str, rule: str, triton: str) -> MissCounter | None:
-    """What counts the calls of a problem that is missed; None where misses are not recorded."""
+    """The counter for the calls of a missed problem; None where misses are not recorded."""
     recorder = _current_recorder()
     if recorder is None:
         return None
@@ -130,7 +130,7 @@ def counter_of(problem: Problem, slug: str, rule: str, triton: str) -> MissCount
 
 
 def _current_recorder() -> Recorder | None:
-    """The recorder; the first miss of a process looks whether `$TUNER_MISSES` asks for one."""
+    """The recorder. A process's first miss looks whether `$TUNER_MISSES` asks for one."""
     global _looked  # noqa: PLW0603
     if not _looked:
         _looked = True
@@ -143,7 +143,7 @@ def _current_recorder() -> Recorder | None:
 
 
 def _open(path: Path) -> Recorder:
-    """A file that cannot be used is better known at the start than at the end."""
+    """Check now that the file can be used, rather than at the end of the process."""
     if path.is_dir():
         raise TableError(f"{path} is a folder: expected a file for the record of misses, say {path}/misses.json")
     if path.exists():
@@ -178,7 +178,7 @@ def _in_child() -> None:
 
 
 def _finalize(_: Recorder | None = None) -> None:
-    """A forked child of multiprocessing ends without `atexit`, by finalizers."""
+    """Write the counts when a forked child of multiprocessing ends, which runs finalizers and no `atexit`."""
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         util.Finalize(None, _flush_at_exit, exitpriority=0)
 

@@ -21,22 +21,22 @@ from tuner.problem import Problem
 FORMAT = "triton-tuner misses"
 VERSION = 1
 MOST = 4096
-"""Misses that a file holds, 0.4 KB each; of more the least called are left out, and counted together."""
+"""How many misses a file holds, 0.4 KB each. The least called beyond these are left out and counted together."""
 LOCK_SECONDS = 10.0
-"""How long an addition waits for another process's, which takes milliseconds."""
+"""How long adding to a file waits for another process, which holds it for milliseconds."""
 
 _ADVICE = "move it away, and a new one is begun"
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A problem that was called without a row of its own or of a near M.
+    """A problem that was called although neither it nor a near M was tuned.
 
     Attributes:
         problem: what was called.
         device: the slug of the GPU model.
-        rule: what was used instead, see `tuner.Match`.
-        triton, tool_version: of the process that called.
+        rule: the match rule that answered instead, see `tuner.Match`.
+        triton, tool_version: the versions in the process that called.
     """
 
     problem: Problem
@@ -51,15 +51,15 @@ class Record:
     """Missed problems and their calls.
 
     Attributes:
-        calls: of each miss.
-        left_out: calls of problems beyond the limit.
+        calls: how often each miss was called.
+        left_out: how often problems beyond the limit were called.
     """
 
     calls: Mapping[Miss, int] = field(default_factory=dict)
     left_out: int = 0
 
     def __add__(self, other: Record) -> Record:
-        """Calls add up; what is beyond the limit is left out."""
+        """Both records in one: calls add up, and misses beyond the limit are left out."""
         calls = Counter(self.calls)
         calls.update(other.calls)
         kept = dict(sorted(calls.items(), key=_most_called_first)[:MOST])
@@ -105,7 +105,7 @@ def load(path: Path) -> Record:
 
 
 def add(path: Path, record: Record) -> None:
-    """Add calls to the record in a file, which is made where it is missing: complete or not at all.
+    """Add calls to the record in a file, which is made where it is missing.
 
     Raises:
         TableError: the file cannot be read or written, is no record, or another process holds it; it is as it was.
@@ -121,7 +121,7 @@ def add(path: Path, record: Record) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file beside a record: what two processes add at once must both be in it."""
+    """Hold the lock file beside a record, so that what two processes add at once is both in it."""
     with path.with_name(f"{path.name}.lock").open("a") as file:
         deadline = time.monotonic() + LOCK_SECONDS
         while not _lock(file):

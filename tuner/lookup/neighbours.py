@@ -1,4 +1,4 @@
-"""A source's rows by where their problems lie: which are near one that nobody tuned."""
+"""A source's rows arranged by the shapes of their problems, to find those near a problem that nobody tuned."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from tuner.problem import distance as nearness
 from tuner.problem.distance import Place
 
 REACH = 3.0
-"""How far a neighbour may be away (`tuner.problem.distance.apart`): beyond it, winners lose to the formula."""
+"""The largest distance of a neighbour (`tuner.problem.distance.apart`). Beyond it winners lose to the formula."""
 MOST = 16
-"""Rows looked at for one problem and source: a large table, or one of another kernel version, must not cost a check a
-row."""
+"""How many rows of one source are looked at for one problem: a large table must not cost a check of each row."""
 OTHER_FAMILY = 1.0
 """What another dtype of the same size, layout or epilogue adds to the distance."""
 
@@ -25,8 +24,8 @@ class Neighbour:
     """A row of a problem near another one.
 
     Attributes:
-        row: of the nearby problem.
-        distance: 0 for the problem itself.
+        row: the nearby problem's row.
+        distance: how far its problem is away; 0 for the problem itself.
     """
 
     row: Row
@@ -34,7 +33,7 @@ class Neighbour:
 
 
 class Neighbourhood:
-    """Groups of problems that differ in M alone, by what they have in common. Indexed when it is first asked."""
+    """A source's groups of problems that differ in M alone. They are indexed when first asked for."""
 
     def __init__(self, groups: Mapping[Problem, Sequence[Row]]) -> None:
         """Take a source's rows by `Problem.group()`."""
@@ -45,7 +44,8 @@ class Neighbourhood:
     def by_m(self, problem: Problem, sm_count: int) -> list[Neighbour]:
         """Rows of problems that differ from this one in M alone, if at all, the nearest first.
 
-        Of two as far the taller comes first: its tile wastes masked rows, a shorter one reads all of B once more.
+        Of two at the same distance the larger M comes first: its tile wastes masked rows, while the tile of a smaller M
+        reads all of B once more.
         """
         return sorted(_within(self._members(problem.group()), nearness.place(problem), sm_count), key=_order)
 
@@ -53,8 +53,8 @@ class Neighbourhood:
         """The `MOST` nearest rows within `REACH` of a problem, those of `by_m` among them.
 
         Args:
-            problem: any.
-            sm_count: multiprocessors of the device that it is looked up for.
+            problem: the problem that is looked up.
+            sm_count: how many multiprocessors the device has.
         """
         here = nearness.place(problem)
         groups = sorted(
@@ -68,7 +68,7 @@ class Neighbourhood:
         return found
 
     def _members(self, group: Problem) -> Sequence[tuple[Place, Row]]:
-        """A group's rows and where they lie; kept, for a source may search for them."""
+        """A group's rows with their places. They are kept, since finding them may take a source some time."""
         found = self._found.get(group)
         if found is None:
             found = [(nearness.place(row.problem), row) for row in self._groups.get(group, ())]
@@ -87,7 +87,7 @@ class Neighbourhood:
 
 
 def _within(members: Iterable[tuple[Place, Row]], here: Place, sm_count: int) -> Iterator[Neighbour]:
-    """Rows within `REACH`."""
+    """The rows within `REACH`."""
     for place, row in members:
         away = nearness.apart(place, here, sm_count) + (OTHER_FAMILY if place.family != here.family else 0.0)
         if away <= REACH:
@@ -99,6 +99,6 @@ def _order(near: Neighbour) -> tuple[float, int]:
 
 
 def _at_least(shared: Place, here: Place) -> float:
-    """How far every row of a group is away, whatever its M."""
+    """The least distance of a group's rows, whatever their M."""
     other = shared.family != here.family
     return math.dist(shared.sizes[1:], here.sizes[1:]) + (OTHER_FAMILY if other else 0.0)

@@ -1,4 +1,4 @@
-"""A package's files, found without running any of its code: a lookup must not import whoever ships a table."""
+"""A package's files, found without running any of its code: a lookup must not import the package."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def folder(name: str, group: str) -> Traversable:
     """The folder of an installed package.
 
     Args:
-        name: the package's.
-        group: of the entry point that names it, for messages.
+        name: the package's name.
+        group: the group of the entry point that names it, for messages.
 
     Raises:
         TableError: there is no such package, or its files cannot be read.

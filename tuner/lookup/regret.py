@@ -1,4 +1,7 @@
-"""What borrowing by a rule has cost on problems held out of a table, beside the default formula; it ships with it."""
+"""What borrowing by a match rule has cost on problems held out of a table, beside the default formula.
+
+The figures are a part of the table and ship with it.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 FEWEST = 5
-"""Problems of a rule below which its figure decides nothing."""
+"""A figure over fewer problems decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """One rule's answers on problems held out, each over the fastest config known: 1 for no regret.
+    """How one match rule did on problems held out: its time over that of the fastest config known, 1 for no regret.
 
     Attributes:
         count: how many problems the rule answered.
-        geomean, worst: of its answers.
-        formula_geomean, formula_worst: of the default formula's configs, on the same problems.
+        geomean, worst: the geometric mean and the worst of its answers.
+        formula_geomean, formula_worst: the same figures for the default formula's configs on these problems.
     """
 
     count: int
@@ -34,11 +37,11 @@ class Regret:
 
 
 Regrets = Mapping[str, Regret]
-"""By rule."""
+"""A regret for each match rule that has one."""
 
 
 def to_json(regrets: Regrets) -> dict[str, dict[str, float]]:
-    """As a table's head holds them, rounded to four digits, sorted by rule."""
+    """Regrets as a table's head holds them: rounded to four digits, sorted by rule."""
     return {
         rule: {name: round(value, 4) for name, value in asdict(regret).items()}
         for rule, regret in sorted(regrets.items())
@@ -46,7 +49,7 @@ def to_json(regrets: Regrets) -> dict[str, dict[str, float]]:
 
 
 def from_json(raw: Any) -> dict[str, Regret]:
-    """What `to_json` wrote; whatever cannot be is left out: a lookup goes on without that figure."""
+    """Read what `to_json` wrote. A figure that cannot be read is left out, and lookups go on without it."""
     found: dict[str, Regret] = {}
     for rule, figures in raw.items() if isinstance(raw, dict) else ():
         values: list[Any] = [figures.get(field.name) if isinstance(figures, dict) else None for field in fields(Regret)]

@@ -1,4 +1,4 @@
-"""A row: a winner as tables and databases hold it, read from JSON with every part checked."""
+"""A row: a winner as tables and databases hold it. Reading one from JSON checks its every part."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 
 BAD_VALUE = (TunerError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What a value of the wrong kind raises on its way into a problem, a config or a rule."""
+"""The errors that a value of the wrong kind raises while a problem, a config or a rule is made of it."""
 PROBLEM = tuple(field.name for field in fields(Problem) if field.name not in ("op", "_hash"))
-"""Parts of a row's problem, in the order of a file, which names the op once."""
+"""The parts of a row's problem in the order of a file, `extras` last, without the op, which a file names once."""
 RESULT = ("kernel", "config", "median_us", "vs_default", "vs_vendor", "ties", "environment")
-"""Parts of a row beside its problem's, in the order of a file."""
+"""The other parts of a row in the order of a file."""
 
 _LONGEST = 300  # characters of a reason
 
@@ -29,7 +29,7 @@ class Provenance:
     Attributes:
         environment: the versions it was measured under.
         protocol: the measuring protocol's number.
-        tool_version: of triton-tuner when the winner was decided.
+        tool_version: the version of triton-tuner that decided the winner.
     """
 
     environment: Environment
@@ -57,8 +57,8 @@ class Row:
 
     Attributes:
         problem, config: what was chosen for what.
-        kernel_version: of the config's kernel when it was measured.
-        made: how.
+        kernel_version: the version of the config's kernel that was measured.
+        made: how the row was made.
         median_us: microseconds a call.
         vs_default, vs_vendor: the default config's and torch's time over the winner's; None where not measured.
         ties: how many configs were within 0.5% of the fastest, the winner counted.
@@ -123,7 +123,7 @@ class Row:
 
 
 def problem_of(fields: Mapping[str, Any]) -> Problem:
-    """A problem whose every part is named: a part left out must not become a default that nobody measured.
+    """Make a problem whose every part is named: a part left out must not become a default that nobody measured.
 
     Raises:
         TunerError, ValueError, TypeError, AttributeError: a part is missing, unknown, or cannot be.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT = "triton-tuner table"
 VERSION = 1
-"""Of the format. A file of a newer one is refused: nobody can know what its rows mean."""
+"""The version of the format. A file of a newer one is refused, since nobody can know what its rows mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Table:
         date: when the newest row was decided, UTC, ISO 8601.
         rows: one a problem, sorted.
         faults: what was wrong with the file and with the rows that were left out, when it was read from a file.
-        regret: by rule, what borrowing from these rows has cost (`tuner verify --regret --update`).
+        regret: what borrowing from these rows has cost, by match rule (`tuner verify --regret --update`).
     """
 
     op: str
@@ -79,7 +79,7 @@ class Table:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all but the date: two processes whose tables have one digest choose the same configs."""
+        """SHA-256 over all but the date. Two processes whose tables have the same digest choose the same configs."""
         return table_digest.digest(table_digest.unsigned_text(_document(self)))
 
     def dumps(self) -> str:
@@ -200,7 +200,7 @@ def parse(content: bytes, name: str) -> ParsedTable:
 
 
 def _made(fields: Any) -> Provenance | str:
-    """How rows were made, or why that cannot be read: then the rows that name it are left out, and no others."""
+    """How rows were made, or why that cannot be read, in which case the rows that name it are left out."""
     try:
         return Provenance.from_fields(fields)
     except BAD_VALUE as e:
@@ -221,7 +221,7 @@ def _neither(name: str, why: str) -> TableError:
 
 
 def _document(table: Table) -> dict[str, Any]:
-    """All of the file but its date and digest."""
+    """The content of the file without its date and digest."""
     made = sorted({row.made for row in table.rows}, key=lambda m: list(map(str, m.fields().values())))
     return {
         "format": FORMAT,

@@ -1,7 +1,7 @@
 """A table's digest: SHA-256 over the file's text without the lines of its date and of the digest itself.
 
-So it is checked without parsing anything. A file that another program wrote anew (indented otherwise, its keys sorted)
-is brought into our form first: the digest is over what a table says.
+It can be checked without parsing anything, unless another program rewrote the file (indented otherwise, its keys
+sorted): such a file is brought into our form first, since the digest stands for what a table says.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tuner.lookup.regret import Regret
 from tuner.lookup.row import PROBLEM, RESULT
 
 PARTS = ("format", "version", "op", "device", "kernels", "environments", "regret", "rows")
-"""Of a file, in its order; date and digest stand after `op`. `regret` may be missing."""
+"""The parts of a file in its order. The date and the digest stand after `op`; `regret` may be missing."""
 
 _SIGNATURE = re.compile(rb'\n  "date": "[^"\\\n]*",\n  "digest": "(sha256:[0-9a-f]{64})",(?=\n)')
 _ONE_A_LINE = ("environments", "rows")
@@ -32,7 +32,7 @@ def unsigned_text(document: Mapping[str, Any], *, strict: bool = True) -> str:
 
     Args:
         document: the other parts by name, in the order of PARTS.
-        strict: raise ValueError for numbers that JSON has not.
+        strict: raise ValueError for numbers that JSON lacks.
     """
 
     def dumped(value: Any) -> str:
@@ -49,14 +49,14 @@ def unsigned_text(document: Mapping[str, Any], *, strict: bool = True) -> str:
 
 
 def signed_text(unsigned: str, date: str) -> str:
-    """The text of a file, from that without its date and digest."""
+    """A file's text, made of the text without its date and digest."""
     place = unsigned.index('\n  "device": ')
     signature = f'\n  "date": {json.dumps(date)},\n  "digest": "{digest(unsigned)}",'
     return f"{unsigned[:place]}{signature}{unsigned[place:]}"
 
 
 def digest(unsigned: str) -> str:
-    """The digest of a text without date and digest."""
+    """The digest of a file, given its text without date and digest."""
     return f"sha256:{hashlib.sha256(unsigned.encode()).hexdigest()}"
 
 
@@ -94,7 +94,7 @@ def _row_in_order(raw: Any) -> Any:
 
 
 def _in_order(value: Any, names: Iterable[str] = ()) -> Any:
-    """An object's parts in our order: those we know, then the others sorted."""
+    """An object's parts in our order: the known ones, then the others sorted."""
     if not isinstance(value, dict):
         return value
     known = [name for name in names if name in value]

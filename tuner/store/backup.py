@@ -13,7 +13,7 @@ from tuner.store.engine import connect_file
 
 
 def backup_file(path: Path, *, revision: str | None, destination: Path | None = None) -> Path:
-    """Copy a SQLite database by its online backup; the copy is one file, whole or not there.
+    """Copy a SQLite database by its online backup; the copy is one file, complete or not made at all.
 
     Args:
         path: the database.

@@ -1,6 +1,6 @@
-"""What a column may hold, asked of every value that is read: SQLite keeps any value in any column.
+"""Every value that is read is checked against its column's type, since SQLite keeps any value in any column.
 
-A damaged or edited file would otherwise be an error of some value's type, anywhere.
+Otherwise a damaged or edited file would raise some error about types, far from its cause.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KINDS: dict[type[TypeEngine[Any]], tuple[str, tuple[type, ...]]] = {
     Float: ("a number", (float, int)),
     Boolean: ("true or false", (bool, int)),
 }
-"""A column's type to what it holds, in words, and how drivers give that."""
+"""What a column of each type holds: in words, and as the Python types that drivers give."""
 _SQLITE = {str: "text", int: "integer", float: "real", bool: "integer"}
 
 
@@ -28,7 +28,7 @@ class StrayValue(Exception):  # noqa: N818  it says what was found; `tuner.store
 
 
 class Stored(TypeDecorator[Any]):
-    """A column's type that looks at what is read."""
+    """A column's type that checks what is read."""
 
     impl = Text
     cache_ok = True
@@ -44,7 +44,7 @@ class Stored(TypeDecorator[Any]):
         return Stored(self.impl_instance, self.name, nullable=self.nullable)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """What makes a value of what the driver gives."""
+        """The function that checks and converts what the driver gives."""
         kind = self.impl_instance
         convert = kind.dialect_impl(dialect).result_processor(dialect, coltype)
         words, types = KINDS[type(kind)]
@@ -58,7 +58,7 @@ class Stored(TypeDecorator[Any]):
 
 
 def read_list(text: str, name: str) -> list[Any]:
-    """The JSON list that a column holds as text.
+    """Read the JSON list that a column holds as text.
 
     Raises:
         StrayValue: it holds something else.
@@ -73,7 +73,7 @@ def read_list(text: str, name: str) -> list[Any]:
 
 
 def read_one_of(words: Iterable[str], word: str, name: str) -> str:
-    """A word that a column holds.
+    """Check that a column holds one of some words; returns it.
 
     Raises:
         StrayValue: it is none of these.
@@ -84,14 +84,14 @@ def read_one_of(words: Iterable[str], word: str, name: str) -> str:
 
 
 def watch(metadata: MetaData) -> None:
-    """Have every column of these tables look at what is read."""
+    """Have every column of these tables check what is read."""
     for table in metadata.tables.values():
         for column in table.columns:
             column.type = Stored(column.type, f"{table.name}.{column.name}", nullable=bool(column.nullable))
 
 
 def complaint(connection: Connection, column: Column[Any]) -> str | None:
-    """What is wrong with the values of a column of a SQLite file, or None."""
+    """What is wrong with the values of a SQLite file's column; None where nothing is."""
     kind = column.type
     assert isinstance(kind, Stored)
     words, types = KINDS[type(kind.impl_instance)]

@@ -26,9 +26,8 @@ BUSY_TIMEOUT_S = 30.0
 
 _ADVISORY_LOCK = 0x7475_6E65  # any number that nobody else takes: "tune"
 _log = logging.getLogger(__name__)
-_WAL_HEADER = (
-    2  # bytes 18 and 19 of a database's header: https://www.sqlite.org/fileformat.html#file_format_version_numbers
-)
+_WAL_HEADER = 2
+"""Bytes 18 and 19 of a database's header: https://www.sqlite.org/fileformat.html#file_format_version_numbers."""
 _MEANINGS = {
     "database is locked": "another process holds its lock: one writes at a time, try again when that one has ended",
     "file is not a database": "not a SQLite database: name another with --db or $TUNER_DB",
@@ -39,7 +38,7 @@ _MEANINGS = {
     "readonly database": "not writable: check its permissions and its folder's, or name another with --db",
     "unable to open": "could not be opened: check its permissions and its folder's, or name another with --db",
 }
-"""Words of SQLite's messages to what they mean here."""
+"""What SQLite's messages mean here, by words of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Database:
     Attributes:
         label: the location in messages and in commands to type; a password is masked.
         path: the file of a SQLite database, None for a server's.
-        url: of a server's database, None for SQLite.
+        url: where a server's database is, None for SQLite.
     """
 
     label: str
@@ -103,6 +102,17 @@ def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_
     return engine
 
 
+@contextmanager
+def opened(database: Database, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[Engine]:
+    """Connections to a database for as long as the block runs; see `open_engine` and `faults`."""
+    with faults(database):
+        engine = open_engine(database, read_only=read_only, timeout_s=timeout_s)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+
 def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """A connection to a SQLite file, foreign keys on, that begins no transaction by itself."""
     mode = _reading_mode(path) if read_only else "rwc"
@@ -121,7 +131,7 @@ def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT
 
 
 def writing(engine: Engine) -> Engine:
-    """The same connections, whose transactions take the write lock at their begin.
+    """The same connections, but each transaction takes the write lock when it begins.
 
     A transaction of SQLite that read first and then wants to write cannot wait for the lock: it would fail at once.
     """
@@ -129,7 +139,7 @@ def writing(engine: Engine) -> Engine:
 
 
 def settle_journal(engine: Engine, path: Path) -> None:
-    """Give a file the journal that suits where it lies; a lock or a read-only file leaves it to the next opener."""
+    """Give a file the journal that suits where it lies; where it is locked or read-only, the next opener does."""
     wanted = journal_mode(path)
     with closing(engine.raw_connection()) as connection:
         driver = connection.driver_connection

@@ -1,4 +1,4 @@
-"""A small copy of a SQLite database: the current winners of some devices and what they rest on, in one file."""
+"""A small copy of a SQLite database: one file with the current winners of some devices and what they rest on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Column, Connection, Engine, delete, select, union, update
 from tuner import files
 from tuner.store import models
 from tuner.store.backup import backup_file
-from tuner.store.engine import Database, faults, open_engine, writing
+from tuner.store.engine import Database, opened, writing
 from tuner.store.schema import HEAD
 
 _REFERENCES: tuple[tuple[Column[int], tuple[Column[int], ...]], ...] = (
@@ -24,7 +24,7 @@ _REFERENCES: tuple[tuple[Column[int], tuple[Column[int], ...]], ...] = (
     (models.device_alias.c.device_id, (models.winner.c.device_id,)),
     (models.device.c.device_id, (models.winner.c.device_id, models.run.c.device_id)),
 )
-"""A key, and the columns that refer to it: rows that none refers to go, in this order."""
+"""A key and the columns that refer to it. Rows that none refers to are removed, in this order."""
 
 
 def extract(source: Path, target: Path, slugs: Collection[str]) -> None:
@@ -45,14 +45,10 @@ def extract(source: Path, target: Path, slugs: Collection[str]) -> None:
         partial.unlink(missing_ok=True)
         database = Database(str(target), partial)
         backup_file(source, revision=HEAD, destination=partial)
-        with faults(database):
-            engine = open_engine(database, read_only=False)
-            try:
-                with writing(engine).begin() as connection:
-                    _thin_out(connection, slugs)
-                _vacuum(engine)
-            finally:
-                engine.dispose()
+        with opened(database, read_only=False) as engine:
+            with writing(engine).begin() as connection:
+                _thin_out(connection, slugs)
+            _vacuum(engine)
 
 
 def _thin_out(connection: Connection, slugs: Collection[str]) -> None:

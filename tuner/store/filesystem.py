@@ -1,4 +1,4 @@
-"""Which journal a SQLite file may use where it lies: write-ahead logging needs memory that all its readers share."""
+"""Which journal a SQLite file may use where it lies: all users of a write-ahead log must share memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NETWORK = frozenset({
     "pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "wekafs",
 })
 # fmt: on
-"""Types of file systems, as /proc/mounts spells them, that other machines may have mounted too."""
+"""The types of file systems, as /proc/mounts spells them, that other machines may have mounted too."""
 
 _MOUNTS = Path("/proc/mounts")
 

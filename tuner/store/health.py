@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect
 
 from tuner.store import models, schema
 from tuner.store.column_values import complaint
-from tuner.store.engine import Database, faults, locate, open_engine
+from tuner.store.engine import Database, locate, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Health:
     """What `check` found.
 
     Attributes:
-        location: of the database.
-        revision: of its schema; None when it is empty.
+        location: where the database is.
+        revision: its schema's revision; None when it is empty.
         head: the revision this version needs.
         complaints: what is wrong, one sentence each; nothing when it is sound.
     """
@@ -61,13 +61,8 @@ def current(location: str | None = None) -> tuple[str, str | None]:
 def _reading(location: str | None) -> Iterator[tuple[Connection, Database]]:
     """A connection to a database at any revision."""
     database = locate(location)
-    with faults(database):
-        engine = open_engine(database, read_only=True)
-        try:
-            with engine.connect() as connection:
-                yield connection, database
-        finally:
-            engine.dispose()
+    with opened(database, read_only=True) as engine, engine.connect() as connection:
+        yield connection, database
 
 
 def _damage(connection: Connection) -> list[str]:
@@ -81,7 +76,7 @@ def _damage(connection: Connection) -> list[str]:
 
 
 def _strays(connection: Connection) -> list[str]:
-    """Values of a kind that their columns cannot hold; a column that is not there is drift."""
+    """Values of a kind that their columns cannot hold. A missing column is not reported here: it is drift."""
     inspector, found = inspect(connection), list[str]()
     for table in models.metadata.sorted_tables:
         if not inspector.has_table(table.name):

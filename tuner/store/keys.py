@@ -16,7 +16,7 @@ from tuner.problem import Problem
 from tuner.store import models
 from tuner.store.records import KernelVersion
 
-Noun = Device | Environment | KernelVersion | Problem
+Entity = Device | Environment | KernelVersion | Problem
 _CHUNK = 500  # bound parameters of one statement: older builds of SQLite stop at 999
 
 
@@ -24,30 +24,30 @@ class Keys:
     """Finds ids, makes rows that are missing, remembers both. One writer is assumed: it holds SQLite's write lock."""
 
     def __init__(self) -> None:
-        self._nouns: dict[Noun, int] = {}
+        self._entities: dict[Entity, int] = {}
         self._configs: dict[tuple[int, Config], int] = {}
 
     def forget(self) -> None:
         """After a rollback: what was remembered may not be there."""
-        self._nouns.clear()
+        self._entities.clear()
         self._configs.clear()
 
-    def find(self, connection: Connection, noun: Noun) -> int | None:
+    def find(self, connection: Connection, entity: Entity) -> int | None:
         """The id of a row, None when it is not there."""
-        if noun not in self._nouns:
-            table, key, _ = row_of(noun)
+        if entity not in self._entities:
+            table, key, _ = row_of(entity)
             found = _id_of(connection, table, key)
             if found is None:
                 return None
-            self._nouns[noun] = found
-        return self._nouns[noun]
+            self._entities[entity] = found
+        return self._entities[entity]
 
-    def make(self, connection: Connection, noun: Noun) -> int:
+    def make(self, connection: Connection, entity: Entity) -> int:
         """The id of a row, inserted when it is not there."""
-        found = self.find(connection, noun)
+        found = self.find(connection, entity)
         if found is None:
-            table, key, rest = row_of(noun)
-            found = self._nouns[noun] = insert_row(connection, table, key | rest)
+            table, key, rest = row_of(entity)
+            found = self._entities[entity] = insert_row(connection, table, key | rest)
         return found
 
     def make_configs(self, connection: Connection, kernel_id: int, configs: Iterable[Config]) -> dict[Config, int]:
@@ -80,14 +80,14 @@ def insert_row(connection: Connection, table: Table, row: dict[str, Any]) -> int
     return int(inserted[0])
 
 
-def row_of(noun: Noun) -> tuple[Table, dict[str, Any], dict[str, Any]]:
+def row_of(entity: Entity) -> tuple[Table, dict[str, Any], dict[str, Any]]:
     """A value's table, the columns that identify it there, and its other columns."""
-    if isinstance(noun, Problem):
-        return models.problem, noun.fields() | {"extras": _canonical_json(dict(noun.extras))}, {}
-    columns = dataclasses.asdict(noun)
-    if isinstance(noun, Device):
+    if isinstance(entity, Problem):
+        return models.problem, entity.fields() | {"extras": _canonical_json(dict(entity.extras))}, {}
+    columns = dataclasses.asdict(entity)
+    if isinstance(entity, Device):
         return models.device, {"slug": columns.pop("slug")}, columns
-    if isinstance(noun, Environment):
+    if isinstance(entity, Environment):
         digest = hashlib.sha256(_canonical_json(columns).encode()).hexdigest()[:16]
         return models.environment, {"hash": digest}, columns
     return models.kernel, columns, {}

@@ -1,4 +1,4 @@
-"""Several databases made one: the destination gains the rows it lacks, then winners succeed one another afresh.
+"""Several databases made one: the destination gains the rows it lacks, then every place has its winner decided again.
 
 What the result holds depends on the rows alone, not on the order of the sources; merging again changes nothing.
 """
@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 
 from tuner.errors import UsageError
 from tuner.store import reconcile, schema
-from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, settle_journal, writing
-from tuner.store.merge_rows import Conflict, Source, Union
+from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, opened, settle_journal, writing
+from tuner.store.merge_rows import Conflict, Destination, Source
 from tuner.store.writer_lock import sole_writer
 
 __all__ = ["Added", "Conflict", "Merged", "merge"]
@@ -34,11 +34,11 @@ class Merged:
     """What `merge` did.
 
     Attributes:
-        location: of the destination.
+        location: where the destination is.
         added: one a source, in the order given.
         winners: current winners now.
         replaced: winners that were current in the destination and are history now.
-        conflicts: what the databases said differently.
+        conflicts: where the databases disagreed.
     """
 
     location: str
@@ -66,18 +66,18 @@ def merge(destination: str, sources: Sequence[str], *, busy_timeout_s: float = B
     with ExitStack() as opened:
         found = [opened.enter_context(_reading(source, database, busy_timeout_s)) for source in sources]
         with _destination(database, busy_timeout_s) as connection:
-            union = Union(connection)
+            merged = Destination(connection)
             claims = reconcile.claims(connection, database.label)
             before = {claim.winner_id for claim in claims if claim.current}
             added: list[Added] = []
             for source in found:
-                counts, claimed = union.take(source)
+                counts, claimed = merged.take(source)
                 added.append(Added(source.database.label, counts))
                 claims += claimed
-            disputes = reconcile.decide_afresh(connection, claims, union.new_winners)
+            disputes = reconcile.decide_afresh(connection, claims, merged.new_winners)
             after = reconcile.claims(connection, database.label)
             now = {claim.winner_id for claim in after if claim.current}
-    conflicts = (*union.conflicts, *(Conflict("winner", dispute) for dispute in disputes))
+    conflicts = (*merged.conflicts, *(Conflict("winner", dispute) for dispute in disputes))
     return Merged(database.label, tuple(added), len(now), len(before - now), conflicts)
 
 
@@ -88,18 +88,15 @@ def _reading(location: str, destination: Database, timeout_s: float) -> Iterator
     with faults(database):
         if _is_same(database, destination):
             raise UsageError(f"{location} is the destination itself: name another database to merge into it")
-        engine = open_engine(database, read_only=True, timeout_s=timeout_s)
-        try:
-            schema.prepare(engine, database, read_only=True)
-            with engine.connect() as connection:
-                yield Source(database, connection)
-        finally:
-            engine.dispose()
+    with opened(database, read_only=True, timeout_s=timeout_s) as engine:
+        schema.prepare(engine, database, read_only=True)
+        with engine.connect() as connection:
+            yield Source(database, connection)
 
 
 @contextmanager
 def _destination(database: Database, timeout_s: float) -> Iterator[Connection]:
-    """The destination in one write transaction; where that fails, a file that was not there is not there again."""
+    """The destination in one write transaction. Where that fails, a file that it made is removed."""
     with faults(database), ExitStack() as held:
         engine = open_engine(database, read_only=False, timeout_s=timeout_s)
         if database.path is not None:

@@ -1,6 +1,6 @@
-"""The rows of one database brought into another: what is the same row there, and what two of them may differ in.
+"""The rows of one database brought into another.
 
-A row is the same where its natural key is: a slug, a hash, a run's uuid, all parts of a problem.
+Two rows are the same where their natural keys are: a slug, a hash, a run's uuid, all parts of a problem.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _columns(table: Table, *others: str) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns if not column.primary_key and column.name not in others)
 
 
-_NOUNS: tuple[tuple[Table, tuple[str, ...]], ...] = (
+_ENTITIES: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (models.device, ("slug",)),
     (models.environment, ("hash",)),
     (models.kernel, ("op", "name", "version", "source_hash")),
@@ -37,23 +37,23 @@ _NOUNS: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (models.run, ("uuid",)),
 )
 """Tables in the order of their references, each with its natural key."""
-TABLES = (*(table.name for table, _ in _NOUNS), models.device_alias.name, models.trial.name, models.winner.name)
+TABLES = (*(table.name for table, _ in _ENTITIES), models.device_alias.name, models.trial.name, models.winner.name)
 """Every table whose rows are brought over."""
 _REFERENCES = {
     table.name: {key.parent.name: key.column.table.name for key in table.foreign_keys}
     for table in models.metadata.tables.values()
 }
-"""By table: a column that refers to another table, and that table."""
+"""The columns of each table that refer to another table, with that table."""
 _TRIAL = _columns(models.trial)
 _IN_TRIAL = ("run_id", "problem_id", "config_id")
 """A trial's natural key."""
 _DECISION = _columns(models.winner, "superseded_by")
-"""A decision is its whole row; what it superseded, and what supersedes it, follows from the others."""
+"""What identifies a decision: its whole row but for what supersedes it, which follows from the others."""
 _LIMITS = ("sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
 _RATES = ("clock_mhz", "memory_gb_per_s")
 """What a driver may have said: cards of one model may differ, so that a difference is no conflict."""
 _STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
-"""Of one run in two databases the last of these holds: a copy may have been made while it still wrote."""
+"""Where two databases disagree on a run, the last of these holds: a copy may be from before the run's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Conflict:
     """What two databases say differently.
 
     Attributes:
-        table: "winner", "trial" or "device".
+        table: the table in question: "winner", "trial" or "device".
         text: one sentence: what differs, and what holds now.
     """
 
@@ -98,7 +98,7 @@ class Source:
             return list(self.connection.execute(select(models.trial.c.run_id).distinct()).scalars())
 
 
-class Union:
+class Destination:
     """A database that gains the rows of others.
 
     Attributes:
@@ -111,7 +111,7 @@ class Union:
         self.conflicts: list[Conflict] = []
         self.new_winners: set[int] = set()
         self._connection = connection
-        self._known = {table.name: _by_key(connection, table, key) for table, key in _NOUNS}
+        self._known = {table.name: _by_key(connection, table, key) for table, key in _ENTITIES}
         self._decisions = _by_key(connection, models.winner, _DECISION)
         newest = select(func.max(models.trial.c.trial_id, type_=Integer))
         self._newest_trial: int = connection.execute(newest).scalar() or 0
@@ -119,7 +119,7 @@ class Union:
     def take(self, source: Source) -> tuple[dict[str, int], list[Claim]]:
         """Take every row of a source that is not here.
 
-        Decisions that come are history until `succession.decide_afresh` has looked at all of them.
+        Decisions that come are history until `reconcile.decide_afresh` has looked at all of them.
 
         Returns:
             How many rows came, by table; what the source says of its decisions.
@@ -130,16 +130,16 @@ class Union:
         ids: Ids = {}
         counts: dict[str, int] = {}
         own_names = {(row["device_id"], row["name"]) for row in self._known["device"].values()}
-        for table, key in _NOUNS:
+        for table, key in _ENTITIES:
             before = len(self._known[table.name])
-            ids[table.name] = self._take_nouns(source, table, key, ids)
+            ids[table.name] = self._take_entities(source, table, key, ids)
             counts[table.name] = len(self._known[table.name]) - before
         counts["device_alias"] = self._take_names(source, ids, own_names)
         counts["trial"] = sum(self._take_trials(source, run_id, ids) for run_id in source.runs_with_trials())
         counts["winner"], claimed = self._take_winners(source, ids)
         return counts, claimed
 
-    def _take_nouns(self, source: Source, table: Table, key: Sequence[str], ids: Ids) -> dict[int, int]:
+    def _take_entities(self, source: Source, table: Table, key: Sequence[str], ids: Ids) -> dict[int, int]:
         known = self._known[table.name]
         (primary,) = table.primary_key.columns
         found: dict[int, int] = {}
@@ -157,7 +157,7 @@ class Union:
         return found
 
     def _agreed(self, source: Source, table: Table, mine: Row, theirs: Row) -> Row:
-        """The columns to change where two databases have one row: what then holds is the same whichever came first."""
+        """The columns to change where two databases have the same row, so that the result is the same in any order."""
         if table is models.device:
             differ = [f"{name} {mine[name]} or {theirs[name]}" for name in _LIMITS if mine[name] != theirs[name]]
             if differ:
@@ -174,7 +174,7 @@ class Union:
         return {name: value for name, value in agreed.items() if value != mine[name]}
 
     def _take_names(self, source: Source, ids: Ids, own_before: set[tuple[int, str]]) -> int:
-        """Names that drivers gave a device: all but the device's own are its aliases."""
+        """Take the names that drivers gave a device; all but the device's own become its aliases."""
         alias = models.device_alias
         theirs = {(ids["device"][row["device_id"]], row["name"]) for row in source.rows(alias)}
         theirs |= {(ids["device"][row["device_id"]], row["name"]) for row in source.rows(models.device)}
@@ -188,7 +188,7 @@ class Union:
         return len(missing)
 
     def _take_trials(self, source: Source, their_run: int, ids: Ids) -> int:
-        """The trials of one run. One that was copied while it wrote has fewer of them than one copied later."""
+        """Take the trials of one run. A copy made while the run wrote has fewer of them than a later one."""
         trial = models.trial
         run_id = _translated(source, {"run_id": their_run}, trial, ids)["run_id"]
         mine = select(trial).where(trial.c.run_id == run_id)
@@ -215,14 +215,14 @@ class Union:
         return added
 
     def _settle(self, there: Row, theirs: Row) -> None:
-        """A trial that was here before never changes; of two that sources bring the older stays."""
+        """Keep a trial that was here before; of two that sources bring, keep the older."""
         came = there["trial_id"] > self._newest_trial
         if came and (theirs["measured_at"], _content(theirs)) < (there["measured_at"], _content(there)):
             trial = models.trial
             self._connection.execute(update(trial).where(trial.c.trial_id == there["trial_id"]).values(theirs))
 
     def _take_winners(self, source: Source, ids: Ids) -> tuple[int, list[Claim]]:
-        """Every decision, current or not."""
+        """Take every decision, current or not."""
         evidence, here, added = self._evidence(source, ids), dict[int, int](), 0
         for row in source.rows(models.winner):
             theirs = {name: row[name] for name in _DECISION}
@@ -257,7 +257,7 @@ class Union:
 
 
 def _agreed_run(source: Source, mine: Row, theirs: Row) -> Row:
-    """How a run ended, of two copies; what an export blanked (command line, host) comes back."""
+    """How a run ended, given two copies of it; what an export blanked (command line, host) comes back."""
     fixed = ("device_id", "environment_id", "protocol", "tool_version", "started_at")
     if differ := [name for name in fixed if mine[name] != theirs[name]]:
         raise StoreError(

@@ -6,6 +6,8 @@ A test compares the two. Tables are named in the singular, keys `<table>_id`; ti
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -21,8 +23,22 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.types import TypeEngine
 
 from tuner.store.column_values import watch
+
+
+def _key(table: str) -> Column[int]:
+    return Column(f"{table}_id", Integer, primary_key=True)
+
+
+def _references(*tables: str) -> list[Column[Any]]:
+    return [Column(f"{table}_id", ForeignKey(f"{table}.{table}_id"), nullable=False) for table in tables]
+
+
+def _columns(kind: type[TypeEngine[Any]], *names: str, nullable: bool = False) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=nullable) for name in names]
+
 
 metadata = MetaData(
     naming_convention={
@@ -40,15 +56,10 @@ VIEWS = ("tuned_gemm",)
 device = Table(
     "device",
     metadata,
-    Column("device_id", Integer, primary_key=True),
-    Column("slug", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("vendor", Text, nullable=False),
-    Column("arch", Text, nullable=False),
-    Column("sm_count", Integer, nullable=False),
-    Column("memory_bytes", BigInteger, nullable=False),
-    Column("shared_bytes", BigInteger, nullable=False),
-    Column("l2_bytes", BigInteger, nullable=False),
+    _key("device"),
+    *_columns(Text, "slug", "name", "vendor", "arch"),
+    *_columns(Integer, "sm_count"),
+    *_columns(BigInteger, "memory_bytes", "shared_bytes", "l2_bytes"),
     Column("clock_mhz", Integer),
     Column("memory_gb_per_s", Integer),
     UniqueConstraint("slug"),
@@ -57,9 +68,9 @@ device = Table(
 device_alias = Table(
     "device_alias",
     metadata,
-    Column("device_alias_id", Integer, primary_key=True),
-    Column("device_id", ForeignKey("device.device_id"), nullable=False),
-    Column("name", Text, nullable=False),
+    _key("device_alias"),
+    *_references("device"),
+    *_columns(Text, "name"),
     UniqueConstraint("device_id", "name"),
 )
 """Other names that drivers gave a device of one slug."""
@@ -67,67 +78,39 @@ device_alias = Table(
 environment = Table(
     "environment",
     metadata,
-    Column("environment_id", Integer, primary_key=True),
-    Column("triton", Text, nullable=False),
-    Column("torch", Text, nullable=False),
-    Column("backend", Text, nullable=False),
-    Column("driver", Text, nullable=False),
-    Column("python", Text, nullable=False),
-    Column("hash", Text, nullable=False),
+    _key("environment"),
+    *_columns(Text, "triton", "torch", "backend", "driver", "python", "hash"),
     UniqueConstraint("hash"),
 )
 
 kernel = Table(
     "kernel",
     metadata,
-    Column("kernel_id", Integer, primary_key=True),
-    Column("op", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("source_hash", Text, nullable=False),
+    _key("kernel"),
+    *_columns(Text, "op", "name"),
+    *_columns(Integer, "version"),
+    *_columns(Text, "source_hash"),
     UniqueConstraint("op", "name", "version", "source_hash"),
 )
 
+_PROBLEM = (
+    *_columns(Text, "op"),
+    *_columns(Integer, "m", "n", "k"),
+    *_columns(Text, "a_dtype", "b_dtype", "out_dtype", "layout"),
+    *_columns(Boolean, "aligned"),
+    *_columns(Text, "epilogue", "precision", "extras"),
+)
 problem = Table(
-    "problem",
-    metadata,
-    Column("problem_id", Integer, primary_key=True),
-    Column("op", Text, nullable=False),
-    Column("m", Integer, nullable=False),
-    Column("n", Integer, nullable=False),
-    Column("k", Integer, nullable=False),
-    Column("a_dtype", Text, nullable=False),
-    Column("b_dtype", Text, nullable=False),
-    Column("out_dtype", Text, nullable=False),
-    Column("layout", Text, nullable=False),
-    Column("aligned", Boolean, nullable=False),
-    Column("epilogue", Text, nullable=False),
-    Column("precision", Text, nullable=False),
-    Column("extras", Text, nullable=False),
-    UniqueConstraint(
-        "op",
-        "m",
-        "n",
-        "k",
-        "a_dtype",
-        "b_dtype",
-        "out_dtype",
-        "layout",
-        "aligned",
-        "epilogue",
-        "precision",
-        "extras",
-    ),
+    "problem", metadata, _key("problem"), *_PROBLEM, UniqueConstraint(*(column.name for column in _PROBLEM))
 )
 """`extras` is canonical JSON, "{}" for a plain GEMM, so that the whole row can be unique."""
 
 config = Table(
     "config",
     metadata,
-    Column("config_id", Integer, primary_key=True),
-    Column("kernel_id", ForeignKey("kernel.kernel_id"), nullable=False),
-    Column("parameters", Text, nullable=False),
-    Column("hash", Text, nullable=False),
+    _key("config"),
+    *_references("kernel"),
+    *_columns(Text, "parameters", "hash"),
     UniqueConstraint("kernel_id", "hash"),
 )
 """`parameters` and `hash` are `Config.parameters_json` and `Config.digest`."""
@@ -135,17 +118,13 @@ config = Table(
 run = Table(
     "run",
     metadata,
-    Column("run_id", Integer, primary_key=True),
-    Column("uuid", Text, nullable=False),
-    Column("device_id", ForeignKey("device.device_id"), nullable=False),
-    Column("environment_id", ForeignKey("environment.environment_id"), nullable=False),
-    Column("protocol", Integer, nullable=False),
-    Column("tool_version", Text, nullable=False),
-    Column("argv", Text, nullable=False),
-    Column("host", Text, nullable=False),
-    Column("started_at", Text, nullable=False),
-    Column("ended_at", Text),
-    Column("status", Text, nullable=False),
+    _key("run"),
+    *_columns(Text, "uuid"),
+    *_references("device", "environment"),
+    *_columns(Integer, "protocol"),
+    *_columns(Text, "tool_version", "argv", "host", "started_at"),
+    *_columns(Text, "ended_at", nullable=True),
+    *_columns(Text, "status"),
     CheckConstraint("status IN ('RUNNING', 'DONE', 'INTERRUPTED', 'FAILED')", name="status"),
     UniqueConstraint("uuid"),
 )
@@ -154,25 +133,19 @@ run = Table(
 trial = Table(
     "trial",
     metadata,
-    Column("trial_id", Integer, primary_key=True),
-    Column("run_id", ForeignKey("run.run_id"), nullable=False),
-    Column("problem_id", ForeignKey("problem.problem_id"), nullable=False),
-    Column("config_id", ForeignKey("config.config_id"), nullable=False),
-    Column("state", Text, nullable=False),
-    Column("median_us", Float),
-    Column("p20_us", Float),
-    Column("p80_us", Float),
-    Column("samples", Integer, nullable=False),
-    Column("compile_ms", Float),
-    Column("registers", Integer),
-    Column("spill_bytes", Integer),
-    Column("shared_bytes", Integer),
-    Column("error", Float),
-    Column("message", Text, nullable=False),
-    Column("sm_clock_mhz", Integer),
-    Column("power_w", Float),
-    Column("throttle", BigInteger),
-    Column("measured_at", Text, nullable=False),
+    _key("trial"),
+    *_references("run", "problem", "config"),
+    *_columns(Text, "state"),
+    *_columns(Float, "median_us", "p20_us", "p80_us", nullable=True),
+    *_columns(Integer, "samples"),
+    *_columns(Float, "compile_ms", nullable=True),
+    *_columns(Integer, "registers", "spill_bytes", "shared_bytes", nullable=True),
+    *_columns(Float, "error", nullable=True),
+    *_columns(Text, "message"),
+    *_columns(Integer, "sm_clock_mhz", nullable=True),
+    *_columns(Float, "power_w", nullable=True),
+    *_columns(BigInteger, "throttle", nullable=True),
+    *_columns(Text, "measured_at"),
     CheckConstraint(
         "state IN ('COMPLETE', 'INVALID', 'COMPILE_ERROR', 'OUT_OF_RESOURCES', 'RUNTIME_ERROR', 'WRONG_RESULT',"
         " 'TIMEOUT', 'CRASHED')",
@@ -188,18 +161,11 @@ trial = Table(
 winner = Table(
     "winner",
     metadata,
-    Column("winner_id", Integer, primary_key=True),
-    Column("device_id", ForeignKey("device.device_id"), nullable=False),
-    Column("environment_id", ForeignKey("environment.environment_id"), nullable=False),
-    Column("problem_id", ForeignKey("problem.problem_id"), nullable=False),
-    Column("config_id", ForeignKey("config.config_id"), nullable=False),
-    Column("trial_id", ForeignKey("trial.trial_id"), nullable=False),
-    Column("run_id", ForeignKey("run.run_id"), nullable=False),
-    Column("median_us", Float, nullable=False),
-    Column("default_us", Float),
-    Column("vendor_us", Float),
-    Column("ties", Text, nullable=False),
-    Column("decided_at", Text, nullable=False),
+    _key("winner"),
+    *_references("device", "environment", "problem", "config", "trial", "run"),
+    *_columns(Float, "median_us"),
+    *_columns(Float, "default_us", "vendor_us", nullable=True),
+    *_columns(Text, "ties", "decided_at"),
     Column("superseded_by", ForeignKey("winner.winner_id")),
     Index(
         "ix_winner_current",

@@ -23,10 +23,10 @@ class Claim:
     """What one database says of a decision.
 
     Attributes:
-        location: of the database.
+        location: where the database is.
         winner_id: the decision.
         current: whether nothing superseded it there.
-        later: how many decisions of its very second it superseded there.
+        later: how many decisions of the same second it superseded there, one after the other.
     """
 
     location: str
@@ -52,12 +52,12 @@ def claims(connection: Connection, location: str) -> list[Claim]:
 
 
 def decide_afresh(connection: Connection, claimed: Sequence[Claim], new: Set[int]) -> list[str]:
-    """Put the decisions of every place in order; the last is current, each other is superseded by the next.
+    """Put the decisions of every place in order; the last is current, and each other is superseded by the next.
 
-    Later in the order is, first difference counts: a decision whose config has a COMPLETE trial of its own device,
-    environment, problem and protocol; one on the newest version of its kernel that the database knows; a newer
-    protocol; a later decision, of one second as a database that holds several of them says. What is then still equal is
-    ordered by its run and content.
+    The first difference of these counts. A decision comes later in the order whose config has a COMPLETE trial for its
+    own device, environment, problem and protocol; then one on the newest version of its kernel that the database knows;
+    then one of a newer protocol; then one decided later, where a database that holds several decisions of one second
+    says which came later. What is still equal then is ordered by its run and content.
 
     Args:
         connection: it holds the write lock.
@@ -84,7 +84,7 @@ def decide_afresh(connection: Connection, claimed: Sequence[Claim], new: Set[int
 
 
 def _decisions(connection: Connection) -> list[RowMapping]:
-    """Every decision with what its rank asks for."""
+    """Every decision with what ranks it."""
     newest = (
         select(kernel.c.op, kernel.c.name, func.max(kernel.c.version).label("version"))
         .group_by(kernel.c.op, kernel.c.name)

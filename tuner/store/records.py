@@ -56,7 +56,7 @@ class Outcome:
         median_us, p20_us, p80_us: quantiles over single graph replays, microseconds a call.
         samples: how many replays.
         error: against the float64 reference, as docs/numerics.md defines it.
-        resources: of the compiled config.
+        resources: what the compiled config takes.
         sm_clock_mhz, power_w, throttle: the card's clock, power and throttle bits while measuring (NVML).
     """
 
@@ -99,9 +99,9 @@ class Verdict:
 
     Attributes:
         config: the winner.
-        median_us: of the winner, over the paired rounds, microseconds a call.
-        default_us, vendor_us: of the default config and of torch's library, derived from the paired ratios; None
-            where they were not measured.
+        median_us: the winner's time over the paired rounds, microseconds a call.
+        default_us, vendor_us: the times of the default config and of torch's library, derived from the paired ratios;
+            None where they were not measured.
         ties: the configs within 0.5% of the fastest, the winner among them, in order of simplicity.
     """
 
@@ -118,9 +118,9 @@ class Winner:
 
     Attributes:
         device, environment, problem, config: what was chosen for what.
-        kernel_version: of the config's kernel when it was measured.
+        kernel_version: the version of the config's kernel that was measured.
         protocol: the measuring protocol's number.
-        tool_version: of triton-tuner when it was decided.
+        tool_version: the version of triton-tuner that decided it.
         decided_at: UTC, ISO 8601, to the second ("2026-01-31T12:00:00Z").
         median_us, default_us, vendor_us: see Verdict.
         ties: how many configs were within 0.5% of the fastest, the winner counted.
@@ -141,15 +141,15 @@ class Winner:
 
     @property
     def vs_default(self) -> float | None:
-        """Default's time over the winner's: 1.2 means 1.2 times as fast."""
+        """The default config's time over the winner's: 1.2 means that the winner is 1.2 times as fast."""
         return self.default_us / self.median_us if self.default_us else None
 
     @property
     def vs_vendor(self) -> float | None:
-        """Vendor's time over the winner's."""
+        """The time of torch's library over the winner's."""
         return self.vendor_us / self.median_us if self.vendor_us else None
 
     @property
     def tflops(self) -> float:
-        """Rate of the winner, 10^12 floating-point operations a second."""
+        """The winner's rate, 10^12 floating-point operations a second."""
         return self.problem.flops / self.median_us * 1e-6

@@ -1,4 +1,4 @@
-"""Rows read back as the values they were written from."""
+"""Rows of the database, read back as the values that they were written from."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tuner.version import __version__
 
 
 class RunStatus(str, Enum):
-    """How a run stands."""
+    """The state of a run."""
 
     RUNNING = "RUNNING"
     DONE = "DONE"
@@ -40,7 +40,7 @@ class Run:
         uuid: the run's name in every database it is merged into.
         device, environment: where its trials are measured.
         protocol: the measuring protocol's number.
-        tool_version: of triton-tuner.
+        tool_version: the version of triton-tuner.
     """
 
     id: int
@@ -77,7 +77,7 @@ def begin(
 
 
 def end(connection: Connection, run: Run, status: RunStatus) -> None:
-    """Say how a run ended, and when."""
+    """Record how a run ended, and when."""
     ended = {"status": status.value, "ended_at": now()}
     connection.execute(update(models.run).where(models.run.c.run_id == run.id).values(ended))
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, column, func, inspect, select, table
 from tuner.errors import SchemaError
 from tuner.store import models
 from tuner.store.backup import backup_file
-from tuner.store.engine import Database, faults, locate, open_engine, writing
+from tuner.store.engine import Database, locate, opened, writing
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -33,9 +33,9 @@ class Upgrade:
     """What `upgrade` did.
 
     Attributes:
-        location: of the database.
+        location: where the database is.
         before, after: revisions; None is an empty database.
-        backup: the copy made before, None when there were no rows, nothing to do, or no file (a server's database).
+        backup: the copy made before; None when there were no rows, nothing to do, or no file (a server's database).
     """
 
     location: str
@@ -92,23 +92,18 @@ def upgrade(location: str | None = None) -> Upgrade:
         StoreError: it cannot be opened, locked, copied or written; it is as it was.
     """
     database = locate(location)
-    with faults(database):
-        engine = open_engine(database, read_only=False)
-        try:
-            with migrating(engine) as connection:
-                before = revision(connection, database)
-                if before == HEAD:
-                    return Upgrade(database.label, before, HEAD, None)
-                if before is not None and before not in _known():
-                    raise refusal(before, database)
-                copy = None
-                if database.path is not None and before is not None and _has_rows(connection):
-                    # The write lock is held: what is copied is what is upgraded.
-                    copy = backup_file(database.path, revision=before)
-                migrate(connection)
-                return Upgrade(database.label, before, HEAD, copy)
-        finally:
-            engine.dispose()
+    with opened(database, read_only=False) as engine, migrating(engine) as connection:
+        before = revision(connection, database)
+        if before == HEAD:
+            return Upgrade(database.label, before, HEAD, None)
+        if before is not None and before not in _known():
+            raise refusal(before, database)
+        copy = None
+        if database.path is not None and before is not None and _has_rows(connection):
+            # The write lock is held: what is copied is what is upgraded.
+            copy = backup_file(database.path, revision=before)
+        migrate(connection)
+        return Upgrade(database.label, before, HEAD, copy)
 
 
 @contextmanager
@@ -145,7 +140,7 @@ def migrate(connection: Connection) -> None:
 
 
 def drift(connection: Connection) -> list[str]:
-    """In what the schema of a database at the head differs from what it should be; one sentence each."""
+    """How the schema of a database at the head differs from what it should be, one sentence each."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -157,7 +152,7 @@ def drift(connection: Connection) -> list[str]:
 
 
 def refusal(found: str | None, database: Database) -> SchemaError:
-    """Why a database whose revision is not the head is not used, and what to type. None is an empty one."""
+    """Why a database whose revision is not the head is not used, and what to type. None means that it is empty."""
     from tuner.version import __version__
 
     typed = shlex.quote(database.label)

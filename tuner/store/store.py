@@ -112,12 +112,12 @@ class Store:
             return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
 
     def end_run(self, run: Run, status: RunStatus) -> None:
-        """Say how a run ended."""
+        """Record how a run ended."""
         with self._writing() as connection:
             runs.end(connection, run, status)
 
     def record(self, run: Run, trials: Iterable[Trial]) -> None:
-        """Keep trials, all or none.
+        """Keep all of some trials, or none.
 
         Raises:
             StoreError: also when one of them was recorded by this run before.
@@ -131,7 +131,7 @@ class Store:
     def settled(
         self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
     ) -> dict[Config, Outcome]:
-        """What is known already: the newest outcome of each config, whichever run it comes from.
+        """The newest outcome of each config that was tried, whichever run it comes from.
 
         A config that crashed or hung is not known until two trials in a row agree.
 
@@ -153,7 +153,7 @@ class Store:
         Args:
             run: the run that held the finals.
             problem: what was decided.
-            kernel: of the verdict's config.
+            kernel: the kernel of the verdict's config.
             verdict: the outcome of the finals.
 
         Raises:
@@ -166,7 +166,7 @@ class Store:
         """The current winner of a problem, None when nobody decided one."""
         winner = models.winner
         with self._reading() as connection:
-            key = [self._keys.find(connection, noun) for noun in (device, environment, problem)]
+            key = [self._keys.find(connection, entity) for entity in (device, environment, problem)]
             columns = (winner.c.device_id, winner.c.environment_id, winner.c.problem_id)
             if None in key:
                 return None

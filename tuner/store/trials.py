@@ -15,8 +15,8 @@ from tuner.store.models import config, kernel, run, trial
 from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial
 from tuner.store.runs import Run, now
 
-_PERHAPS_NOT_ITS_FAULT = (State.CRASHED, State.TIMEOUT)
-"""A worker dies of other things than its config too: such a trial settles nothing until a second one agrees."""
+_UNCERTAIN = (State.CRASHED, State.TIMEOUT)
+"""States that may not be the config's fault: such a trial settles nothing until a second one agrees."""
 
 
 def record(connection: Connection, keys: Keys, measured_by: Run, trials: Sequence[Trial]) -> None:
@@ -44,7 +44,7 @@ def settled(
     connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem], kernels: Iterable[KernelVersion]
 ) -> dict[Config, Outcome]:
     """The newest outcome of each config under the current protocol; see `Store.settled`."""
-    device_id, environment_id, problem_id = (keys.find(connection, noun) for noun in place)
+    device_id, environment_id, problem_id = (keys.find(connection, entity) for entity in place)
     if device_id is None or environment_id is None or problem_id is None:
         return {}
     versions = [(version.op, version.name, version.version) for version in kernels]
@@ -65,7 +65,7 @@ def settled(
     for row in connection.execute(query).mappings():
         tried, outcome = rows.config_of(row), rows.outcome_of(row)
         known = newest.get(tried)
-        if outcome.state in _PERHAPS_NOT_ITS_FAULT and (known is None or known.state not in _PERHAPS_NOT_ITS_FAULT):
+        if outcome.state in _UNCERTAIN and (known is None or known.state not in _UNCERTAIN):
             doubted.add(tried)
         else:
             doubted.discard(tried)
@@ -75,7 +75,7 @@ def settled(
 
 def newest_at(connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem]) -> str | None:
     """When the newest trial was recorded; see `Store.newest_trial_at`."""
-    device_id, environment_id, problem_id = (keys.find(connection, noun) for noun in place)
+    device_id, environment_id, problem_id = (keys.find(connection, entity) for entity in place)
     query = (
         select(func.max(trial.c.measured_at, type_=Text))
         .join_from(trial, run, trial.c.run_id == run.c.run_id)

@@ -12,11 +12,11 @@ from tuner.errors import StoreError
 
 @contextmanager
 def sole_writer(path: Path, label: str) -> Iterator[None]:
-    """Hold the lock file beside a database; the system lets go of it when the process ends, however it ends.
+    """Hold the lock file beside a database; the system releases it when the process ends, however it ends.
 
     Args:
-        path: of the database.
-        label: the database in messages.
+        path: the database's file.
+        label: what messages call the database.
 
     Raises:
         StoreError: another process holds it.

@@ -75,9 +75,14 @@ class Crew:
         return device, environment
 
     def _start_pool(self, device: Device) -> CompilePool | None:
-        from tuner.sweep.compile_pool import CompilePool
+        pool = _pool_for(device)
+        return None if pool is None else self._stack.enter_context(pool)
 
-        return None if device.is_interpreter else self._stack.enter_context(CompilePool(device))
+
+def _pool_for(device: Device) -> CompilePool | None:
+    from tuner.sweep.compile_pool import CompilePool
+
+    return None if device.is_interpreter else CompilePool(device)
 
 
 def _supervise(workers: Sequence[Worker]) -> list[WorkerSupervisor]:

@@ -157,6 +157,8 @@ class Job:
             self._request(config, pool, Urgency.SPARE)
 
     def _request(self, config: Config, pool: CompilePool, urgency: Urgency) -> None:
+        if not self.specs[config.kernel].compiles_ahead:
+            return  # its launch compiles it
         if urgency < self._urgencies.get(config, len(Urgency)):
             self._urgencies[config] = urgency
             self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config, urgency)
@@ -190,8 +192,9 @@ class Job:
         waiting: list[Config] = []
         while self._todo and len(batch) < limit:
             config = self._todo.popleft()
-            result = pool.result(self._keys[config]) if pool else None
-            if pool and result is None:
+            key = self.key(config) if pool else None
+            result = pool.result(key) if pool and key else None
+            if key and result is None:
                 waiting.append(config)
             elif result is not None and (outcome := self._without_measuring(config, result)) is not None:
                 decided.append((config, outcome))
@@ -201,9 +204,9 @@ class Job:
         self._in_flight += len(batch) + len(decided)
         return batch, decided
 
-    def key(self, config: Config) -> str:
-        """Return the key under which the pool holds a requested config's binary."""
-        return self._keys[config]
+    def key(self, config: Config) -> str | None:
+        """Return the key of a requested binary in the pool, None for a config that its launch compiles."""
+        return self._keys.get(config)
 
     def put_back(self, configs: Sequence[Config]) -> None:
         """Return configs to the queue because their worker died before it measured them."""

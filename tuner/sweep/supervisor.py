@@ -214,8 +214,8 @@ class WorkerSupervisor:
 
     def _finish(self, config: Config, outcome: Outcome) -> None:
         assert self.job is not None
-        if self.pool is not None:
-            result = self.pool.result(self.job.key(config))
+        if self.pool is not None and (key := self.job.key(config)) is not None:
+            result = self.pool.result(key)
             if isinstance(result, Compiled):
                 outcome = dataclasses.replace(outcome, resources=result.resources)
         self.job.finish(config, outcome)

@@ -1,1 +1,1 @@
-"""From the database to what ships: tables, packages, and the formats of other tools."""
+"""What ships is made here from the database: tables, packages, and the formats of other tools."""

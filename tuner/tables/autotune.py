@@ -1,4 +1,4 @@
-"""Winners as lists of configs for `triton.autotune`: what has won anywhere on a device, each once."""
+"""Winners as lists of configs for `triton.autotune`: each config that won anywhere on a device, once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.lookup.table import Table
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """What `triton.Config` takes beside `kwargs`."""
 _OURS = ("launch_pdl",)
-"""Left out: only a kernel that waits for its predecessor itself may be launched so."""
+"""Left out, because only a kernel that waits for its predecessor itself may be launched so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ConfigList:
     """The configs of one kernel that won a problem on one device.
 
     Attributes:
-        op, kernel, device: whose; the device's slug.
+        op, kernel, device: what the list is for; the device by its slug.
         entries: arguments of `triton.Config`, those that won most problems first.
     """
 
@@ -36,7 +36,7 @@ class ConfigList:
 
     @property
     def file_name(self) -> str:
-        """`<op>.<kernel>.<device slug>.triton.json`: no name of a table, which a lookup would read."""
+        """`<op>.<kernel>.<device slug>.triton.json`, which no lookup takes for a table."""
         return f"{self.op}.{self.kernel}.{self.device}.triton.json"
 
     def write(self, directory: Path) -> Path:
@@ -50,7 +50,7 @@ class ConfigList:
 
 
 def lists(tables: Iterable[Table]) -> list[ConfigList]:
-    """A list for each op, kernel and device of some tables, sorted."""
+    """A list for each op, kernel and device of some tables, in sorted order."""
     found: dict[tuple[str, str, str], Counter[str]] = {}
     for table in tables:
         for row in table.rows:

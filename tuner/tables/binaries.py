@@ -1,4 +1,4 @@
-"""Compiled kernels beside tables: those of the winners, and of the defaults that serve where no winner does."""
+"""Compiled kernels beside tables: those of the winners, and those of the defaults for what no winner serves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Written:
     Attributes:
         path: the folder.
         kernels: how many are in it.
-        nbytes: what they take.
+        nbytes: their size together.
         failed: configs that did not compile, and why.
     """
 
@@ -51,11 +51,11 @@ class _Kernel:
 def write(table: Table, directory: Path) -> Written:
     """Compile what a table's rows and the defaults beside them launch; write it beside the table.
 
-    Needs no GPU: Triton's active driver says what to compile for. Of each row's problem two alignments have a default:
-    its own, and operands that no 16 bytes divide.
+    It needs no GPU: Triton's active driver says what to compile for. Each row's problem has a default for two
+    alignments: its own, and operands that 16 bytes do not divide.
 
     Args:
-        table: of the device that the active driver compiles for.
+        table: a table for the device that the active driver compiles for.
         directory: the table's folder.
 
     Raises:
@@ -80,7 +80,7 @@ def write(table: Table, directory: Path) -> Written:
 
 
 def _served(table: Table) -> Iterator[tuple[Problem, Config]]:
-    """What calls of a table's problems launch, each class of binaries once."""
+    """What calls of a table's problems launch, with each class of binaries once."""
     seen: set[tuple[str, str]] = set()
     for problem, config in _asked(table):
         try:
@@ -118,7 +118,7 @@ def _default(problem: Problem, device: Device) -> Config | None:
 
 
 def _compiled(problem: Problem, config: Config) -> Iterator[_Kernel]:
-    with recorded() as seen, compile_cache.watched() as compiled:
+    with recorded() as seen, compile_cache.collect_compiled() as compiled:
         registry.find(problem.op, config.kernel).compile(problem, config)
     if problem.is_keyed:
         for key, kernel in compiled:
@@ -148,7 +148,7 @@ def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) ->
 
 
 def _write_files(folder: Path, kernels: list[_Kernel]) -> None:
-    """Binaries, then the index that names them, then away with what it does not name."""
+    """Write the binaries, then the index that names them, and remove what it does not name."""
     import triton
 
     target = compat.driver.active.get_current_target()

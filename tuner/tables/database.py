@@ -19,7 +19,7 @@ def write(location: str | None, directory: Path, slugs: Collection[str]) -> Path
     Command lines and host names of the runs are blanked: what ships is for others to read.
 
     Args:
-        location: of the database, see `tuner.location.database_location`.
+        location: where the database is, see `tuner.location.database_location`.
         directory: made when missing.
         slugs: the devices.
 

@@ -15,7 +15,7 @@ from tuner.store.records import Winner
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of a database's winners ships.
+    """The part of a database's winners that ships.
 
     Attributes:
         tables: by device and op.
@@ -30,7 +30,7 @@ class Selection:
 
 
 def select(winners: Iterable[Winner]) -> Selection:
-    """Choose what ships: of each kernel its newest version, of each problem the winner decided last."""
+    """Choose what ships: each kernel's newest version, and the winner of each problem that was decided last."""
     by_table: dict[tuple[str, str], list[Winner]] = {}
     for winner in winners:
         by_table.setdefault((winner.device.slug, winner.problem.op), []).append(winner)

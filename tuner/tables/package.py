@@ -1,4 +1,4 @@
-"""Tables as data of a Python package: what a library ships, and what it must say for a lookup to find them."""
+"""Tables as data of a Python package: what a library ships, and what it must declare for lookups to find them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DOCSTRING = '"""Tuned configs, found by triton-tuner through the entry point gro
 def prepare(root: Path, name: str) -> Path:
     """Make sure that a package is there for tables to be written into; returns its folder.
 
-    A folder that is made gets an `__init__.py`; of those that are there only the last does, where it has none.
+    A folder that is made gets an `__init__.py`. Of those that exist only the last gets one, where it has none.
 
     Args:
         root: the folder that packages are in: the top of a project, or its `src`.
-        name: of the package, "mylib.tuned".
+        name: the package's import name, "mylib.tuned".
 
     Raises:
         UsageError: the name is no import name.
@@ -39,7 +39,7 @@ def prepare(root: Path, name: str) -> Path:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be imported.
+    """Refuse a name that cannot be imported.
 
     Raises:
         UsageError: it is no dotted import name, or lies inside triton-tuner's own package.

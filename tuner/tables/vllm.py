@@ -45,7 +45,7 @@ class ConfigFile:
 
     Attributes:
         device_name: the driver's name of the device.
-        n, k: of the weight.
+        n, k: the weight's sizes.
         rows: launch parameters by M.
     """
 
@@ -75,13 +75,13 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of the winners can be said in these files.
+    """The winners that these files can express, and the others.
 
     Attributes:
         files: by device, N and K.
         replaced: rows that ship with another config, the fastest measured that their kernel can run.
-        skipped: rows of which no such config was measured.
-        others: how many rows are of problems that these files are not about.
+        skipped: rows for which no such config was measured.
+        others: how many rows are for problems that these files do not cover.
     """
 
     files: tuple[ConfigFile, ...]
@@ -91,7 +91,7 @@ class Selection:
 
 
 def select(tables: Iterable[Table], measured: Measured) -> Selection:
-    """Choose what ships of tables; of one shape with several output dtypes that of bfloat16.
+    """Choose what ships. Of one shape with several output dtypes the row of bfloat16 does.
 
     Args:
         tables: what ships otherwise.
@@ -109,13 +109,13 @@ def select(tables: Iterable[Table], measured: Measured) -> Selection:
             place = files.setdefault((table.device.slug, n, k), ConfigFile(table.device.name, n, k, {}))
             if row.problem.m in place.rows:
                 continue
-            said = expressed(row.config)
-            if said is None:
-                usable = (expressed(config) for config in measured(table.device, row))
-                said = next((config for config in usable if config is not None), None)
-                (skipped if said is None else replaced).append(row)
-            if said is not None:
-                place.rows[row.problem.m] = said
+            config = expressed(row.config)
+            if config is None:
+                usable = (expressed(other) for other in measured(table.device, row))
+                config = next((found for found in usable if found is not None), None)
+                (skipped if config is None else replaced).append(row)
+            if config is not None:
+                place.rows[row.problem.m] = config
     kept = tuple(files[key] for key in sorted(files) if files[key].rows)
     return Selection(kept, tuple(replaced), tuple(skipped), others)
 
@@ -128,7 +128,7 @@ def is_theirs(problem: Problem) -> bool:
 
 
 def expressed(config: Config) -> dict[str, int] | None:
-    """A config of ours as theirs; None where their kernel cannot do what it says.
+    """A config of ours in their terms; None where their kernel cannot do what it says.
 
     `launch_pdl` is left out: it changes when a kernel starts, not what it does, and theirs does not wait for its
     predecessor by itself.

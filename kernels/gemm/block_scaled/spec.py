@@ -21,7 +21,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
 from tuner.kernels.gemm.pointer import space as pointer_space
-from tuner.kernels.gemm.small_m.swap_ab import seen
+from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor
@@ -43,7 +43,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     given = operands.exchanged() if swapped else operands
     a, b, out = given.a, given.b, given.out
     places = (placement(a), placement(b), placement(out))
-    viewed = seen(config) if swapped else config
+    viewed = exchanged_tile(config) if swapped else config
     shape = (a.shape[0], b.shape[1], a.shape[1])
     grid, group, constants, options = _static(operands.problem, shape, viewed, places)
     block_m, block_n, block_k = (constants[name] for name in TILE)
@@ -146,7 +146,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return estimate_us(config, problem, device)
 
     def ties(config: Config) -> tuple[float, ...]:
-        return *splitting.ties(*_view(config, problem), device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+        return *splitting.tie_break(*_view(config, problem), device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     loads = splitting.loads(problem.unscaled(), device)[-1:]
     found = space(problem, device).narrowed(LOADS=loads).best(estimated, ties=ties)
@@ -156,20 +156,20 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
     """What the device sees."""
-    return (seen(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
+    return (exchanged_tile(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
 
 
-def _seen_back(config: Config) -> Config:
+def _exchanged_back(config: Config) -> Config:
     # Exchanging a second time gives the config back.
-    return seen(config) if config["SWAP_AB"] else config
+    return exchanged_tile(config) if config["SWAP_AB"] else config
 
 
 def _canonical(config: Config, problem: Problem, device: Device) -> Config:
-    return _seen_back(pointer_space.canonical(*_view(config, problem), device))
+    return _exchanged_back(pointer_space.canonical(*_view(config, problem), device))
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    return (_seen_back(split) for split in splitting.expand(*_view(config, problem), device))
+    return (_exchanged_back(split) for split in splitting.expand(*_view(config, problem), device))
 
 
 def _one_block(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -203,7 +203,7 @@ RULES = (
     Rule("loads", "kernels/gemm/tma/space.py, supports", _loads, fatal=True, early=True),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),
     *(
-        splitting.in_terms_of(_view, rule, ("SWAP_AB",))
+        splitting.on_view(_view, rule, ("SWAP_AB",))
         for rule in (
             *splitting.RULES,
             Rule("registers", "255 a thread (CUDA C++ Programming Guide)", _registers, early=True),

@@ -132,7 +132,7 @@ def _unasked(config: Config, problem: Problem) -> bool:
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """A tile with rings worth trying: of a multiprocessor's memory, and of half of it."""
-    fetches = refinements.misfit(refinements.PREFETCH_KIB, config.replace(**_AHEAD), problem, device) is None
+    fetches = refinements.option_error(refinements.PREFETCH_KIB, config.replace(**_AHEAD), problem, device) is None
     overlapping = config.replace(**(_AHEAD if fetches else {refinements.PDL_TRIGGER: _AHEAD[refinements.PDL_TRIGGER]}))
     steps, stage = most_steps(config, problem), _ring_bytes(config.replace(num_stages=1), problem)
     rooms = (device.shared_bytes, (device.shared_bytes - 1024) // 2)
@@ -223,14 +223,16 @@ RULES = (
         reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K", "num_warps"),
     ),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/cluster_k_space.py"),
-    Rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/numerics.py", _too_little, fatal=True),
+    Rule(
+        "shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/checks/numerics.py", _too_little, fatal=True
+    ),
     Rule("ring", "kernels/gemm/hopper/cluster_k_jit.py", _ring, fatal=True),
     Rule(
         "padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=("BLOCK_SIZE_M",)
     ),
     Rule(
         "room",
-        "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs",
+        "measured on an H200: docs/lessons.md, Clusters; H100 white paper: eight GPCs",
         _room,
         early=True,
         reads=("BLOCK_SIZE_M", "SPLIT_K"),

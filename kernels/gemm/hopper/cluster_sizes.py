@@ -1,6 +1,6 @@
 """How many blocks a cluster of `warp_specialized` or `cluster_k` may have, and how many are worth trying.
 
-Source of what they gain: benchmarks/axes.py --study clusters, benchmarks/results/clusters-h200.json.
+What they gain was measured on an H200: docs/lessons.md, Clusters.
 """
 
 from __future__ import annotations

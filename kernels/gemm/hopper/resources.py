@@ -21,8 +21,8 @@ def by_steps(problem: Problem) -> bool:
     return problem.scaling == "block" or (dtype.is_fp8(problem.a_dtype) and not problem.fast_accum)
 
 
-def seen(config: Config, problem: Problem) -> tuple[Config, Problem]:
-    """A config and its problem as the device sees them: of the transposed output with SWAP_AB."""
+def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
+    """A config and its problem as the device computes them: with SWAP_AB, those of the transposed output."""
     if not config.get("SWAP_AB", False):
         return config, problem
     swapped = config.replace(BLOCK_SIZE_M=config["BLOCK_SIZE_N"], BLOCK_SIZE_N=config["BLOCK_SIZE_M"])
@@ -58,7 +58,7 @@ def resident(config: Config, problem: Problem, device: Device) -> int:
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
     """Shared memory of one block, an upper bound: the ring, its barriers, each warpgroup's part of C on its way out."""
-    config, problem = seen(config, problem)
+    config, problem = as_computed(config, problem)
     stages, parts = config.integer("num_stages"), config.integer("EPILOGUE_PARTS", 1)
     part, rest = config.integer("BLOCK_SIZE_N") // parts, config.integer("BLOCK_SIZE_N_REST")
     # As `warp_specialized_output` has them: a rest that is as wide as a part goes out by its buffer.

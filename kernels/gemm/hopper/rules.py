@@ -8,7 +8,7 @@ from tuner.kernel.space import Rule
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.resources import by_steps, held_sums, seen, tiles, warpgroups, width
+from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums, tiles, warpgroups, width
 from tuner.kernels.space import refinements, tile_resources
 from tuner.problem import Problem, dtype
 
@@ -137,7 +137,7 @@ def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None
 
 
 _SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_N_REST")
-_SEEN = (
+_AS_COMPUTED = (
     Rule("shape", "kernels/gemm/hopper/warp_specialized_jit.py", _shape, fatal=True),
     Rule(
         "rows",
@@ -147,8 +147,8 @@ _SEEN = (
         early=True,
         reads=("BLOCK_SIZE_M", "num_warps"),
     ),
-    Rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/numerics.py", _clusters, fatal=True),
-    Rule("idle blocks", "benchmarks/axes.py --study clusters", _idle_blocks),
+    Rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/checks/numerics.py", _clusters, fatal=True),
+    Rule("idle blocks", "measured on an H200: docs/lessons.md, Clusters", _idle_blocks),
     Rule(
         "registers",
         "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
@@ -167,7 +167,13 @@ _SEEN = (
     ),
     Rule("pair of widths", "the kernel's own", _pair, early=True, reads=_SIDES),
     Rule("two widths", "the shape itself", _two_widths, early=True, reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps")),
-    Rule("three warpgroups", "benchmarks/axes.py --study three", _three, early=True, reads=(*_SIDES, "BLOCK_SIZE_K")),
+    Rule(
+        "three warpgroups",
+        "measured on an H200: docs/lessons.md, Three warpgroups",
+        _three,
+        early=True,
+        reads=(*_SIDES, "BLOCK_SIZE_K"),
+    ),
     Rule("padding", "the shape itself: the rest of such a tile is masked", _beyond, early=True, reads=_SIDES),
     Rule(
         "thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", _thin, early=True, reads=_SIDES
@@ -182,5 +188,5 @@ OF_TILES = (
         early=True,
         reads=("BLOCK_SIZE_M", "SWAP_AB"),
     ),
-    *(splitting.in_terms_of(seen, rule, ("SWAP_AB",)) for rule in _SEEN),
+    *(splitting.on_view(as_computed, rule, ("SWAP_AB",)) for rule in _AS_COMPUTED),
 )

@@ -19,11 +19,10 @@ from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.shortlist import Candidates, likely
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
-from tuner.kernels.gemm.hopper import arrivals
+from tuner.kernels.gemm.hopper import arrivals, resources
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper import output as warp_specialized_output
-from tuner.kernels.gemm.hopper import resources as measures
 from tuner.kernels.gemm.hopper import tile as warp_specialized_tile
 from tuner.kernels.gemm.hopper import warp_specialized_jit as warp_specialized_kernel
 from tuner.kernels.gemm.hopper.arrivals import Arrivals
@@ -161,9 +160,9 @@ def _static(
     problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool], chunk: int
 ) -> tuple[int, int, int, dict[str, Any], dict[str, Any]]:
     """Tiles, programs a multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
-    inner, _ = measures.seen(config, problem)
-    groups, swapped = measures.warpgroups(config), bool(config.get("SWAP_AB", False))
-    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), measures.held_sums(inner, problem))
+    inner, _ = resources.as_computed(config, problem)
+    groups, swapped = resources.warpgroups(config), bool(config.get("SWAP_AB", False))
+    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), resources.held_sums(inner, problem))
     constants = {
         **{name: inner.integer(name) for name in TILE},
         "BLOCK_SIZE_N_REST": inner.integer("BLOCK_SIZE_N_REST"),
@@ -174,7 +173,7 @@ def _static(
         "MULTIPLIER_REGISTERS": registers.multiplier,
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "BIAS_ALONG_M": swapped,
-        "BY_STEPS": measures.by_steps(problem),
+        "BY_STEPS": resources.by_steps(problem),
         "SHARE_B": bool(config.get(SHARE_B, False)),
         "SCALING": problem.scaling,
         "A_GROUP": SCALE_GROUP if swapped else 1,
@@ -189,9 +188,9 @@ def _static(
     ctas = config.integer(NUM_CTAS, 1)
     down, across = (ctas, 1) if inner.get(SHARE_B, False) else (1, ctas)
     rows = -(-shape[0] // (inner.integer("BLOCK_SIZE_M") * down))
-    tiles = rows * -(-shape[1] // (measures.width(inner) * across))
+    tiles = rows * -(-shape[1] // (resources.width(inner) * across))
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), rows)
-    return tiles, measures.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
+    return tiles, resources.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
@@ -202,11 +201,13 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
     """Estimates as the calibration has them: exchanged operands have a forest of their own, three warpgroups none."""
     found = dict[Config, float]()
-    for swapped, shown in ((False, problem), (True, exchanged(problem))):
+    for swapped, computed in ((False, problem), (True, exchanged(problem))):
         configs = [config for config in models if bool(config.get("SWAP_AB", False)) is swapped]
         known = [_two(config) for config in configs]
-        told = [(models.get(one) or model_us(one, problem, device), measures.seen(one, problem)[0]) for one in known]
-        corrected = calibration.of_all_tiles(told, shown, device, exchanged=swapped)
+        told = [
+            (models.get(one) or model_us(one, problem, device), resources.as_computed(one, problem)[0]) for one in known
+        ]
+        corrected = calibration.of_all_tiles(told, computed, device, exchanged=swapped)
         for config, (us, _), one in zip(configs, told, corrected, strict=True):
             found[config] = models[config] * one / us
     return found
@@ -214,13 +215,13 @@ def _corrected(models: Mapping[Config, float], problem: Problem, device: Device)
 
 def _two(config: Config) -> Config:
     """Two warpgroups for three, of which there are few trials."""
-    return config if measures.warpgroups(config) < 3 else config.replace(BLOCK_SIZE_M=128, num_warps=8)
+    return config if resources.warpgroups(config) < 3 else config.replace(BLOCK_SIZE_M=128, num_warps=8)
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees."""
-    inner, shown = measures.seen(config, problem)
-    return cost.tiled(inner, shown, device, **_LOOP._asdict())
+    inner, computed = resources.as_computed(config, problem)
+    return cost.tiled(inner, computed, device, **_LOOP._asdict())
 
 
 _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
@@ -243,7 +244,7 @@ def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
     return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
 
 
-def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
+def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
     """Of a space's single blocks, in their usual orders, those that the cost model has near its least."""
 
     def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
@@ -252,9 +253,9 @@ def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config
 
     def tiles() -> Iterator[Candidates]:
         for point in tried.points():
-            inner, shown = measures.seen(point, problem)
+            inner, computed = resources.as_computed(point, problem)
             yield Candidates(
-                point, tile_of(Sides.of(inner), _LOOP, shown, device), (1,), functools.partial(usual, point)
+                point, tile_of(Sides.of(inner), _LOOP, computed, device), (1,), functools.partial(usual, point)
             )
 
     return likely(tiles())
@@ -267,7 +268,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     """
 
     tried, calibrated = space(problem, device), calibration.applies(problem, device)
-    near = _corrected(_likely(tried, problem, device), problem, device) if calibrated else None
+    near = _corrected(_shortlist(tried, problem, device), problem, device) if calibrated else None
 
     def estimated(config: Config) -> float:
         short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
@@ -301,7 +302,7 @@ SOURCES = (
         descriptor,
         placement,
     ),
-    measures.seen,
+    resources.as_computed,
 )
 
 SPEC = gemm_spec(

@@ -13,7 +13,7 @@ _UNIT = 16
 
 
 @functools.lru_cache(maxsize=4096)
-def seen_of(problem: Problem) -> Problem:
+def padded_problem(problem: Problem) -> Problem:
     """The problem as the inner kernel's rules and formulas see it: aligned, of larger sizes by less than a unit.
 
     Along K also whole sectors, as rows that are padded have: rows of 8 bits that are not would seem slow to TMA.
@@ -30,7 +30,7 @@ def _alignments(problem: Problem) -> dict[str, int]:
     return {"a": row_alignment(operands.a), "b": row_alignment(operands.b)}
 
 
-def copied_of(problem: Problem, chosen: str) -> str:
+def copied_operands(problem: Problem, chosen: str) -> str:
     """The operands that are copied, as a value of PAD."""
     alignments = _alignments(problem)
     needed = {name: ROW_BYTES if name in chosen else VECTOR_BYTES for name in alignments}

@@ -149,7 +149,7 @@ RULES = (
     tile_rules.REGISTERS,
     Rule(
         "loads",
-        "measured: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json",
+        "measured on an H200: the fastest that it leaves out took 1.066 times the winner's time (30 problems)",
         _loads,
         early=True,
         reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),

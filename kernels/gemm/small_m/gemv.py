@@ -115,7 +115,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     """8 values of B a thread, a load of 16 bytes of 16-bit operands: rows of 1,024 where B is stored [N, K].
 
     Of one row of A two such loads: folded sums leave the registers for them. Two rows of A gain nothing by it
-    (benchmarks/results/few-rows-gemv-h200.json).
+    (measured on an H200 in November 2026).
     """
     along_k, size = problem.layout[1] == "t", dtype.ITEMSIZE[problem.b_dtype]
     twice = along_k and problem.m == 1 and device.vendor == "nvidia"

@@ -85,8 +85,8 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
-    tried = space(problem, device).narrowed(**splitting.promising(problem, device))
-    cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.ties))
+    tried = space(problem, device).narrowed(**splitting.formula_axes(problem, device))
+    cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.tie_break))
     return tried.best(cost_us, ties=ties) or tried.smallest()
 
 

@@ -84,20 +84,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         prefetch_rows(corner, stride_prefetched, rows, share, ROWS, PREFETCH)
     await_predecessor(PDL, TRIGGER)
     sums = sum_products(
-        a_desc,
-        b_desc,
-        start_m,
-        start_n,
-        first,
-        beyond,
-        BLOCK_SIZE_M,
-        BLOCK_SIZE_N,
-        BLOCK_SIZE_K,
-        A_TRANSPOSED,
-        B_TRANSPOSED,
-        PRECISION,
-        MAX_IMPRECISE,
-        WARP_SPECIALIZE,
+        *(a_desc, b_desc, start_m, start_n, first, beyond, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
+        *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, WARP_SPECIALIZE),
         PDL=PDL,
         TRIGGER=TRIGGER,
     )
@@ -110,21 +98,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         if partials_ptr is not None:
             sums = collect(sums, partials_ptr, tile, TOGETHER)
         write(
-            c,
-            sums,
-            bias_ptr,
-            a_scale_ptr,
-            b_scale_ptr,
-            start_m,
-            start_n,
-            M,
-            N,
-            stride_cm,
-            stride_cn,
-            C_TRANSPOSED,
-            SCALING,
-            ACTIVATION,
-            BIAS_ALONG_M,
+            *(c, sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, M, N, stride_cm, stride_cn),
+            *(C_TRANSPOSED, SCALING, ACTIVATION, BIAS_ALONG_M),
         )
 
 
@@ -175,20 +150,8 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
         start_m = pid_m * BLOCK_SIZE_M
         start_n = pid_n * BLOCK_SIZE_N
         sums = sum_products(
-            a_desc,
-            b_desc,
-            start_m,
-            start_n,
-            0,
-            steps,
-            BLOCK_SIZE_M,
-            BLOCK_SIZE_N,
-            BLOCK_SIZE_K,
-            A_TRANSPOSED,
-            B_TRANSPOSED,
-            PRECISION,
-            MAX_IMPRECISE,
-            False,
+            *(a_desc, b_desc, start_m, start_n, 0, steps, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
+            *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, False),
         )
         parts = (sums,)
         if EPILOGUE_PARTS == 2:
@@ -197,18 +160,6 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
         for part in tl.static_range(EPILOGUE_PARTS):
             start_part = start_n + part * (BLOCK_SIZE_N // EPILOGUE_PARTS)
             write(
-                c,
-                parts[part],
-                bias_ptr,
-                a_scale_ptr,
-                b_scale_ptr,
-                start_m,
-                start_part,
-                M,
-                N,
-                stride_cm,
-                stride_cn,
-                C_TRANSPOSED,
-                SCALING,
-                ACTIVATION,
+                *(c, parts[part], bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_part, M, N, stride_cm),
+                *(stride_cn, C_TRANSPOSED, SCALING, ACTIVATION),
             )

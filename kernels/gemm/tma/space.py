@@ -92,7 +92,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
         yield config
         return
     block_m, block_n, _ = tile_resources.tile(config)
-    stored = block_m * block_n * 4 if beside_pipeline(config, problem, device) else 0
+    stored = block_m * block_n * 4 if stored_apart(config, problem, device) else 0
     stage = tile_resources.tile_bytes(config, problem) + _BARRIER_BYTES * barrier_arrays(problem)
     other = pipeline_bytes(config, problem, device) - stage + stored + 2 * _ALIGNMENT
     steps = tile_resources.tile_counts(config, problem)[2]
@@ -159,11 +159,11 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     block_m, block_n, _ = tile_resources.tile(config)
     stored = block_m * block_n * dtype.ITEMSIZE[problem.out_dtype]
     pipeline = pipeline_bytes(config, problem, device)
-    whole = pipeline + stored if beside_pipeline(config, problem, device) else max(pipeline, stored)
+    whole = pipeline + stored if stored_apart(config, problem, device) else max(pipeline, stored)
     return whole + refinements.specialized_bytes(config, device)
 
 
-def beside_pipeline(config: Config, problem: Problem, device: Device) -> bool:
+def stored_apart(config: Config, problem: Problem, device: Device) -> bool:
     """Whether the tile on its way out lies beside the pipeline: see `shared_bytes`."""
     whole = config.integer("SPLIT_K", 1) == 1 and stores_sums(problem)
     return whole and tile_resources.uses_wgmma(config, problem, device)

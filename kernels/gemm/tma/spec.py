@@ -92,7 +92,7 @@ def destination_strides(matrix: torch.Tensor) -> tuple[int | None, int | None]:
 
 def _written_by_tma(matrix: torch.Tensor) -> bool:
     # Loads end with the row's last element, stores with its 16 bytes: what lies behind an odd row would be written too
-    # (seen on an H200, benchmarks/numerics.py).
+    # (seen on an H200, benchmarks/checks/numerics.py).
     return is_aligned(matrix)
 
 

@@ -1,1 +1,1 @@
-"""In what two tables or databases differ."""
+"""How two tables or databases differ."""

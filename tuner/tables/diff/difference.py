@@ -1,4 +1,4 @@
-"""In what two editions of tables differ, and what each change is worth."""
+"""How two editions of tables differ, and what each change is worth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Change:
 
     Attributes:
         before, after: the rows.
-        differs: in what: "config", "kernel version", "environment" (versions, protocol or triton-tuner), "figures".
+        differs: any of "config", "kernel version", "environment" (versions, protocol or triton-tuner), "figures".
     """
 
     before: Row
@@ -44,7 +44,7 @@ class Difference:
 
     Attributes:
         op, device: what; the device's slug.
-        digests: of the table before and after; None where an edition has none.
+        digests: the digests of the table before and after; None where an edition has no such table.
         only_before, only_after: rows of problems that the other edition lacks.
         changes: problems that both have, where anything differs.
     """

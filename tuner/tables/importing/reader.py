@@ -1,4 +1,4 @@
-"""Others' tuned files read: problems worth tuning, and configs worth trying. Their figures are never taken.
+"""Others' tuned files, read for problems worth tuning and configs worth trying. Their figures are never taken.
 
 Two kinds are known. vLLM's and SGLang's files of block-scaled fp8 name configs of a Triton kernel, which ours can try.
 AITER's tables of tuned GEMMs (aiter/configs/*.csv) name kernels in assembly and C++, so only their problems are of use.
@@ -40,7 +40,7 @@ class Imported:
         project: "vllm" (SGLang's too) or "aiter".
         problems: each once, in the file's order.
         candidates: configs for some of them.
-        left_out: why rows were, and how many of them.
+        left_out: why rows were left out, and how many for each reason.
     """
 
     source: str
@@ -159,7 +159,7 @@ def _read_csv(path: Path, text: str) -> Imported:
 
 
 def _problem(path: Path, row: Mapping[str, str | None]) -> Problem:
-    """AITER multiplies by weights stored [N, K] everywhere."""
+    """A row's problem. AITER multiplies by weights stored [N, K] everywhere."""
     sizes = [row[name] or "" for name in "MNK"]
     if not all(size.isdigit() for size in sizes):
         raise ProblemError("its M, N and K are no whole numbers")

@@ -23,12 +23,12 @@ class Level(str, Enum):
 
 
 LEVELS = tuple(Level)
-"""The worst first."""
+"""All levels, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """One thing that `tuner verify` found.
 
     Attributes:
         level: how bad it is.
@@ -53,5 +53,5 @@ class Finding:
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes; of each the order they came in."""
+    """Errors, then warnings, then notes, each in the order they came in."""
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))

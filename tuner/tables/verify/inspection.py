@@ -125,7 +125,7 @@ def _misnamed(subject: Subject, name: str, kind: str) -> list[Finding]:
 
 
 def _twice(subjects: Iterable[Subject]) -> list[Finding]:
-    """Problems of one device in several files: a lookup takes the first file's."""
+    """Find problems of one device that are in several files: a lookup takes the first file's row."""
     first: dict[tuple[str, object], str] = {}
     findings: list[Finding] = []
     for subject in subjects:
@@ -177,7 +177,7 @@ Winners = list[tuple[Device, tuple[Row, ...], tuple[Fault, ...]]]
 
 
 def _winners_of_file(path: Path) -> tuple[Winners, list[Fault]]:
-    """As a serving process reads them: a row that cannot be read costs that row. Also what devices were left out."""
+    """The winners as a serving process reads them, which leaves out what it cannot read, and the faults of devices."""
     devices, faults = database.describe_devices(path)
     winners = ((device, database.read_winners(path, device.slug)) for device in devices)
     return [(device, found.rows, found.faults) for device, found in winners], faults

@@ -1,6 +1,6 @@
 """What is wrong with the rows of one table, without a GPU: the installed kernels' own rules say what a device can run.
 
-A check is a function from a `Subject` to findings. One that measures, on a GPU, would be one more of them.
+A check is a function from a `Subject` to findings.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Subject:
 
     Attributes:
         place: the file, database or package that it came from.
-        table: its rows; of a database all current winners of one op and device, of every environment.
-        ships: whether this is what others get. Rows of an older kernel are at home in a database, where the next
-            `tuner run` supersedes them and `tuner export` leaves them out.
+        table: its rows. For a database, these are all current winners of one op and device, in every environment.
+        ships: whether others get this. A database may hold rows of an older kernel: the next `tuner run` supersedes
+            them, and `tuner export` leaves them out.
     """
 
     place: str
@@ -221,4 +221,4 @@ def _losing(subject: Subject) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _usable, _searched, _evidence, _losing)
-"""In the order in which they are asked; none needs a GPU."""
+"""The checks in their order; none needs a GPU."""
