@@ -62,6 +62,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Any:
+    """Escape lone surrogates in what a test logged or printed: mangled tables hold some, pytest-xdist sends UTF-8."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 def toy_spec(name: str = "toy", version: int = 1) -> KernelSpec:
     """A kernel that is never launched here: two axes, and a rule that a device's shared memory decides."""
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("triton", reason="the installed kernels need torch and Triton")
+
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
