@@ -30,7 +30,7 @@ OPERAND_ERROR = {"default": 0.0, "ieee": 0.0, "tf32": 2.0**-9, "tf32x3": 2.0**-1
 tf32 cuts both operands to 10 bits of fraction (2^-10 each); tf32x3 adds the cut parts back, but for their product.
 """
 _SCALE_ERROR = 3 * 2.0**-24
-"""Of converting an int32 sum to float32 and multiplying it by two scales."""
+"""Largest relative error of converting an int32 sum to float32 and multiplying it by two scales."""
 _STEEPEST_ACTIVATION = 1.13
 
 

@@ -15,12 +15,12 @@ from tuner.problem import dtype as dtypes
 VECTOR_BYTES = 16
 """The widest load of one thread, and what cp.async and TMA ask of an address."""
 SCALE_GROUP = 128
-"""Neighbours that share a scale with scaling "block": along K, and columns of B too."""
+"""How many neighbours share a scale with scaling "block": along K, and along N in B."""
 ROW_BYTES = 128
-"""Of a cache line. Rows whose length is a multiple of it all begin at whole lines: TMA reads others more slowly."""
+"""Bytes of a cache line. TMA reads rows more slowly whose length is no multiple of it."""
 _GUARD_BYTES = 256
 _INT8_UNIT = 1 / 73.9
-"""Over the spread of all 256 values, sqrt((256² - 1) / 12)."""
+"""The reciprocal of the spread of all 256 values, sqrt((256² - 1) / 12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Operands:
     scale_b: torch.Tensor | None = None
 
     def exchanged(self) -> Operands:
-        """The same product read as `out.T = b.T @ a.T`: views, nothing is copied. The bias then runs along the rows."""
+        """The product read as `out.T = b.T @ a.T`, by views. The bias then runs along the rows."""
         return replace(
             self,
             a=_transposed(self.b),
@@ -132,7 +132,7 @@ def row_alignment(matrix: torch.Tensor) -> int:
     if column_stride != 1 or matrix.data_ptr() % VECTOR_BYTES:
         return 1
     if rows == 1:
-        # The stride of a dimension of one element is never used, whatever torch says it is.
+        # The stride of a dimension of one element is never used, whatever torch reports.
         return ROW_BYTES
     return math.gcd(row_stride * matrix.element_size(), ROW_BYTES) if row_stride >= columns else 1
 

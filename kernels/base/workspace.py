@@ -1,4 +1,4 @@
-"""Where split-K kernels put partial sums and count who is done: reused, safe on several streams and in CUDA graphs.
+"""Memory for the partial sums and counters of split-K kernels, reused, safe with several streams and CUDA graphs.
 
 Outside a capture a stream has one workspace: launches on a stream run one after the other. A captured graph may be
 replayed on any stream, so a capture gets its own: partial sums from the graph's memory pool, which orders their reuse
@@ -17,9 +17,9 @@ import torch
 from tuner.launch.plan import Temporary, recording
 
 MOST_BYTES = 64 << 20
-"""Partial sums of one launch: more would leave the L2, where split sums are to stay."""
+"""The most bytes of partial sums of one launch. More would not stay in the L2."""
 MOST_TILES = 4096
-"""Counters of a workspace. Splitting pays where a device has more multiprocessors than there are tiles."""
+"""Counters of a workspace. Splitting pays only where there are fewer tiles than multiprocessors."""
 _CAPTURING = 1
 
 

@@ -43,13 +43,13 @@ def _static(
     strides: tuple[int, ...],
     vectors: tuple[int, int, int],
 ) -> tuple[tuple[int], tuple[int, ...], dict[str, Any], dict[str, Any]]:
-    """Grid, integer arguments, constexprs and compiler options: all of a launch but its tensors."""
+    """Grid, integer arguments, constexprs and compiler options: everything of a launch but its tensors."""
     batch, m, n, k = shape
     tile = tuple(config.integer(name) for name in TILE)
     tiles_m, tiles_n = -(-m // tile[0]), -(-n // tile[1])
     plain = (*strides[1:3], *strides[4:6], *strides[7:9])
     constants = {**tile_constants(tile, plain, vectors, problem), "EVEN_K": k % tile[2] == 0, **pdl_of(config)}
-    # Beyond the last row of tiles a group is all of them; the kernel multiplies this by tiles_n in 32 bits.
+    # A group has at most all rows of tiles; the kernel multiplies this by tiles_n in 32 bits.
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
     return (batch * tiles_m * tiles_n,), (m, n, k, *strides, group), constants, compiler_options(config)
 

@@ -17,8 +17,8 @@ from tuner.problem import Problem
 POINTER = "bmm_pointer"
 TMA = "bmm_tma"
 _FILLING = (tile_rules.WAVES, tile_rules.BELOW_WGMMA)
-"""Rules about how tiles fill a device. Not that of groups: tiles of one product that all run at once need no order,
-however many products wait."""
+"""Rules about how tiles fill a device. The rule of groups is not among them: tiles of one product that all run at once
+need no order, however many products wait."""
 
 
 def supports_pointer(problem: Problem, device: Device) -> str | None:
@@ -57,7 +57,7 @@ def tma(problem: Problem, device: Device) -> SearchSpace:
 def of_many(
     single: SearchSpace, kernel: str, products: int, axes: dict[str, tuple[Value, ...]] | None = None
 ) -> SearchSpace:
-    """The search space of one product as that of many, by another kernel.
+    """The search space of many products by another kernel, made from the space of one product.
 
     Args:
         single: the space of one product, with the device to itself.
@@ -71,14 +71,14 @@ def of_many(
 
 
 def config_of(single: Config, space: SearchSpace) -> Config:
-    """A config for one product on its share of the device, as one of a space for many."""
+    """The config of a space for many products that a config for one product stands for."""
     config = space.canonicalize(Config(space.kernel, **dict(single)))
     # A share may be too small for all tiles of a product at once where the device is not.
     return config if space.rejection(config) is None else space.canonicalize(config.replace(GROUP_SIZE_M=1))
 
 
 def share(device: Device, products: int) -> Device:
-    """The device as one of many products has it: with so many of its multiprocessors."""
+    """One product's share of the device, which has fewer multiprocessors."""
     return dataclasses.replace(device, sm_count=max(1, device.sm_count // products))
 
 

@@ -88,7 +88,7 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; of those its groups of 8 rows."""
+    """The candidate of least estimated time; among equals the one with groups of 8 rows."""
 
     def estimated(config: Config) -> tuple[float, int]:
         return _estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
@@ -107,7 +107,7 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=_estimate_us,
     sources=sources_of(bmm_kernel, tma_tile, program, _static, descriptor, placement),
-    # Where both serve it, loads by descriptor leave the threads' registers to the sums.
+    # Where both kernels serve a problem, loads by descriptor leave the threads' registers to the sums.
     precedence=lambda _problem, device: int(not device.is_interpreter),
     operation=BMM,
 )

@@ -1,4 +1,4 @@
-"""The same batch of products by torch's own library: what winners of the op `bmm` are compared with."""
+"""A batch of products by torch's own library, with which winners of the op `bmm` are compared."""
 
 from __future__ import annotations
 

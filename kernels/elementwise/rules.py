@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tuner.hardware.device import Device
+import torch
+
+from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule
 from tuner.kernels.space import refinements
@@ -12,9 +14,9 @@ from tuner.kernels.space.tile_resources import MOST_THREADS
 from tuner.problem import Problem, dtype
 
 MOST_ELEMENTS = 1 << 20
-"""Of a tile: Triton's TRITON_MAX_TENSOR_NUMEL."""
+"""The most elements of a tile, Triton's TRITON_MAX_TENSOR_NUMEL."""
 BYTES_IN_FLIGHT = 36 << 10
-"""That a multiprocessor has to wait for at any time to keep the memory busy.
+"""The bytes that a multiprocessor must have in flight to keep the memory busy.
 
 Little's law: 4.8 TB/s over 132 multiprocessors at 1.98 GHz (H200 data sheet) are 18 bytes a cycle; in a busy device a
 load takes 2,000 cycles (measured), idle 479 (arXiv 2402.13499).
@@ -50,6 +52,13 @@ def estimate_us(moved: int, loaded: int, blocks: int, config: Config, device: De
     whole = 1.0 if rounds > 8 else -(-blocks // (each * device.sm_count)) / rounds
     share = min(1.0, each * loaded / BYTES_IN_FLIGHT)
     return moved * whole / (_REACHED * device.peak_bytes_per_us * share)
+
+
+def grid(blocks: int, config: Config, tensor: torch.Tensor) -> int:
+    """Programs of a launch: one for each block, or PROGRAMS_PER_SM that take turns."""
+    if each := config.integer("PROGRAMS_PER_SM"):
+        return min(blocks, each * multiprocessors(tensor.device.index if tensor.is_cuda else None))
+    return blocks
 
 
 def loads_ahead(config: Config) -> int:
@@ -206,7 +215,7 @@ def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Conf
 
 
 def without_loop(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001
-    """One speaks for all num_stages where no program has a loop to pipeline."""
+    """Replace num_stages by one value where no program has a loop to pipeline, for all values compile to the same."""
     first = stages(device)[0]
     if config.integer("PROGRAMS_PER_SM") or config.integer("num_stages") == first:
         return config

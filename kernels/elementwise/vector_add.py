@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tuner.errors import ProblemError
-from tuner.hardware.device import Device, multiprocessors
+from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.numerics import ROUNDOFF
@@ -94,9 +94,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     # The stride of one element is never used, whatever torch says it is: 1 is the wider load.
     strides = tuple(tensor.stride(0) if length > 1 else 1 for tensor in tensors)
     blocks, constants, options = _static(length, strides, config)
-    grid = blocks
-    if each := config.integer("PROGRAMS_PER_SM"):
-        grid = min(blocks, each * multiprocessors(inputs.a.device.index if inputs.a.is_cuda else None))
+    grid = rules.grid(blocks, config, inputs.a)
     return (Launch(vector_add_kernel.add_kernel, (grid,), (*tensors, length, *strides), constants, options),)
 
 
@@ -223,7 +221,7 @@ SPEC = elementwise_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(vector_add_kernel, program, _static),
+    sources=(vector_add_kernel, program, _static, rules.grid),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,

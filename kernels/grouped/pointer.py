@@ -40,7 +40,7 @@ def program(operands: GroupedOperands | ListedOperands, config: Config) -> tuple
 def _grouped(operands: GroupedOperands, config: Config) -> Launch:
     a, b, out = operands.a, operands.b, operands.out
     in_a, in_out = placement(a), placement(out)
-    # Where columns are contiguous a group begins anywhere in them.
+    # Where columns are contiguous, a group may begin anywhere within them.
     vectors = (
         1 if in_a.transposed else in_a.vector,
         batch_placement(b).vector,
@@ -76,12 +76,12 @@ def _static(
 
 
 def most_tiles(m: int, n: int, groups: int, tile: tuple[int, ...]) -> int:
-    """Tiles of M rows in groups of any sizes, at most: each that is not empty ends in a tile of one row."""
+    """The most tiles of M rows in groups of any sizes, where each group that is not empty ends in a tile of one row."""
     return (m + min(groups, m) * (tile[0] - 1)) // tile[0] * -(-n // tile[1])
 
 
 def programs(tiles: int, config: Config, index: int | None) -> int:
-    """Programs of a launch on a CUDA device: as many as asked for, if there are tiles for them."""
+    """The programs of a launch on a CUDA device: as many as the config asks for, but no more than tiles."""
     return max(1, min(tiles, config.integer("PROGRAMS_PER_SM") * multiprocessors(index)))
 
 

@@ -28,7 +28,7 @@ MOST_GROUPS = 4096
 _PROGRAMS = "PROGRAMS_PER_SM"
 _OPTIONS = (refinements.MAXNREG,)
 _MANY = 64
-"""So many programs a multiprocessor that hardly any takes a second tile."""
+"""So many programs on each multiprocessor that hardly any of them takes a second tile."""
 
 
 def supports_pointer(problem: Problem, device: Device) -> str | None:
@@ -114,7 +114,7 @@ _RESIDENT = Rule("resident", "programs that wait until others end find no tile l
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """Microseconds of products that are all of average size."""
+    """The estimated microseconds of products that all have the average size."""
     return cost.tiled(
         config, average(problem), device, by_tma=config.kernel == TMA, products=groups_of(problem), persistent=True
     )

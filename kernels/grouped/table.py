@@ -1,4 +1,4 @@
-"""The table of a list of products that `grouped_kernel.listed_kernel` walks: where they lie, made once a list."""
+"""The table from which `grouped_kernel.listed_kernel` reads where a list's products lie; it is made once for a list."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table_of(rows: tuple[Row, ...], device: torch.device) -> tuple[torch.Tensor,
 
 @functools.lru_cache(maxsize=256)
 def _kept(rows: tuple[Row, ...], device: torch.device, stream: int) -> torch.Tensor:  # noqa: ARG001  part of the key
-    # Of its own for each stream: another one's launch would not wait for this copy.
+    # Each stream has its own table: a launch on another stream would not wait for this copy.
     table = torch.tensor(rows, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
     # A capture may not load a binary: what it would fill a table by is loaded here.
     launching.run((_writing(table, 0, rows[0]),))

@@ -1,4 +1,4 @@
-"""The same groups by torch's own library: what winners of the op `grouped_mm` are compared with."""
+"""Groups of products by torch's own library, with which winners of the op `grouped_mm` are compared."""
 
 from __future__ import annotations
 

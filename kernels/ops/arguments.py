@@ -1,4 +1,4 @@
-"""Arguments of the ops: what does not fit is one InputError that says what was found, expected, and what to type."""
+"""Checks of the ops' arguments: each error says what was found, what was expected and what to type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEEDED = ("a", "b", "weight")
 
 
 def check_tensors(**tensors: object) -> None:
-    """Each argument is a dense tensor; all but those of `_NEEDED` may be None."""
+    """Check that each argument is a dense tensor; those not in `_NEEDED` may be None."""
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor):
             check_dense(name, tensor)
@@ -33,7 +33,7 @@ def check_tensors(**tensors: object) -> None:
 
 
 def check_dense(name: str, tensor: torch.Tensor) -> None:
-    """A tensor's elements lie in memory as they are: it is neither nested nor sparse nor quantized."""
+    """Check that a tensor is neither nested nor sparse nor quantized."""
     if tensor.is_nested:
         found, remedy = "a nested tensor", f"use torch.nested.to_padded_tensor({name}, 0.0) or each of {name}.unbind()"
     elif tensor.layout != torch.strided:
@@ -46,7 +46,7 @@ def check_dense(name: str, tensor: torch.Tensor) -> None:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values lie in its own memory; those of a trace (FakeTensor), torch.func and DTensor do not.
+    """Whether a tensor's values lie in its own memory, unlike those of a FakeTensor, of torch.func or of a DTensor.
 
     A kernel that is given such a one reads and writes at address 0.
     """
@@ -55,7 +55,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def check_memory(**tensors: torch.Tensor | None) -> None:
-    """Each tensor has memory of its own."""
+    """Check that each tensor has memory of its own."""
     for name, tensor in tensors.items():
         if tensor is not None and not has_memory(tensor):
             raise InputError(
@@ -65,7 +65,7 @@ def check_memory(**tensors: torch.Tensor | None) -> None:
 
 
 def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """a [..., M, K] and b [K, N] fit each other, in dtype and device too, and `bias` fits both."""
+    """Check that a [..., M, K], b [K, N] and `bias` fit each other in shape, dtype and device."""
     if a.dim() < 2:
         raise InputError(f"a has shape {shown(a)}: expected [..., M, K]; for one row use a.unsqueeze(0)")
     if b.dim() != 2:
@@ -81,7 +81,7 @@ def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) 
 
 
 def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
-    """a and b are of dtypes that are multiplied with each other, and on one device that a kernel runs on."""
+    """Check that a and b have dtypes that can be multiplied, and are on one device that a kernel runs on."""
     if (dtype := dtypes.name_of(a.dtype)) not in DTYPES:
         raise InputError(f"a is {dtype}: expected one of {', '.join(DTYPES)}; convert it with a.to(...)")
     if a.dtype != b.dtype and not (dtypes.is_fp8(dtype) and dtypes.is_fp8(dtypes.name_of(b.dtype))):
@@ -93,7 +93,7 @@ def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
-    """A tensor is where a kernel runs: on a GPU, or on the CPU under Triton's interpreter."""
+    """Check that a tensor is on a GPU, or on the CPU under Triton's interpreter."""
     if tensor.device.type == "meta":
         raise InputError(f'{name} is on meta, without values: expected a GPU; make it there with device="cuda"')
     if tensor.device.type != "cuda" and not knobs.runtime.interpret:
@@ -104,7 +104,7 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """A bias is [N], contiguous, of a dtype that an epilogue adds."""
+    """Check that a bias is [N], contiguous, and of a dtype that an epilogue adds."""
     if bias.shape != b.shape[-1:]:
         raise InputError(f"bias has shape {shown(bias)}: expected [{b.shape[-1]}], one value for each column of b")
     check_bias_kind(bias, a)
@@ -113,7 +113,7 @@ def check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def check_bias_kind(bias: torch.Tensor, a: torch.Tensor) -> None:
-    """A bias is of a dtype that an epilogue adds, and on a's device."""
+    """Check that a bias has a dtype that an epilogue adds, and is on a's device."""
     if bias.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         name = dtypes.name_of(bias.dtype)
         raise InputError(f"bias is {name}: expected float32, float16 or bfloat16; use bias.to(...)")
@@ -133,7 +133,7 @@ def out_dtype_of(
         raise InputError(f"out is {dtypes.name_of(out.dtype)} and out_dtype {dtypes.name_of(asked)}: give one of them")
     usual = dtypes.to_torch(dtypes.default_out(dtypes.name_of(a.dtype), scaled=scaling != "none"))
     dtype = asked or usual
-    # As torch has it: an output of another dtype than the operation's is a mistake unless the dtype was asked for.
+    # As in torch, an `out` of another dtype than the operation's is a mistake unless `out_dtype` asks for it.
     if out is not None and out.dtype != dtype:
         found, expected = dtypes.name_of(out.dtype), dtypes.name_of(dtype)
         raise InputError(f"out is {found}: expected {expected}; to have {found}, add out_dtype=torch.{found}")
@@ -233,14 +233,14 @@ def fast_accum_of(a: torch.Tensor, asked: bool | None, scaling: str) -> bool | N
 
 
 def check_epilogue(dtype: torch.dtype, bias: torch.Tensor | None, activation: str) -> None:
-    """int32 sums take neither bias nor activation."""
+    """Check that int32 sums have neither bias nor activation."""
     if dtype == torch.int32 and (bias is not None or activation != "none"):
         found = "bias" if bias is not None else "activation"
         raise InputError(f"{found} is given and the result is int32: leave it out, or give scale_a and scale_b")
 
 
 def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.Tensor | None, ...]) -> None:
-    """`out` has the result's shape, on its device, and memory that neither itself nor an operand shares."""
+    """Check the shape and device of `out`, and that its elements share no memory with each other or an operand."""
     a = operands[0]
     assert a is not None
     if out.shape != shape:
@@ -253,7 +253,7 @@ def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.T
 
 
 def check_written(out: torch.Tensor) -> None:
-    """What is written to `out` is its value, and each element has memory of its own."""
+    """Check that `out` is not marked as negated, and that each of its elements has memory of its own."""
     if out.is_neg():
         raise InputError("out has torch's negative bit (x.conj().imag?): expected plain memory; leave out= away")
     if overlaps_itself(out):
@@ -261,19 +261,19 @@ def check_written(out: torch.Tensor) -> None:
 
 
 def ask_derivatives(*tensors: torch.Tensor | None) -> bool:
-    """Whether a gradient by one of the tensors is asked for, or one has a tangent."""
+    """Whether one of the tensors requires a gradient or has a tangent."""
     if torch.is_grad_enabled():
         for tensor in tensors:  # half the time of `any` at each call
             if tensor is not None and tensor.requires_grad:
                 return True
-    # Inside of an autograd.Function, which has its own rule for tangents, nothing asks for more.
+    # Inside of an autograd.Function, which has its own rule for tangents, no tangent needs to be carried on.
     if compat.forward_ad_state()[compat.FORWARD_LEVEL] < 0 or not compat.is_fwd_grad_enabled():
         return False
     return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def check_gradients(*tensors: torch.Tensor | None) -> None:
-    """No tensor asks for a gradient."""
+    """Check that no tensor requires a gradient."""
     if ask_derivatives(*tensors):
         raise InputError(
             "an operand requires a gradient, and there is none: call it under torch.no_grad() or use .detach()"
@@ -281,5 +281,5 @@ def check_gradients(*tensors: torch.Tensor | None) -> None:
 
 
 def shown(tensor: torch.Tensor) -> str:
-    """A tensor's shape as messages have it."""
+    """A tensor's shape for a message."""
     return str(list(tensor.shape))

@@ -1,6 +1,6 @@
-"""CallCache of `matmul` that torch's own library serves: `backend="auto"` where it measured faster, `"vendor"` always.
+"""Calls of `matmul` that torch's own library serves: with "auto" where it was measured to be faster, or with "vendor".
 
-What was decided for a kind of call is kept: the next one costs a dict access beside torch's own.
+The decision for a kind of call is kept, so the next such call costs one dict access besides torch's own work.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from tuner.problem import Problem
 
 BACKENDS = ("triton", "auto", "vendor")
 NOISE = 0.01
-"""By how much the library must have been faster: a table holds no interval, and finals call 0.5% a tie."""
+"""By how much the library must have been faster. A table holds no interval, and 0.5% is a tie."""
 _MOST = 8192
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 Run = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
-"""The result of a, b and bias, in new memory."""
+"""Computes the result of a, b and bias in new memory."""
 _runs: dict[Hashable, Run | None] = {}
-"""By kind of call: how torch serves it; None where ours does."""
+"""How torch serves a kind of call; None where a kernel of ours does."""
 lookup.on_change(_runs.clear)
 
 
 @dataclass(frozen=True, slots=True)
 class BackendRequest:
-    """A call that need not be ours.
+    """A call that torch's library may serve.
 
     Attributes:
         backend: "auto" or "vendor".
-        kind: all that the decision depends on; None where it is not kept, of calls with scales or an output.
+        kind: The key of the decision; None for calls with scales or an output, whose decision is not kept.
     """
 
     backend: str
     kind: Hashable
 
     def serves(self, operands: Operands) -> bool:
-        """Write the output by torch where it is to; False, and nothing is written, where ours is.
+        """Write the output by torch where that is chosen. Return False, and write nothing, where it is not.
 
         Raises:
             InputError: torch has no such product, and nothing else was asked for.
@@ -78,7 +78,7 @@ class BackendRequest:
 
 
 def check(backend: str) -> None:
-    """A backend is one that there is.
+    """Check the name of a backend.
 
     Raises:
         InputError: it is not.
@@ -88,13 +88,13 @@ def check(backend: str) -> None:
 
 
 def decision_key(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, options: Hashable) -> Hashable:
-    """All that the decision depends on, of a call without scales and output."""
+    """The key of the decision for a call without scales and output."""
     by_torch = torch_precision() if a.dtype is torch.float32 else None
     return *map(_tensor_key, (a, b, bias)), options, by_torch
 
 
 def decision(kind: Hashable) -> tuple[bool, Run | None]:
-    """Whether a kind of call was decided, and how torch serves it: None where ours does."""
+    """Whether a kind of call is decided, and how torch serves it, which is None where a kernel of ours does."""
     run = _runs.get(kind)
     return run is not None or kind in _runs, run
 
@@ -118,7 +118,7 @@ def _repeat(problem: Problem, dtype: torch.dtype) -> Run:
 
 
 def _by_rule(problem: Problem, dtype: torch.dtype) -> Run:
-    """What torch has a function of its own for, or a setting."""
+    """Run a product that torch has a special function or a setting for."""
 
     def run(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         result = torch.empty((*a.shape[:-1], problem.n), dtype=dtype, device=a.device)

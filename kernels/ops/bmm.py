@@ -1,4 +1,4 @@
-"""The op `bmm`: a call seen before runs its plan; any other is checked, looked up and launched."""
+"""The op `bmm`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ _Options = tuple[str | None, torch.dtype | str | None, str | None]
 
 
 def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
-    """A call whose every argument is looked at; its plan is kept."""
+    """Run a call whose arguments must be checked, and store its plan."""
     (out, a, b, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, bias=bias, out=out)
     check_memory(a=a, b=b, bias=bias, out=out)
-    # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
+    # A kernel reads memory, and torch only marks some tensors as negated (x.conj().imag).
     a, b = a.resolve_neg(), b.resolve_neg()
     bias = None if bias is None else bias.resolve_neg()
     _check_shapes(a, b)

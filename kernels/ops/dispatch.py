@@ -1,4 +1,4 @@
-"""What a call of any op ends with: a config looked up, and its launch where the operands are."""
+"""The last step of a checked call of any op: its config is looked up, and the kernel launched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tuner.lookup.lookup import counter, drop, lookup
 from tuner.problem import Problem, dtype
 
 FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
-"""What Triton raises where a config cannot be compiled or launched: its own errors, those of MLIR and of the driver."""
+"""Raised where a config cannot be compiled or launched: Triton's own errors, and those of MLIR and the driver."""
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
 
@@ -33,20 +33,20 @@ _MOST_LAUNCHED = 65_536
 def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     """Launch what a lookup finds for a problem on the operands' device and its current stream.
 
-    A config that fails the first time is used no more in this process: another one serves, at last the default, and
-    in its place that of the next kernel.
+    A config that fails at its first launch is not used again in this process. The next one that the lookup has serves,
+    then the default, then the default of the next kernel.
 
     Returns:
-        What was launched.
+        The recorded launches.
 
     Raises:
         KernelError: no installed kernel serves the problem on this device.
-        Exception: where none can be launched, what the last one raised.
+        Exception: No config could be launched; this is the last one's error.
     """
     index = device.index if device.type == "cuda" else None
     model = _device(index)
     match = lookup(problem, model)
-    # Triton launches on the current device, which may be another one than the operands'.
+    # Triton launches on the current device, which may not be the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
     with guard, recorded(_shipped(problem.op, model, index)) as seen:
         while True:
@@ -71,7 +71,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
 
 
 def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:
-    """What finds the compiled kernel that was shipped for a launch."""
+    """The function that finds a launch's shipped kernel; None where nothing was shipped."""
     if model.is_interpreter or knobs.runtime.debug or knobs.compilation.instrumentation_mode:
         return None
     shipped = binaries.shipped_binaries(op, model.slug)
@@ -81,19 +81,19 @@ def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], An
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:
-    """A problem's name for what follows the sums."""
+    """The name of an epilogue in a problem."""
     parts = [*(["bias"] if has_bias else []), *([activation] if activation != "none" else [])]
     return "+".join(parts) or "none"
 
 
 def fill_without_products(out: torch.Tensor, bias: torch.Tensor | None, activation: str) -> None:
-    """Write the result of sums over no products: activation(bias), or of 0; `bias` broadcasts to `out`."""
+    """Write the result for K = 0, which is activation(bias); `bias` broadcasts to `out`."""
     row = torch.zeros(1, device=out.device) if bias is None else bias.float()
     out.copy_(saturated(activated(row, activation), dtype.name_of(out.dtype)).expand(out.shape))
 
 
 def flattened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """The tensor as a matrix of so many rows: a view where torch can make one, else new memory like it."""
+    """The tensor as a matrix of so many rows: a view where that is possible, otherwise new memory."""
     try:
         return tensor.view(rows, tensor.shape[-1])
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Arguments of the ops that only move memory: what does not fit is one InputError, as `arguments` has it."""
+"""Checks of the arguments of the ops that only move memory, see `arguments`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.problem import dtype
 
 
 def check_input(name: str, tensor: object) -> torch.Tensor:
-    """An operand: a dense tensor of a dtype that is computed with, where a kernel runs; its memory has its values."""
+    """Check an operand, and return it with its values in memory."""
     if not isinstance(tensor, torch.Tensor):
         found = "None" if tensor is None else f"of type {type(tensor).__name__}"
         raise InputError(f"{name} is {found}: expected a torch.Tensor; use torch.as_tensor({name}, device=...)")
@@ -21,12 +21,12 @@ def check_input(name: str, tensor: object) -> torch.Tensor:
     if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
         raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
     check_device(name, tensor)
-    # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
+    # A kernel reads memory, and torch only marks some tensors as negated (x.conj().imag).
     return tensor.resolve_neg()
 
 
 def check_alike(x: torch.Tensor, y: torch.Tensor) -> None:
-    """x and y are of one dtype and on one device."""
+    """Check that x and y have one dtype and are on one device."""
     if x.dtype != y.dtype:
         raise InputError(f"x is {dtype.name_of(x.dtype)} and y {dtype.name_of(y.dtype)}: use y.to(x.dtype)")
     if x.device != y.device:
@@ -34,7 +34,7 @@ def check_alike(x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def check_out(out: object, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-    """`out` is as x is, in memory of its own or exactly in an operand's; returns it."""
+    """Check that `out` is like x and shares memory with no operand, unless it is that operand; return it."""
     if not isinstance(out, torch.Tensor):
         raise InputError(f"out is of type {type(out).__name__}: expected a torch.Tensor; leave out= away")
     check_dense("out", out)
@@ -52,5 +52,5 @@ def check_out(out: object, x: torch.Tensor, *others: torch.Tensor) -> torch.Tens
 
 
 def _same(out: torch.Tensor, operand: torch.Tensor) -> bool:
-    """Every element lies where the operand's does: it is read before it is written."""
+    """Whether each element lies where the operand's does, so that it is read before it is written."""
     return bool(out.data_ptr() == operand.data_ptr() and out.stride() == operand.stride())

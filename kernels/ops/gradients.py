@@ -1,7 +1,7 @@
 """Derivatives of `matmul`, by the same tuned kernels: dA = dC B^T, dB = A^T dC, and dC summed for the bias.
 
-A product that asks for gradients is multiplied and biased by a kernel; its activation is torch's own, on the rounded
-product, for its gradient needs the values before it.
+A product that needs a gradient is multiplied and biased by a kernel; its activation is torch's own, on the rounded
+product, because its gradient needs the values before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tuner.launch import compat
 from tuner.problem import dtype as dtypes
 
 Multiply = Callable[..., torch.Tensor]
-"""The op `matmul`, which imports this module and is handed in."""
+"""The op `matmul`, which is passed in because its module imports this one."""
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda values: values,
@@ -44,7 +44,7 @@ def matmul(  # noqa: PLR0917
     precision: str | None,
     fast_accum: bool | None,
 ) -> torch.Tensor:
-    """`tuner.kernels.matmul` of tensors one of which asks for a gradient.
+    """Compute `tuner.kernels.matmul` where a tensor requires a gradient.
 
     Args:
         multiply: the op itself.
@@ -76,7 +76,7 @@ def check(
     scale_b: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> None:
-    """There is a gradient of such a product.
+    """Check that such a product has a gradient.
 
     Raises:
         InputError: there is none.
@@ -96,7 +96,7 @@ def obstacle(
     scale_b: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> str | None:
-    """Why there is no gradient of such a product: `out`, scales or 8 bits; None where there is one."""
+    """Why such a product has no gradient (`out`, scales or 8 bits), or None."""
     if out is not None:
         return "out is given"
     if scale_a is not None or scale_b is not None:
@@ -109,7 +109,7 @@ def obstacle(
 
 
 def activated(product: torch.Tensor, activation: str) -> torch.Tensor:
-    """The activation, by torch."""
+    """Apply the activation by torch."""
     return _ACTIVATIONS[activation](product)
 
 

@@ -81,7 +81,7 @@ def _problem(
     epilogue: str,
     precision: str,
 ) -> Problem:
-    """The key of a list: all rows together, the widest N and the longest K."""
+    """The problem of a list: all rows together, the widest N and the longest K."""
     filled = [matrix for matrix in (*a, *b, *out) if matrix.numel()]
     n, k = (max(1, *(matrix.shape[1] for matrix in matrices)) for matrices in (b, a))
     return product(

@@ -1,4 +1,4 @@
-"""The op `grouped_mm`: products of different sizes in one launch; a call seen before runs its plan."""
+"""The op `grouped_mm`: products of different sizes in one launch. A repeated call runs its launch plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
 CALL_CACHE = CallCache()
-"""Of rows in groups; lists of matrices are looked at each time."""
+"""The calls with `offs`. Calls of lists are checked and looked up each time."""
 
 
 def grouped_mm(
@@ -86,14 +86,14 @@ _Options = tuple[str | None, torch.dtype | str | None, str | None]
 
 
 def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
-    """A call with `offs` whose every argument is looked at; its plan is kept."""
+    """Run a call with `offs` whose arguments must be checked, and store its plan."""
     (out, a, b, offs, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, offs=offs, bias=bias, out=out)
     assert isinstance(a, torch.Tensor)
     assert isinstance(b, torch.Tensor)
     assert out is None or isinstance(out, torch.Tensor)
     check_memory(a=a, b=b, offs=offs, bias=bias, out=out)
-    # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
+    # A kernel reads memory, and torch only marks some tensors as negated (x.conj().imag).
     a, b = a.resolve_neg(), b.resolve_neg()
     bias = None if bias is None else bias.resolve_neg()
     offs = _check_shapes(a, b, offs)
@@ -120,7 +120,7 @@ def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
 
 def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: str, precision: str) -> Problem:
     return product(
-        # A kernel may well sum over no products here: the rest of the key is as if there were one.
+        # K may be 0 here; the problem is then that of K = 1.
         (a.shape[0], b.shape[2], max(1, a.shape[1])),
         (a, b, out),
         (placement(a).transposed, batched_operands.placement(b).transposed),

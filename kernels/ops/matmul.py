@@ -1,4 +1,4 @@
-"""The op `matmul`: a call seen before runs its plan; any other is checked, looked up and launched."""
+"""The op `matmul`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tuner.problem import Problem
 
 _is_compiling = torch.compiler.is_compiling
 _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
-"""activation, out_dtype, precision and fast_accum as `matmul` takes them; torch's own precision is None."""
+"""activation, out_dtype, precision and fast_accum as `matmul` takes them; None for torch's own precision."""
 _PLAIN: _Options = (None, None, None, None)
-"""Those of most calls: a tuple that is always the same one is the sooner found."""
+"""The options of most calls. A dict finds a key faster when it is the same object each time."""
 CALL_CACHE = CallCache()
 
 
@@ -50,7 +50,7 @@ class _Tensors(NamedTuple):
 
 
 class _ProductOptions(NamedTuple):
-    """What a call asks for besides its tensors."""
+    """What a call asks for besides its tensors, checked and with defaults filled in."""
 
     has_bias: bool
     activation: str
@@ -130,18 +130,18 @@ def matmul(
 
 
 def _operands(given: _Tensors) -> tuple[torch.Tensor | None, ...]:
-    """What a call reads, as `CallCache` has it; one scale without the other is of no plan."""
+    """The operands of a call in the order of its plan's key."""
     _, a, b, bias, scale_a, scale_b = given
     return (a, b, bias) if scale_a is None and scale_b is None else (a, b, scale_a, scale_b, bias)
 
 
 def _is_traced(given: _Tensors) -> bool:
-    """Whether torch is to see an operator: it compiles, or a tensor is a trace's, torch.func's or a wrapper."""
+    """Whether torch must see an operator: it is compiling, or a tensor belongs to a trace, torch.func or a wrapper."""
     return _is_compiling() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
 
 
 def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
-    """A call that torch may serve."""
+    """Run a call that torch's library may serve."""
     out, a, b, bias, scale_a, scale_b = given
     asked = None
     try:
@@ -159,7 +159,7 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
         check_tensors(**given._asdict())
         if not isinstance(e, TypeError):
             raise
-        asked = backends.BackendRequest(backend, None)  # an option that cannot be hashed, which is then named
+        asked = backends.BackendRequest(backend, None)  # an option cannot be hashed: the checks name it
     backends.check(backend)
     if asked is not None:
         check_tensors(**given._asdict())
@@ -169,33 +169,27 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
 
 
 def _checked_call(given: _Tensors, options: _Options, asked: backends.BackendRequest | None = None) -> torch.Tensor:
-    """A call whose every argument is looked at; its plan is kept."""
-    activation, out_dtype, precision, fast_accum = options
-    # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
+    """Run a call whose arguments must be checked, and store its plan."""
+    # A kernel reads memory, and torch only marks some tensors as negated (x.conj().imag).
     a, b, out = given.a.resolve_neg(), given.b.resolve_neg(), given.out
     bias = None if given.bias is None else given.bias.resolve_neg()
     check_operands(a, b, bias)
     scaling, scale_a, scale_b = scales_of(a, b, given.scale_a, given.scale_b)
     shape = (*a.shape[:-1], b.shape[1])
-    dtype = out_dtype_of(a, out, out_dtype, scaling)
-    kind = _ProductOptions(
-        bias is not None,
-        activation_of(activation),
-        precision_of(a, precision),
-        scaling,
-        fast_accum_of(a, fast_accum, scaling),
-    )
+    activation, out_dtype, precision, fast_accum = options
+    dtype, uses_accum = out_dtype_of(a, out, out_dtype, scaling), fast_accum_of(a, fast_accum, scaling)
+    kind = _ProductOptions(bias is not None, activation_of(activation), precision_of(a, precision), scaling, uses_accum)
     check_epilogue(dtype, bias, kind.activation)
     if out is None:
         result = torch.empty(shape, dtype=dtype, device=a.device)
     else:
         check_out(out, shape, (a, b, bias, scale_a, scale_b))
         result = out
-    rows = math.prod(shape[:-1])
     a2, result2 = a, result
     if a.dim() != 2:
+        rows = math.prod(shape[:-1])
         a2 = a.reshape(rows, a.shape[-1])
-        # An output whose leading dimensions cannot be flattened in place is filled by a copy below.
+        # Where the output's leading dimensions cannot be flattened in place, a copy below fills it.
         result2 = flattened(result, rows)
     if result2.numel() == 0:
         return result
@@ -213,7 +207,7 @@ def _checked_call(given: _Tensors, options: _Options, asked: backends.BackendReq
 
 
 def _launch(tensors: _Tensors, kind: _ProductOptions, asked: backends.BackendRequest | None) -> Recording | None:
-    """What was launched; None where torch served."""
+    """Launch the product and return what was launched; None where torch's library computed it."""
     out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None
     problem = problem_of(_problem, (a, b, out), kind)

@@ -10,11 +10,11 @@ from tuner.kernels.ops.arguments import check_tensors
 
 
 def pad_weight(weight: torch.Tensor) -> torch.Tensor:
-    """A weight laid out once so that `matmul(x, padded.t())` needs no copy of it at each call.
+    """Lay a weight out once, so that `matmul(x, padded.t())` needs no copy of it at each call.
 
-    For weights whose rows are no multiple of 128 bytes: odd in_features, for instance. Values and shape stay as they
-    are; what lies between the rows is zeros. It costs the memory of a copy, unless nothing is to be padded. What copies
-    a tensor (`.to`, `.contiguous`, saving a state dict and loading it) may drop the padding: pad last.
+    It pays for weights whose rows are no multiple of 128 bytes, for instance with odd in_features. Values and shape
+    stay, and zeros lie between the rows. It costs the memory of a copy, unless no padding is needed. An operation that
+    copies the tensor (`.to`, `.contiguous`, saving and loading a state dict) may drop the padding, so pad last.
 
     Args:
         weight: [N, K], as nn.Linear stores it; any strides, any device.

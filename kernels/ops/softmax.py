@@ -1,4 +1,4 @@
-"""The op `softmax`: a call seen before runs its plan; any other is checked, looked up and launched."""
+"""The op `softmax`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
 
 
 def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """A call whose every argument is looked at; its plan is kept."""
+    """Run a call whose arguments must be checked, and store its plan."""
     x = check_input("x", given)
     if x.dim() == 0:
         raise InputError("x has shape []: expected [..., N]; use x.reshape(1)")
@@ -55,7 +55,7 @@ def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
         return result
     rows = math.prod(x.shape[:-1])
     matrix = x.reshape(rows, x.shape[-1])
-    # An output whose leading dimensions cannot be flattened in place is filled by a copy below.
+    # Where the output's leading dimensions cannot be flattened in place, a copy below fills it.
     flat = flattened(result, rows)
     problem = problem_of(_problem, (matrix, flat))
     sources = resolver()

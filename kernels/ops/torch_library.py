@@ -40,7 +40,7 @@ def matmul(  # noqa: PLR0917  as the op has them
     precision: str | None,
     fast_accum: bool | None,
 ) -> torch.Tensor:
-    """`tuner.kernels.matmul` for whatever traces it.
+    """Compute `tuner.kernels.matmul` while torch traces or transforms it.
 
     Raises:
         InputError: as the op does.
@@ -55,7 +55,7 @@ def matmul(  # noqa: PLR0917  as the op has them
         return gradients.activated(gradients.Product.apply(multiply, a, b, bias, dtype, precision, fast_accum), name)
     if ask_derivatives(a, b, out, bias, scale_a, scale_b):
         gradients.check(a, out, scale_a, scale_b, dtype)
-        # As in an eager call: the product is the operator, its activation torch's own.
+        # As in an eager call, the operator computes the product, and torch the activation.
         product = ops.matmul(a, b, bias, None, None, "none", dtype, precision, fast_accum)
         return gradients.activated(product, name)
     if out is not None:
@@ -93,7 +93,7 @@ def _shaped(  # noqa: PLR0917
     out_dtype: torch.dtype | None,
     *_: Any,
 ) -> torch.Tensor:
-    """The result without values, from operands without."""
+    """The result's shape and dtype, as a tensor without values."""
     check_operands(a, b, bias)
     dtype = out_dtype_of(a, None, out_dtype, scales_of(a, b, scale_a, scale_b)[0])
     check_epilogue(dtype, bias, activation)
@@ -119,7 +119,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
 
 
 def register(multiply: Multiply) -> None:
-    """Have both operators run the op `matmul`, which imports this module and is handed in."""
+    """Make both operators run the op `matmul`, which is passed in because its module imports this one."""
     _library.impl("matmul", functools.partial(_run, multiply), "CompositeExplicitAutograd")
     _library.impl("matmul_out", functools.partial(_run_out, multiply), "CompositeExplicitAutograd")
 

@@ -1,4 +1,4 @@
-"""The op `vector_add`: a call seen before runs its plan; any other is checked, looked up and launched."""
+"""The op `vector_add`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = N
 
 
 def _checked_call(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """A call whose every argument is looked at; its plan is kept."""
+    """Run a call whose arguments must be checked, and store its plan."""
     out, x, y = given
     x, y = check_input("x", x), check_input("y", y)
     for name, vector in (("x", x), ("y", y)):

@@ -23,9 +23,9 @@ from tuner.problem import Problem, dtype
 NAME = "softmax_online"
 VERSION = 1
 FEWEST_COLUMNS = 2048
-"""Below, rows lie whole in the registers of a few warps."""
+"""Rows below this length fit into the registers of a few warps."""
 _SMALLEST = {"n": 512, "t": 32}
-"""Columns of a block, by whether they or the rows are contiguous."""
+"""The fewest columns of a block, by the layout of x."""
 
 
 def program(inputs: Tensors, config: Config) -> tuple[Launch]:

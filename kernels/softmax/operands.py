@@ -17,7 +17,7 @@ from tuner.problem import dtype as dtypes
 _ARITHMETIC = 2.0**-17
 """Relative error of an element in float32: 128 roundings, see docs/numerics.md."""
 _SUBNORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
-"""Below these a dtype's spacing shrinks no more."""
+"""The smallest normal number of each dtype, below which its spacing is constant."""
 _RARE = 1e6
 
 

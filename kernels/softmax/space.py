@@ -25,7 +25,7 @@ from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.problem import Problem, dtype
 
 INTERPRETED_COLUMNS = 128
-"""Of a block on the interpreter, which takes milliseconds for each."""
+"""Columns of a block on the interpreter, which takes milliseconds for each block."""
 _INT32_SPAN = 2**31
 
 
@@ -57,7 +57,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 
 def strides_of(inputs: Tensors) -> tuple[int, int, int, int]:
-    """Of x's rows and columns, then the output's."""
+    """The strides of x along rows and columns, then those of the output."""
     return (*_strides(inputs.a), *_strides(inputs.out))
 
 
@@ -143,4 +143,4 @@ def _part_of_a_sector(config: Config, problem: Problem, device: Device) -> str |
 SECTORS = Rule(
     "sectors", "CUDA C++ Best Practices Guide, 32-byte sectors of global memory", _part_of_a_sector, early=True
 )
-"""Where rows are contiguous, a tile has enough of them beside each other."""
+"""Where rows are contiguous, a tile has enough neighbouring rows to fill a sector."""

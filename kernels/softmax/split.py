@@ -30,10 +30,10 @@ from tuner.problem import Problem, dtype
 NAME = "softmax_split"
 VERSION = 1
 FEWEST_COLUMNS = 8192
-"""Below, a second launch costs more than one program's row."""
+"""Below this length a second launch costs more than a row that one program reads."""
 _MOST_WAVES = 8
 _SECOND_LAUNCH_US = 2.0
-"""It ranks, and does no more."""
+"""An estimate that only ranks configs."""
 
 
 def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
@@ -75,7 +75,7 @@ def _static(
         "STAGES": config.integer("num_stages"),
         "PDL": bool(config.get("launch_pdl", False)),
     }
-    # One row a program, and of contiguous columns.
+    # Each program takes one row, whose columns are contiguous.
     del constants["BLOCK_SIZE_M"], constants["X_TRANSPOSED"]
     return constants, compiler_options(config)
 

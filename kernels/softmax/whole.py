@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tuner.hardware.device import Device, multiprocessors
+from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.elementwise import rules
@@ -27,7 +27,7 @@ _RECOMPUTED = "RECOMPUTED"
 """Operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
 _OPTIONS = (_RECOMPUTED, refinements.MAXNREG)
 _ALONE = 8192
-"""Columns beyond which a program's float32 values leave no registers for a second program."""
+"""With more columns than this, a program's float32 values leave no registers for a second program."""
 _PACKED = 16_384
 """Columns beyond which x packed is the default.
 
@@ -38,7 +38,7 @@ Aligned rows alone: of others, loaded element by element, 64 registers spill (co
 MOST_COLUMNS = 32_768
 """1,024 threads of 64 registers hold 32 values each, and what is computed with them."""
 _MOST_APART = 1024
-"""Columns where rows are contiguous (layout tn): 16 rows and more of a column are a sector of memory."""
+"""The most columns in layout tn, where 16 rows and more of a column are a sector of memory."""
 
 
 def program(inputs: Tensors, config: Config) -> tuple[Launch]:
@@ -47,9 +47,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     strides = softmax_space.strides_of(inputs)
     layout = softmax_space.layout_of(inputs)
     blocks, constants, options = _static((rows, columns), strides, layout, config)
-    grid = blocks
-    if each := config.integer("PROGRAMS_PER_SM"):
-        grid = min(blocks, each * multiprocessors(inputs.a.device.index if inputs.a.is_cuda else None))
+    grid = rules.grid(blocks, config, inputs.a)
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
     return (Launch(softmax_kernel.whole_kernel, (grid,), arguments, constants, options),)
 
@@ -199,7 +197,7 @@ SPEC = softmax_space.softmax_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(program, _static),
+    sources=(program, _static, rules.grid),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,

@@ -1,7 +1,7 @@
 """How a multiprocessor's memory is divided between the L1 and shared memory while a kernel runs there.
 
 The driver divides it as a kernel asks, and a multiprocessor is divided anew only when nothing runs there: programs of a
-kernel without shared memory keep those of one that fills it from starting beside them. Triton has no word for it.
+kernel without shared memory keep those of one that fills it from starting beside them. Triton has no option for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 """CUDA driver API, CUfunction_attribute."""
 _ALL = 100
-"""Per cent: as much shared memory as there is."""
+"""Per cent: all of the memory that can be shared memory."""
 _asked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def ask_for_shared(kernel: Any) -> None:
-    """Have multiprocessors that run a kernel divided as for one that takes all shared memory, from its next launch on.
+    """Let multiprocessors give a kernel all shared memory from its next launch on.
 
     Args:
         kernel: a CompiledKernel that has been launched; None, of the interpreter, is passed over.

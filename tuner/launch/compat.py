@@ -166,7 +166,7 @@ def _own_function(kernel: Any) -> DriverLaunch | None:
 
 
 def _shared_function(kernel: Any, ranks: Sequence[int | None]) -> DriverLaunch:
-    """By a launcher for the arguments as the device takes them: without constexprs, descriptors encoded."""
+    """Make a launcher for the arguments as the device takes them: without constexprs, with encoded descriptors."""
     types: list[str] = []
     for kind, rank in zip(kernel.src.signature.values(), ranks, strict=True):
         if rank is not None:

@@ -1,17 +1,17 @@
-"""A launch that failed: what the error says of its config, and what it says of the device or the call alone."""
+"""Tells failures of a config from failures of the device or of the call."""
 
 from __future__ import annotations
 
 from tuner.errors import TunerError
 
 _DRIVER = "Triton Error ["
-"""How what the driver says begins: Triton raises all of it as RuntimeError."""
+"""The beginning of the driver's messages, which Triton raises as RuntimeError."""
 _NOT_OF_A_CONFIG = ("out of memory", "captur", "illegal memory access", "launch failure", "context is destroyed")
-"""In what cuGetErrorString and hipGetErrorString say: no memory left, a graph's capture, a context that is lost."""
+"""Parts of messages of cuGetErrorString and hipGetErrorString: no memory, a graph's capture, a lost context."""
 
 
 def is_no_fault(error: Exception) -> bool:
-    """Whether an error says nothing of the config: wrong operands, no memory left, a capture, a lost context."""
+    """Whether an error is not the config's fault: wrong operands, no memory, a capture, a lost context."""
     import torch
 
     lost: tuple[type[Exception], ...] = (TunerError, torch.OutOfMemoryError)

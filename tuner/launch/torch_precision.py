@@ -1,4 +1,4 @@
-"""torch's own float32 setting: read as torch.matmul would, set for the length of a call."""
+"""torch's own float32 setting: read as torch.matmul reads it, and set for the duration of a call."""
 
 from __future__ import annotations
 
