@@ -1,6 +1,6 @@
 """Recorded landscapes, read: of each problem every config's time, what it costs to enter, how one replay scatters.
 
-Recorded by landscapes.py, kept in data/landscapes-h200.json.gz. Trials of races are in data/unseen-trials-h200.csv.gz.
+fit/landscapes.py records them into data/landscapes-h200.json.gz; data/unseen-trials-h200.csv.gz has trials of races.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Landscape:
         best_us: the fastest of those.
         scatter: standard deviation of the log of one replay, beside the others of its round.
         enter_s, replay_s: what a config costs to enter, and one replay.
-        entry: as the file has it, with configs for their numbers.
     """
 
     def __init__(self, entry, configs):
@@ -50,8 +49,6 @@ class Landscape:
         self.best_us = min(again.values())
         truth = {number: max(us / ratio, self.best_us) for number, us in swept.items()} | again
         self.us = {configs[number]: us for number, us in truth.items()}
-        self.entry = entry | {name: [configs[number] for number in entry[name]] for name in ("configs", "others")}
-        self.entry["rounds"] = {configs[int(number)]: times for number, times in entry["rounds"].items()}
 
 
 def landscapes(path=DATA):

@@ -23,7 +23,7 @@ import pytest
 
 import tuner
 from tuner.hardware import device as devices
-from tuner.hardware.device import KNOWN, Device, Environment
+from tuner.hardware.device import IDENTITY, KNOWN, Device, Environment
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import Rule, SearchSpace
@@ -50,6 +50,18 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a process whole files, for what a file sets up is set up once; all that needs a GPU goes to one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "gpu" if nodeid.startswith("tests/gpu/") else super()._split_scope(nodeid)
+
+    return Files(config, log)
+
+
 def toy_spec(name: str = "toy", version: int = 1) -> KernelSpec:
     """A kernel that is never launched here: two axes, and a rule that a device's shared memory decides."""
 
@@ -71,12 +83,7 @@ def toy_spec(name: str = "toy", version: int = 1) -> KernelSpec:
         default_config=lambda problem, device: Config(name, BLOCK_SIZE_M=16, num_warps=4),
         make_inputs=unused,
         launch=unused,
-        vendor=unused,
         reference=unused,
-        tolerance=unused,
-        compile=unused,
-        compile_class=unused,
-        simplicity=unused,
         source_hash=lambda: "none",
     )
 
@@ -181,8 +188,7 @@ def add_winner(connection: sqlite3.Connection, row: Row, device: Device) -> None
         cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", (*columns.values(),))
         return int(cursor.lastrowid or 0)
 
-    names = ("slug", "name", "vendor", "arch", "sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
-    device_id = key("device", **dict(zip(names, astuple(device), strict=True)))
+    device_id = key("device", **{name: getattr(device, name) for name in IDENTITY})
     versions = dict(zip(("triton", "torch", "backend", "driver", "python"), astuple(row.made.environment), strict=True))
     environment_id = key("environment", **versions, hash="-".join(versions.values()))
     op = row.problem.op

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 else:
     import importlib
 
-    # The import system binds a package's name here when it is first imported. Done first, and unbound again, it leaves
-    # `tuner.lookup` and `tuner.tuned` to the functions of those names.
+    # Importing a package binds its name here. These two are imported first and unbound again: `tuner.lookup`
+    # and `tuner.tuned` are the functions of those names.
     for _room in ("lookup", "tuned"):
         importlib.import_module(f"{__name__}.{_room}")
         del globals()[_room]
@@ -57,7 +57,7 @@ else:
     _MODULES = ("config", "device", "errors", "kernel", "problem", "registry", "space", "suite")
 
     def __getattr__(name: str) -> object:
-        """A name of the face, or a module of it, imported when it is first asked for: a serving process needs few."""
+        """Import a public name or module when it is first used, because a serving process needs few of them."""
         if name in _HOMES:
             home, _, its = _HOMES[name].rpartition(".")
             value = getattr(importlib.import_module(home), its)

@@ -1,4 +1,4 @@
-"""Entry points of installed packages, of all groups read once: each reading opens a file of every package there is."""
+"""Entry points of installed packages, read once for all groups, because reading opens a file of every package."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 
 @functools.cache
-def _all() -> Any:  # of another class from Python 3.12 on
+def _all() -> Any:  # its class differs from Python 3.12 on
     return importlib.metadata.entry_points()
 
 
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group, by name and value; one that is installed twice is one."""
+    """Return the entry points of a group, sorted by name and value, without duplicates."""
     found = sorted(_all().select(group=group), key=lambda point: (point.name, point.value))
     return tuple(dict.fromkeys(found))
 
 
 def forget() -> None:
-    """Have the installed packages read anew."""
+    """Read the installed packages again at the next call."""
     _all.cache_clear()

@@ -8,19 +8,19 @@ class TunerError(Exception):
 
 
 class UsageError(TunerError, ValueError):
-    """What the caller typed or passed cannot be meant: the command line exits 2."""
+    """What the caller typed or passed makes no sense; the command line exits with 2."""
 
 
 class ProblemError(UsageError):
-    """A problem whose shape, dtype, layout, epilogue or precision cannot be."""
+    """A problem with an invalid shape, dtype, layout, epilogue or precision."""
 
 
 class ConfigError(UsageError):
-    """A config that cannot be read, or that its kernel does not know."""
+    """A config that cannot be read, or that its kernel does not have."""
 
 
 class InputError(UsageError):
-    """Operands an op cannot take: wrong shapes, dtypes, devices."""
+    """Operands that an op cannot take, because of their shapes, dtypes or devices."""
 
 
 class KernelError(TunerError):
@@ -28,11 +28,11 @@ class KernelError(TunerError):
 
 
 class SuiteError(TunerError):
-    """A list of problems that could not be read; the message names the file and the line."""
+    """A suite that could not be read; the message names the file and the line."""
 
 
 class DeviceError(TunerError):
-    """A device that is not there, or that nobody has described."""
+    """A device that is not there, or that is unknown."""
 
 
 class StoreError(TunerError):
@@ -48,4 +48,4 @@ class TableError(TunerError):
 
 
 class SweepError(TunerError):
-    """A sweep that could not go on: no worker could be started, for instance."""
+    """A sweep that could not go on, for instance because no worker could be started."""

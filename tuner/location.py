@@ -1,4 +1,4 @@
-"""Where the database lies: `--db`, else `$TUNER_DB`, else the platform's user data folder."""
+"""The database's location: `--db`, else `$TUNER_DB`, else the platform's user data folder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def database_location(given: str | None = None) -> str:
-    """The database to use: a path, or a URL such as `postgresql://...`.
+    """Return the database to use: a path, or a URL such as `postgresql://...`.
 
     Args:
-        given: what the caller asked for; None leaves the choice to `$TUNER_DB`, then the user data folder.
+        given: the caller's choice; None means `$TUNER_DB`, or else the user data folder.
     """
     if given:
         return given
@@ -22,7 +22,7 @@ def database_location(given: str | None = None) -> str:
 
 
 def sqlite_path(location: str) -> Path | None:
-    """The file of a location that names a SQLite database (a path or a `sqlite:///` URL), None for other URLs."""
+    """Return the file of a location that is a path or a `sqlite:///` URL, None for other URLs."""
     if location.startswith("sqlite:///"):
         return Path(location.removeprefix("sqlite:///"))
     return None if "://" in location else Path(location)

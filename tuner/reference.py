@@ -1,4 +1,4 @@
-"""References to objects of modules: "package.module:name", or "path/of/a/file.py:name" for one that no package has."""
+"""References to objects in modules: "package.module:name", or "path/of/file.py:name" outside any package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tuner.errors import KernelError, TunerError, UsageError
 
 
 def load(reference: str) -> Any:
-    """Import what a reference names.
+    """Import the object that a reference names.
 
     A file is imported once, under its own name where that is free, without running what stands under
     `if __name__ == "__main__":`.
 
     Raises:
-        UsageError: it is no reference, or there is no such module or name.
-        KernelError: the module raised something.
+        UsageError: the text is no reference, or there is no such module or name.
+        KernelError: the module raised an error.
     """
     where, mark, name = reference.rpartition(":")
     if not (mark and where and name):
@@ -42,7 +42,7 @@ def load(reference: str) -> Any:
 
 def _module(name: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: a console script's path is its own folder
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does; a console script starts with its own folder instead
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as e:
@@ -64,7 +64,7 @@ def _file(where: str) -> ModuleType:
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # as `python file.py` does: what lies beside it is imported by it
+        sys.path.insert(0, str(path.parent))  # as `python file.py` does, so that it can import its neighbours
     try:
         spec.loader.exec_module(module)
     except BaseException:

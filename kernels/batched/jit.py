@@ -11,7 +11,7 @@ import triton.language as tl
 
 from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, known_multiple
 from tuner.kernels.base.epilogue import finish
-from tuner.kernels.gemm.pointer.tile import multiply
+from tuner.kernels.gemm.pointer.tile import fixed, multiply
 from tuner.kernels.gemm.tma.tile import sum_products
 
 
@@ -67,37 +67,16 @@ def pointer_kernel(  # noqa: ANN201, PLR0917
     await_predecessor(PDL)
     index, pid_m, pid_n = place(M, N, GROUP_SIZE_M, BLOCK_SIZE_M, BLOCK_SIZE_N)
     index = index.to(tl.int64)
+    FIXED: tl.constexpr = fixed(
+        *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, A_VECTOR, B_VECTOR),
+        *(C_VECTOR, EVEN_K, WIDE, "none", ACTIVATION, PRECISION, MAX_IMPRECISE),
+    )
     multiply(
         a_ptr + index * known_multiple(stride_ab, A_VECTOR),
         b_ptr + index * known_multiple(stride_bb, B_VECTOR),
         c_ptr + index * known_multiple(stride_cb, C_VECTOR),
-        bias_ptr,
-        pid_m,
-        pid_n,
-        M,
-        N,
-        K,
-        stride_am,
-        stride_ak,
-        stride_bk,
-        stride_bn,
-        stride_cm,
-        stride_cn,
-        BLOCK_SIZE_M,
-        BLOCK_SIZE_N,
-        BLOCK_SIZE_K,
-        A_TRANSPOSED,
-        B_TRANSPOSED,
-        C_TRANSPOSED,
-        A_VECTOR,
-        B_VECTOR,
-        C_VECTOR,
-        EVEN_K,
-        WIDE,
-        "none",
-        ACTIVATION,
-        PRECISION,
-        MAX_IMPRECISE,
+        *(bias_ptr, pid_m, pid_n, (M, N, K)),
+        *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), FIXED, (None, None), (None, None)),
     )
 
 
@@ -130,22 +109,9 @@ def tma_kernel(  # noqa: ANN201, PLR0917
     start_m = pid_m * BLOCK_SIZE_M
     start_n = pid_n * BLOCK_SIZE_N
     sums = sum_products(
-        a_desc,
-        b_desc,
-        start_m,
-        start_n,
-        0,
-        count_blocks(K, BLOCK_SIZE_K),
-        BLOCK_SIZE_M,
-        BLOCK_SIZE_N,
-        BLOCK_SIZE_K,
-        A_TRANSPOSED,
-        B_TRANSPOSED,
-        PRECISION,
-        MAX_IMPRECISE,
-        WARP_SPECIALIZE,
-        index * A_BATCHED,
-        index * B_BATCHED,
+        *(a_desc, b_desc, start_m, start_n, 0, count_blocks(K, BLOCK_SIZE_K), BLOCK_SIZE_M, BLOCK_SIZE_N),
+        *(BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, WARP_SPECIALIZE),
+        *(index * A_BATCHED, index * B_BATCHED),
     )
     values = finish(
         sums, bias_ptr, None, None, start_m, start_n, M - start_m, N - start_n, False, "none", ACTIVATION, c_desc.dtype

@@ -1,6 +1,6 @@
 """Estimates corrected by what was measured: of each kernel a forest of regression trees over a config's traits.
 
-`calibration.npz` holds the forests, boosted by benchmarks/calibrate.py on scattered trials of an H200 (16-bit
+`calibration.npz` holds the forests, boosted by benchmarks/fit/calibrate.py on scattered trials of an H200 (16-bit
 operands, B stored [N, K]), and where they come from. Trees are oblivious: all nodes of a level ask the same, and so the
 leaves of all trees are found by a few array operations. Elsewhere the cost model's estimates stand as they are.
 """
@@ -23,6 +23,8 @@ from tuner.kernels.cost import features as traits
 from tuner.kernels.space import odd_rows
 from tuner.problem import Problem, dtype
 
+MEASURED_ON = "sm_90"
+"""The architecture whose trials the forests were fitted on."""
 MOST = 0.7
 """Of a correction, in log time: twice as long, or half."""
 LEAF_UNIT = 1e-4
@@ -51,7 +53,7 @@ class Forest(NamedTuple):
 def applies(problem: Problem, device: Device) -> bool:
     """Whether the forests speak of a problem on a device."""
     sizes = {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)}
-    return device.arch == "sm_90" and sizes == {2} and problem.op == "matmul" and not any(odd_rows.odd(problem))
+    return device.arch == MEASURED_ON and sizes == {2} and problem.op == "matmul" and not any(odd_rows.odd(problem))
 
 
 def of_tiles(us: float, config: Config, problem: Problem, device: Device, *, exchanged: bool = False) -> float:

@@ -235,7 +235,8 @@ def _times(config: Config, tile: _Tile, each: int, steps: int, in_turn: int) -> 
 def _longest(times: Mapping[str, float]) -> float:
     """The longest of what hides each other, microseconds, or more where several are nearly as long."""
     hiding = times["memory"], times["products"], times["intake"], times["l2"], times["latency"] + times["barriers"]
-    return sum([time_us**_SHARPNESS for time_us in hiding]) ** (1 / _SHARPNESS)
+    longest: float = sum([time_us**_SHARPNESS for time_us in hiding]) ** (1 / _SHARPNESS)
+    return longest
 
 
 def _apart(tile: _Tile, group: int, *, exchanged: bool) -> float:

@@ -2,8 +2,9 @@
 
 A roofline, refined by what tells tiles apart: how the tiles fill the multiprocessors, what one step along K waits for,
 what grouped tiles read again from device memory, what splitting K costs. It ranks; docs/search.md says how well, on
-recorded landscapes (benchmarks/cost_model.py). The shape of it follows tritonBLAS (Origami) and DeepGEMM's heuristics;
-constants marked "fitted" are rounded from a fit on the landscapes of an H200 that the file there does not hold out.
+recorded landscapes (benchmarks/claims/cost_model.py). The shape of it follows tritonBLAS (Origami) and DeepGEMM's
+heuristics; constants marked "fitted" are rounded from a fit on the landscapes of an H200 that the file there does not
+hold out.
 """
 
 from __future__ import annotations

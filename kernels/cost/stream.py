@@ -51,7 +51,7 @@ def registers(config: Config, problem: Problem, threads: int) -> float:
 def _registers(block_n: int, block_k: int, problem: Problem, threads: int) -> float:
     rows = tile_resources.next_power_of_two(problem.m)
     if problem.layout[1] != "t":
-        # Fitted; 75 for 32 sums (Nsight Compute, benchmarks/results/profile-h200.json).
+        # Fitted; 75 for 32 sums (Nsight Compute on an H200).
         return min(255.0, 14 + 1.9 * rows * block_n * block_k / threads)
     loaded = block_n * dtype.ITEMSIZE[problem.b_dtype] + rows * dtype.ITEMSIZE[problem.a_dtype]
     return min(255.0, 18 + loaded * block_k / threads / 4)  # compiled for sm_90: 25 to 80 within 6, but one of 84

@@ -45,8 +45,6 @@ _SHARPNESS = 5
 """The longer of tiles and device memory hides the shorter, but where they are nearly as long: the p of a p-norm."""
 _OPERAND_CYCLES = 20.0
 """wgmma reads 64 rows of A from shared memory for every instruction, 16 cycles at 128 B, beside width / 4 for B's."""
-_MMA_SHARE = {90: 0.15}
-"""What mma.sync reaches of the tensor cores' rate, fitted for Hopper; elsewhere 0.6, as in estimate.py."""
 _CACHED_BYTES = 50e6
 """Operands beyond are read from memory again by every wave of tiles."""
 _AGAIN = 2.7
@@ -246,8 +244,7 @@ def tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device) -> Tile:
     size, width = dtype.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
-    registers = 131_072 if device.vendor == "amd" else 65_536  # of 32 bits (CDNA3 ISA guide; CUDA Programming Guide)
-    beside = registers // (sides.rows * width + _THREAD_REGISTERS * device.warp_size * sides.warps)
+    beside = device.features.registers // (sides.rows * width + _THREAD_REGISTERS * device.warp_size * sides.warps)
     math, row_bytes = _math_cycles(sides, problem, device, asynchronous=asynchronous), problem.k * size * loop.products
     read_bytes, beyond_bytes = _read_bytes(sides, problem, row_bytes, by_tma=loop.by_tma)
     odd, unrounded = loop.by_tma and any(odd_rows.odd(problem)), _unrounded(problem)
@@ -289,7 +286,8 @@ def split_us(splits: int, chip: Chip, tile_sums: int, *, by_tma: bool) -> float:
 def _overlapped(one_us: float, other_us: float) -> float:
     """The longer of two times, and of the shorter as much as it does not hide."""
     shorter, longer = (one_us, other_us) if one_us < other_us else (other_us, one_us)
-    return longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    both: float = (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    return longer * both
 
 
 def _busy_cycles(sides: Sides, problem: Problem, math: float, *, by_tma: bool) -> float:
@@ -299,9 +297,8 @@ def _busy_cycles(sides: Sides, problem: Problem, math: float, *, by_tma: bool) -
     busy = longer + _OVERLAP * shorter
     if not by_tma:
         return busy
-    shared = {"ctas": sides.ctas, "share_b": sides.share_b}
-    asked = odd_rows.asked(problem, sides.rows, width, sides.length, **shared) * sides.length * size
-    return max(busy, asked / _MOST_L2_BYTES)
+    asked = odd_rows.requested(problem, sides.rows, width, sides.length, ctas=sides.ctas, share_b=sides.share_b)
+    return max(busy, asked * sides.length * size / _MOST_L2_BYTES)
 
 
 def _issue_cycles(sides: Sides, problem: Problem, device: Device) -> float:
@@ -321,9 +318,9 @@ def _math_cycles(sides: Sides, problem: Problem, device: Device, *, asynchronous
     if asynchronous:
         instructions = sides.rows / 64 * (sides.length * size / 32)
         return max(macs / rate, instructions * (_OPERAND_CYCLES + width / 4))
-    share = _MMA_SHARE.get(device.capability, 0.6)
+    has = device.features
     # Hopper's mma.sync has no 8-bit floats: they are multiplied as 16-bit ones.
-    return macs / (rate * share * (0.5 if size == 1 and device.capability == 90 else 1.0))
+    return macs / (rate * has.mma_sync_share * (0.5 if size == 1 and has.wgmma else 1.0))
 
 
 def _unrounded(problem: Problem) -> bool:

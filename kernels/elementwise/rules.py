@@ -17,14 +17,11 @@ BYTES_IN_FLIGHT = 36 << 10
 """That a multiprocessor has to wait for at any time to keep the memory busy.
 
 Little's law: 4.8 TB/s over 132 multiprocessors at 1.98 GHz (H200 data sheet) are 18 bytes a cycle; in a busy device a
-load takes 2,000 cycles (kernels/cost/pointer_cycles.py: measured), idle 479 (arXiv 2402.13499).
+load takes 2,000 cycles (measured), idle 479 (arXiv 2402.13499).
 """
 VECTOR_BYTES = 16
-_BYTES_PER_US = 31_000
-"""Of device memory, a multiprocessor: 0.85 of the H200's 4.8 TB/s (data sheet) over 132. It ranks, and does no more."""
-FILE = 65_536
-"""32-bit registers of a multiprocessor (CUDA C++ Programming Guide); a compute unit of CDNA has twice as many."""
-_THREAD_REGISTERS = {"nvidia": 255, "amd": 512}
+_REACHED = 0.85
+"""The share of the peak bandwidth that a kernel reaches: measured on an H200. It ranks, and does no more."""
 _LINE_BYTES = 128
 
 
@@ -33,14 +30,9 @@ def threads(config: Config, device: Device) -> int:
     return config.integer("num_warps") * device.warp_size
 
 
-def resident_threads(device: Device) -> int:
-    """Threads that a multiprocessor holds (the same tables): 1,536 on sm_86, sm_89 and sm_120, else 2,048."""
-    return 1536 if device.capability in (86, 89, 120) else 2048
-
-
 def resident(config: Config, device: Device) -> int:
-    """Programs on a multiprocessor at once: by its threads, and 32 at most (CUDA C++ Programming Guide, sm_90)."""
-    return max(1, min(32, resident_threads(device) // threads(config, device)))
+    """Programs that a multiprocessor has threads for at once."""
+    return max(1, min(device.features.blocks, device.features.threads // threads(config, device)))
 
 
 def estimate_us(moved: int, loaded: int, blocks: int, config: Config, device: Device) -> float:
@@ -57,7 +49,7 @@ def estimate_us(moved: int, loaded: int, blocks: int, config: Config, device: De
     # The last round takes as long as a full one, unless programs take blocks as they come.
     whole = 1.0 if rounds > 8 else -(-blocks // (each * device.sm_count)) / rounds
     share = min(1.0, each * loaded / BYTES_IN_FLIGHT)
-    return moved * whole / (_BYTES_PER_US * device.sm_count * share)
+    return moved * whole / (_REACHED * device.peak_bytes_per_us * share)
 
 
 def loads_ahead(config: Config) -> int:
@@ -67,8 +59,7 @@ def loads_ahead(config: Config) -> int:
 
 def registers(config: Config, device: Device) -> int:
     """Registers of a thread when one program has a multiprocessor to itself."""
-    file = 2 * FILE if device.vendor == "amd" else FILE
-    return min(_THREAD_REGISTERS.get(device.vendor, 255), file // threads(config, device))
+    return min(device.features.thread_registers, device.features.registers // threads(config, device))
 
 
 def warps(device: Device) -> tuple[Value, ...]:
@@ -76,12 +67,17 @@ def warps(device: Device) -> tuple[Value, ...]:
     return tuple(count for count in (1, 2, 4, 8, 16, 32) if count * device.warp_size <= MOST_THREADS)
 
 
-def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], options: tuple[str, ...] = ()) -> Rule:
+def parameters(
+    axes: Callable[[Device], Mapping[str, tuple[Value, ...]]],
+    options: tuple[str, ...] = (),
+    own: Mapping[str, refinements.OptionError] | None = None,
+) -> Rule:
     """The rule that a config has a kernel's parameters, each of a size the compiler and the device take.
 
     Args:
         axes: the kernel's, of a device.
         options: that a config may have besides, see `refinements`.
+        own: options that no other kernel has.
     """
 
     def malformed(config: Config, problem: Problem, device: Device) -> str | None:
@@ -89,8 +85,8 @@ def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], option
         if missing := [name for name in known if name not in config]:
             return f"{missing[0]} is missing"
         for name, value in config.pairs:
-            if name in options:
-                reason = refinements.misfit(name, config, problem, device)
+            if name in options or name in (own or ()):
+                reason = refinements.option_error(name, config, problem, device, own or {})
             elif name in known:
                 reason = _misfit(name, value)
             else:
@@ -201,8 +197,8 @@ def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Conf
             return None
         if each * device.sm_count >= blocks(config, problem):
             return f"{each} programs on each of {device.sm_count} multiprocessors: none would take a second block"
-        if each * threads(config, device) > resident_threads(device):
-            return f"{each} programs of {threads(config, device)} threads: {resident_threads(device)} fit"
+        if each * threads(config, device) > device.features.threads:
+            return f"{each} programs of {threads(config, device)} threads: {device.features.threads} fit"
         taken = each * shared(config, problem, device)
         return f"{each} programs take {taken} B, {device.shared_bytes} fit" if taken > device.shared_bytes else None
 

@@ -14,7 +14,7 @@ from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.kernels.base import blocks
-from tuner.kernels.base.interpreted import as_silent_as_a_gpu, settle, stand_in, widened
+from tuner.kernels.base.interpreted import copy_rounded, ignore_float_warnings, output_for, widened
 from tuner.kernels.base.program import Operation, Program, spec_of
 from tuner.problem import Problem
 
@@ -61,12 +61,12 @@ def elementwise_spec(
 
 def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:
     """Run a kernel under the interpreter by way of float32, where it would be wrong otherwise."""
-    out = stand_in(inputs.out)
+    out = output_for(inputs.out)
     b = None if inputs.b is None else widened(inputs.b)
     # Rows beyond the last have a sum of 0.
-    with as_silent_as_a_gpu(), np.errstate(divide="ignore"):
+    with ignore_float_warnings(), np.errstate(divide="ignore"):
         run(dataclasses.replace(inputs, a=widened(inputs.a), b=b, out=out), config)
-    settle(out, inputs.out)
+    copy_rounded(out, inputs.out)
 
 
 def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str | None:
@@ -90,8 +90,6 @@ def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str |
     ):
         if found not in expected:
             return f"no {name} {found}: leave it out"
-    old = device.vendor == "nvidia" and device.capability < 80
-    untested = device.vendor == "amd" and device.arch not in ("gfx942", "gfx950")
-    return (
-        f"no {device.arch}: it is compiled and tested for sm_80 and newer, gfx942, gfx950" if old or untested else None
-    )
+    if device.is_interpreter or device.features.supported:
+        return None
+    return f"no {device.arch}: it is compiled and tested for sm_80 and newer, gfx942, gfx950"

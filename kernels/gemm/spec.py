@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.kernels.base import blocks, epilogue, numerics
@@ -14,7 +16,7 @@ from tuner.kernels.base.interpreted import launch_interpreted
 from tuner.kernels.base.operands import make_operands
 from tuner.kernels.base.program import Operation, Program, spec_of
 from tuner.kernels.gemm.vendor import vendor
-from tuner.kernels.space import refinements
+from tuner.kernels.space import precedence, refinements
 from tuner.problem import Problem
 
 
@@ -34,8 +36,17 @@ MATMUL = operation("matmul", make_operands, vendor)
 
 def gemm_spec(name: str, version: int, program: Program, *, operation: Operation = MATMUL, **fields: Any) -> KernelSpec:
     """A kernel of an op whose products are GEMMs; its last launch is the GEMM. Arguments as `spec_of` has them."""
-    usual = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
+    usual: dict[str, Any] = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
+    if operation is MATMUL:
+        usual["precedence"] = functools.partial(_precedence, name)
     return spec_of(operation, name, version, program, **(usual | fields))
+
+
+def _precedence(kernel: str, problem: Problem, device: Device) -> int:
+    # Imported where nobody tuned: a process that serves one kernel's winners loads no other kernel's conditions.
+    from tuner.kernels.gemm.precedence import TABLE
+
+    return precedence.of(TABLE, kernel, problem, device)
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ _MOST_WAVES = 4
 _DEEP = 4
 """Stages that hide the latency of a load."""
 _MOST_UNEVEN = 8
-"""Of its steps a split problem may lose an eighth to splits of unequal length."""
+"""A split problem may lose an eighth of its steps to splits of unequal length."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -30,7 +30,7 @@ def loads(problem: Problem, device: Device) -> tuple[str, ...]:
 
 def by_tma(config: Config) -> bool:
     """Whether a config loads through descriptors."""
-    return config.get("LOADS") == "tma"
+    return bool(config.get("LOADS") == "tma")
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -46,11 +46,11 @@ def program_count(config: Config, problem: Problem) -> int:
     return tiles_m * tiles_n * config.integer("SPLIT_K", 1)
 
 
-def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """What decides between configs that take as long, of the problem as the kernel sees it.
+def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """The order of configs that take equally long, the first one to be preferred.
 
-    Few rows of A are a matter of memory: many configs reach its bandwidth. Of these the ones with the fewest splits,
-    that read B the fewest times, by the smallest tiles, come first.
+    Few rows of A are a matter of memory, whose bandwidth many configs reach. The ones with the fewest splits come
+    first, then those that read B the fewest times, then those with the smallest tiles.
     """
     block_m, block_n, block_k = tile_resources.tile(config)
     splits, stages = config.integer("SPLIT_K", 1), config.integer("num_stages")
@@ -58,12 +58,12 @@ def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
     twice = 2 * stages * tile_resources.tile_bytes(config, problem) + 4096 <= device.shared_bytes
     settled = twice or 2 * program_count(config, problem) <= device.sm_count
     tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
-    tied = splits, min(tiles_m, tiles_n), block_m * block_n, stages < _DEEP, -block_k, not settled, -stages
-    return *tied, config.integer("num_warps")
+    order = splits, min(tiles_m, tiles_n), block_m * block_n, stages < _DEEP, -block_k, not settled, -stages
+    return *order, config.integer("num_warps")
 
 
-def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Of the axes, what a default formula looks at: rows of 128 to 512 bytes along K, descriptors where they work."""
+def formula_axes(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:
+    """The part of the axes that a default formula looks at: rows of 128 to 512 bytes, descriptors where they work."""
     if device.is_interpreter:
         return {}
     size = dtype.ITEMSIZE[problem.a_dtype]
@@ -72,21 +72,21 @@ def promising(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:
     return {"BLOCK_SIZE_K": tuple(lengths), "LOADS": loads(problem, device)[-1:]}
 
 
-def in_terms_of(
-    view: Callable[[Config, Problem], tuple[Config, Problem]], rule: Rule, said_by: tuple[str, ...] = ()
+def on_view(
+    view: Callable[[Config, Problem], tuple[Config, Problem]], rule: Rule, chosen_by: tuple[str, ...] = ()
 ) -> Rule:
-    """A rule about what the kernel sees, asked of what the caller sees.
+    """A rule about what the device computes, applied to a config and a problem as the caller has them.
 
     Args:
-        view: a config and its problem as the kernel sees them: as they are, or BLOCK_SIZE_M and BLOCK_SIZE_N exchanged.
+        view: a config and its problem as the device computes them: as they are, or with both sides exchanged.
         rule: the rule.
-        said_by: parameters that say which.
+        chosen_by: parameters that decide which of the two it is.
     """
 
     def rejects(config: Config, problem: Problem, device: Device) -> str | None:
         return rule.rejects(*view(config, problem), device)
 
-    reads = tuple(dict.fromkeys((*rule.reads, "BLOCK_SIZE_M", "BLOCK_SIZE_N", *said_by))) if rule.reads else ()
+    reads = tuple(dict.fromkeys((*rule.reads, "BLOCK_SIZE_M", "BLOCK_SIZE_N", *chosen_by))) if rule.reads else ()
     return dataclasses.replace(rule, rejects=rejects, reads=reads)
 
 
@@ -138,7 +138,7 @@ def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | Non
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile with every SPLIT_K and num_stages worth trying; of the problem as the kernel sees it."""
+    """A tile with every SPLIT_K and num_stages worth trying, for the problem as the device computes it."""
     for splits in splits_of(config, problem, device):
         for stages in depths_of(config, splits, problem, device):
             yield config.replace(SPLIT_K=splits, num_stages=stages)
@@ -165,6 +165,17 @@ def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> 
     return sorted({min(depth, tile_resources.most_stages(device)) for depth in stages})
 
 
+def _cannot_load(config: Config, problem: Problem, device: Device) -> str | None:
+    known = loads(problem.unscaled() if problem.scaling == "block" else problem, device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def amd_axes(device: Device) -> dict[str, tuple[Value, ...]]:
+    """The compiler's options on AMD, of one value each."""
+    return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
+
+
+LOADS = Rule("loads", "kernels/gemm/tma/space.py, supports", _cannot_load, fatal=True, early=True, reads=("LOADS",))
 WORKSPACE = Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True)
 RULES = (
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/splitting.py"),
@@ -172,4 +183,4 @@ RULES = (
     Rule("idle split", "the shape itself", _idle_split),
     Rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2", _crowd),
 )
-"""Of kernels that load either way and may split; of the problem as the kernel sees it."""
+"""Rules for kernels that load either way and may split; they apply to the problem as the device computes it."""

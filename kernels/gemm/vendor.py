@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from tuner.kernels.base.operands import Operands
+from tuner.launch import compat
 from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import dtype
 
@@ -76,7 +77,7 @@ def _scaled_mm(operands: Operands) -> None:
         scale_a = scale_b = _one(operands.a.device)
     elif problem.scaling == "row":
         scale_a, scale_b = scale_a.view(-1, 1), scale_b.view(1, -1)
-    torch._scaled_mm(
+    compat.scaled_mm(
         operands.a,
         operands.b,
         scale_a,
@@ -99,7 +100,7 @@ def _block_scaled_mm(operands: Operands) -> None:
     # What torch asks of strides: A's scales one column after the other, B's as its weight's rows, of 4 blocks each.
     if blocks % 4 or scale_b.stride() != (1, blocks) or scale_a.stride() != (1, problem.m):
         raise NotImplementedError("torch scales by blocks with K a multiple of 512")
-    torch.ops.aten._scaled_mm_v2.out(
+    compat.scaled_mm_v2(
         operands.a,
         operands.b,
         [scale_a],
@@ -120,7 +121,7 @@ def _int_mm(operands: Operands) -> None:
         raise NotImplementedError("torch has no scaled int8 GEMM")
     if operands.a.device.type == "cuda" and (problem.m <= 16 or problem.n % 8 or problem.k % 8):
         raise NotImplementedError("torch._int_mm takes M above 16, N and K multiples of 8 on a GPU")
-    torch._int_mm(operands.a, operands.b, out=operands.out)
+    compat.int_mm(operands.a, operands.b, out=operands.out)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, known_multiple
-from tuner.kernels.gemm.pointer.tile import multiply
+from tuner.kernels.gemm.pointer.tile import fixed, multiply
 
 COLUMNS = tl.constexpr(12)
 """Of `listed_kernel`'s table: addresses of A, B and C, M, N, K, strides of A, B and C along rows, then columns."""
@@ -99,6 +99,10 @@ def grouped_kernel(  # noqa: ANN201, PLR0917
 
     BLOCK_GROUPS is a power of two that holds GROUPS. Rows of C that belong to no group are not written.
     """
+    FIXED: tl.constexpr = fixed(
+        *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, A_VECTOR, B_VECTOR),
+        *(C_VECTOR, EVEN_K, WIDE, "none", ACTIVATION, PRECISION, MAX_IMPRECISE),
+    )
     await_predecessor(PDL)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     beyond = last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M, BLOCK_GROUPS)
@@ -113,32 +117,8 @@ def grouped_kernel(  # noqa: ANN201, PLR0917
             b_ptr + group.to(tl.int64) * known_multiple(stride_bg, B_VECTOR),
             c_ptr + start * (stride_cm if C_TRANSPOSED else known_multiple(stride_cm, C_VECTOR)),
             bias,
-            pid_m,
-            pid_n,
-            end - start.to(tl.int32),
-            N,
-            K,
-            stride_am,
-            stride_ak,
-            stride_bk,
-            stride_bn,
-            stride_cm,
-            stride_cn,
-            BLOCK_SIZE_M,
-            BLOCK_SIZE_N,
-            BLOCK_SIZE_K,
-            A_TRANSPOSED,
-            B_TRANSPOSED,
-            C_TRANSPOSED,
-            A_VECTOR,
-            B_VECTOR,
-            C_VECTOR,
-            EVEN_K,
-            WIDE,
-            "none",
-            ACTIVATION,
-            PRECISION,
-            MAX_IMPRECISE,
+            *(pid_m, pid_n, (end - start.to(tl.int32), N, K)),
+            *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), FIXED, (None, None), (None, None)),
         )
 
 
@@ -190,6 +170,10 @@ def listed_kernel(  # noqa: ANN201, PLR0917
     A_STORED, B_STORED, C_STORED: "n" where all of those matrices have contiguous rows, "t" where columns, "" neither.
     The pointers `..._like_ptr` are read for their types only. EVEN_K: BLOCK_SIZE_K divides every K, and none is 0.
     """
+    FIXED: tl.constexpr = fixed(
+        *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_STORED == "t", B_STORED == "t", C_STORED == "t", A_VECTOR),
+        *(B_VECTOR, C_VECTOR, EVEN_K, WIDE, "none", ACTIVATION, PRECISION, MAX_IMPRECISE),
+    )
     await_predecessor(PDL)
     products = tl.arange(0, BLOCK_GROUPS)
     rows = tl.load(table_ptr + products * COLUMNS + 3, mask=products < GROUPS, other=0).to(tl.int32)
@@ -210,33 +194,8 @@ def listed_kernel(  # noqa: ANN201, PLR0917
             pointer_at(row_ptr, a_like_ptr, A_VECTOR),
             pointer_at(row_ptr + 1, b_like_ptr, B_VECTOR),
             pointer_at(row_ptr + 2, c_like_ptr, C_VECTOR),
-            None,
-            pid_m,
-            pid_n,
-            M,
-            N,
-            K,
-            stride_am,
-            stride_ak,
-            stride_bk,
-            stride_bn,
-            stride_cm,
-            stride_cn,
-            BLOCK_SIZE_M,
-            BLOCK_SIZE_N,
-            BLOCK_SIZE_K,
-            A_STORED == "t",
-            B_STORED == "t",
-            C_STORED == "t",
-            A_VECTOR,
-            B_VECTOR,
-            C_VECTOR,
-            EVEN_K,
-            WIDE,
-            "none",
-            ACTIVATION,
-            PRECISION,
-            MAX_IMPRECISE,
+            *(None, pid_m, pid_n, (M, N, K)),
+            *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), FIXED, (None, None), (None, None)),
         )
 
 

@@ -6,6 +6,7 @@ import torch
 
 from tuner.kernels.base.epilogue import activated
 from tuner.kernels.grouped.operands import GroupedOperands, ListedOperands
+from tuner.launch import compat
 
 
 def vendor(operands: GroupedOperands | ListedOperands) -> None:
@@ -29,13 +30,13 @@ def vendor_result(operands: GroupedOperands | ListedOperands) -> torch.Tensor:
         raise NotImplementedError("torch has no grouped GEMM of lists")
     if reason := _lacking(operands):
         raise NotImplementedError(reason)
-    result = torch._grouped_mm(operands.a, operands.b, offs=operands.ends)
+    result = compat.grouped_mm(operands.a, operands.b, offs=operands.ends)
     return activated(result, operands.problem.activation)
 
 
 def _lacking(operands: GroupedOperands) -> str | None:
     problem, device = operands.problem, operands.a.device
-    if not hasattr(torch, "_grouped_mm"):
+    if compat.grouped_mm is None:
         return "this torch has no grouped GEMM"
     if problem.a_dtype != "bfloat16" or problem.out_dtype != "bfloat16":
         return f"torch's grouped GEMM takes bfloat16, not {problem.dtype_label}"

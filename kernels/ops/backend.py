@@ -1,4 +1,4 @@
-"""Calls of `matmul` that torch's own library serves: `backend="auto"` where it measured faster, `"vendor"` always.
+"""CallCache of `matmul` that torch's own library serves: `backend="auto"` where it measured faster, `"vendor"` always.
 
 What was decided for a kind of call is kept: the next one costs a dict access beside torch's own.
 """
@@ -32,7 +32,7 @@ lookup.on_change(_runs.clear)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BackendRequest:
     """A call that need not be ours.
 
     Attributes:
@@ -54,7 +54,7 @@ class Asked:
         if self.kind is not None:
             if len(_runs) >= _MOST:
                 _runs.clear()
-            _runs[self.kind] = _again(operands.problem, operands.out.dtype) if done else None
+            _runs[self.kind] = _repeat(operands.problem, operands.out.dtype) if done else None
             if lookup.resolver() is not sources:
                 _runs.pop(self.kind, None)
         return done
@@ -87,19 +87,19 @@ def check(backend: str) -> None:
         raise InputError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
 
 
-def kind_of(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, options: Hashable) -> Hashable:
+def decision_key(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, options: Hashable) -> Hashable:
     """All that the decision depends on, of a call without scales and output."""
     by_torch = torch_precision() if a.dtype is torch.float32 else None
-    return *map(_mark, (a, b, bias)), options, by_torch
+    return *map(_tensor_key, (a, b, bias)), options, by_torch
 
 
-def known(kind: Hashable) -> tuple[bool, Run | None]:
+def decision(kind: Hashable) -> tuple[bool, Run | None]:
     """Whether a kind of call was decided, and how torch serves it: None where ours does."""
     run = _runs.get(kind)
     return run is not None or kind in _runs, run
 
 
-def _again(problem: Problem, dtype: torch.dtype) -> Run:
+def _repeat(problem: Problem, dtype: torch.dtype) -> Run:
     floats = problem.a_dtype == problem.out_dtype and dtype in _FLOATS
     if not floats or (dtype is torch.float32 and problem.precision != torch_precision()):
         return _by_rule(problem, dtype)
@@ -129,7 +129,7 @@ def _by_rule(problem: Problem, dtype: torch.dtype) -> Run:
     return run
 
 
-def _mark(tensor: torch.Tensor | None) -> Hashable:
+def _tensor_key(tensor: torch.Tensor | None) -> Hashable:
     if tensor is None:
         return None
     at = tensor.data_ptr() & 15

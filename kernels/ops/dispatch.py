@@ -74,10 +74,10 @@ def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], An
     """What finds the compiled kernel that was shipped for a launch."""
     if model.is_interpreter or knobs.runtime.debug or knobs.compilation.instrumentation_mode:
         return None
-    shelf = binaries.shelf(op, model.slug)
-    if shelf is None:
+    shipped = binaries.shipped_binaries(op, model.slug)
+    if shipped is None:
         return None
-    return lambda launch: shelf.kernel(launch.key, launch.function, index)
+    return lambda launch: shipped.kernel(launch.key, launch.function, index)
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:
@@ -90,6 +90,14 @@ def fill_without_products(out: torch.Tensor, bias: torch.Tensor | None, activati
     """Write the result of sums over no products: activation(bias), or of 0; `bias` broadcasts to `out`."""
     row = torch.zeros(1, device=out.device) if bias is None else bias.float()
     out.copy_(saturated(activated(row, activation), dtype.name_of(out.dtype)).expand(out.shape))
+
+
+def flattened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """The tensor as a matrix of so many rows: a view where torch can make one, else new memory like it."""
+    try:
+        return tensor.view(rows, tensor.shape[-1])
+    except RuntimeError:
+        return torch.empty(rows, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
 
 
 @functools.cache

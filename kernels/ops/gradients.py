@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from tuner.errors import InputError
 from tuner.kernels.ops.arguments import activation_of, check_operands, check_tensors, out_dtype_of
+from tuner.launch import compat
 from tuner.problem import dtype as dtypes
 
 Multiply = Callable[..., torch.Tensor]
@@ -31,8 +32,8 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def transformed(*tensors: torch.Tensor | None) -> bool:
     """Whether torch.func maps one of the tensors or takes derivatives by it."""
-    func = torch._C._functorch
-    return any(t is not None and (func.is_batchedtensor(t) or func.is_gradtrackingtensor(t)) for t in tensors)
+    is_mapped, is_derived = compat.is_batchedtensor, compat.is_gradtrackingtensor
+    return any(t is not None and (is_mapped(t) or is_derived(t)) for t in tensors)
 
 
 def matmul(  # noqa: PLR0917
@@ -112,7 +113,7 @@ def activated(product: torch.Tensor, activation: str) -> torch.Tensor:
     return _ACTIVATIONS[activation](product)
 
 
-class Product(torch.autograd.Function):
+class Product(torch.autograd.Function):  # type: ignore[misc]  # torch is not seen by the type checker
     """a @ b + bias, with its derivatives, for autograd and for torch.func."""
 
     @staticmethod
@@ -149,7 +150,7 @@ class Product(torch.autograd.Function):
         return torch.stack(products), 0
 
     @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: torch.Tensor | None) -> torch.Tensor:  # noqa: D102
+    def jvp(ctx: Any, _multiply: None, *tangents: torch.Tensor | None) -> torch.Tensor:  # noqa: D102
         a, b = ctx.saved_tensors
         d_a, d_b, d_bias, *_ = tangents
         multiply = functools.partial(ctx.multiply, precision=ctx.precision, out_dtype=ctx.out_dtype)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
-from tuner.kernels.ops import backend as vendored
+from tuner.kernels.ops import backend as backends
 from tuner.kernels.ops import gradients, torch_library
 from tuner.kernels.ops.arguments import (
     activation_of,
@@ -23,22 +23,19 @@ from tuner.kernels.ops.arguments import (
     precision_of,
     scales_of,
 )
-from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
-from tuner.launch.call_cache import Calls
+from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, flattened, launch
+from tuner.kernels.ops.problem import problem_of, product
+from tuner.launch.call_cache import CallCache
 from tuner.launch.plan import Recording
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
-from tuner.problem import dtype as dtypes
 
 _is_compiling = torch.compiler.is_compiling
 _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
 """activation, out_dtype, precision and fast_accum as `matmul` takes them; torch's own precision is None."""
 _PLAIN: _Options = (None, None, None, None)
 """Those of most calls: a tuple that is always the same one is the sooner found."""
-CALLS = Calls()
-_problems: dict[tuple[Any, ...], Problem] = {}
-_MOST_PROBLEMS = 8192
-"""Above this the memo starts anew: a process that sees so many shapes must not grow for ever."""
+CALL_CACHE = CallCache()
 
 
 class _Tensors(NamedTuple):
@@ -52,7 +49,7 @@ class _Tensors(NamedTuple):
     scale_b: torch.Tensor | None
 
 
-class _Kind(NamedTuple):
+class _ProductOptions(NamedTuple):
     """What a call asks for besides its tensors."""
 
     has_bias: bool
@@ -114,13 +111,13 @@ def matmul(
     plain = activation is None and out_dtype is None and precision is None and fast_accum is None
     options = _PLAIN if plain else (activation, out_dtype, precision, fast_accum)
     if backend is not None and backend != "triton":
-        return _chosen(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
+        return _call_by_backend(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
     if out is None and bias is None and scale_a is None and scale_b is None:
-        result = CALLS.of_two(a, b, options)
+        result = CALL_CACHE.run_two(a, b, options)
     elif scale_a is None and scale_b is None:
-        result = CALLS.of((a, b, bias), options, out)
+        result = CALL_CACHE.run((a, b, bias), options, out)
     else:
-        result = CALLS.of((a, b, scale_a, scale_b, bias), options, out)
+        result = CALL_CACHE.run((a, b, scale_a, scale_b, bias), options, out)
     if result is not None:
         return result
     given = _Tensors(out, a, b, bias, scale_a, scale_b)
@@ -129,11 +126,11 @@ def matmul(
     check_tensors(**given._asdict())
     if ask_derivatives(*given):
         return gradients.matmul(matmul, given, *options)
-    return _served(given, options)
+    return _checked_call(given, options)
 
 
 def _operands(given: _Tensors) -> tuple[torch.Tensor | None, ...]:
-    """What a call reads, as `Calls` has it; one scale without the other is of no plan."""
+    """What a call reads, as `CallCache` has it; one scale without the other is of no plan."""
     _, a, b, bias, scale_a, scale_b = given
     return (a, b, bias) if scale_a is None and scale_b is None else (a, b, scale_a, scale_b, bias)
 
@@ -143,35 +140,35 @@ def _is_traced(given: _Tensors) -> bool:
     return _is_compiling() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
 
 
-def _chosen(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
+def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     """A call that torch may serve."""
     out, a, b, bias, scale_a, scale_b = given
     asked = None
     try:
         free = not _is_traced(given) and not ask_derivatives(*given)
         if free and out is None and scale_a is None and scale_b is None:
-            kind = vendored.kind_of(a, b, bias, (options, backend))
-            is_known, run = vendored.known(kind)
+            kind = backends.decision_key(a, b, bias, (options, backend))
+            is_decided, run = backends.decision(kind)
             if run is not None:
                 return run(a, b, bias)
-            asked = None if is_known else vendored.Asked(backend, kind)
+            asked = None if is_decided else backends.BackendRequest(backend, kind)
         elif free:
-            asked = vendored.Asked(backend, None)
+            asked = backends.BackendRequest(backend, None)
     except (AttributeError, TypeError, RuntimeError) as e:
-        vendored.check(backend)
+        backends.check(backend)
         check_tensors(**given._asdict())
         if not isinstance(e, TypeError):
             raise
-        asked = vendored.Asked(backend, None)  # an option that cannot be hashed, which is then named
-    vendored.check(backend)
+        asked = backends.BackendRequest(backend, None)  # an option that cannot be hashed, which is then named
+    backends.check(backend)
     if asked is not None:
         check_tensors(**given._asdict())
-        return _served(given, options, asked)
-    named = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
+        return _checked_call(given, options, asked)
+    named: dict[str, Any] = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 
-def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = None) -> torch.Tensor:
+def _checked_call(given: _Tensors, options: _Options, asked: backends.BackendRequest | None = None) -> torch.Tensor:
     """A call whose every argument is looked at; its plan is kept."""
     activation, out_dtype, precision, fast_accum = options
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
@@ -181,7 +178,7 @@ def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = N
     scaling, scale_a, scale_b = scales_of(a, b, given.scale_a, given.scale_b)
     shape = (*a.shape[:-1], b.shape[1])
     dtype = out_dtype_of(a, out, out_dtype, scaling)
-    kind = _Kind(
+    kind = _ProductOptions(
         bias is not None,
         activation_of(activation),
         precision_of(a, precision),
@@ -199,7 +196,7 @@ def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = N
     if a.dim() != 2:
         a2 = a.reshape(rows, a.shape[-1])
         # An output whose leading dimensions cannot be flattened in place is filled by a copy below.
-        result2 = _flat(result, rows)
+        result2 = flattened(result, rows)
     if result2.numel() == 0:
         return result
     if a2.shape[1] == 0:
@@ -209,55 +206,36 @@ def _served(given: _Tensors, options: _Options, asked: vendored.Asked | None = N
         seen = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind, asked)
         if seen is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
-            CALLS.remember(_operands(given), options, seen, result, sources, out=out, precision=by_torch)
+            CALL_CACHE.remember(_operands(given), options, seen, result, sources, out=out, precision=by_torch)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
 
 
-def _launch(tensors: _Tensors, kind: _Kind, asked: vendored.Asked | None) -> Recording | None:
+def _launch(tensors: _Tensors, kind: _ProductOptions, asked: backends.BackendRequest | None) -> Recording | None:
     """What was launched; None where torch served."""
     out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None
-    problem = _problem(a, b, out, kind)
+    problem = problem_of(_problem, (a, b, out), kind)
     operands = Operands(a, b, out, bias, problem, out, scale_a, scale_b)
     if asked is not None and asked.serves(operands):
         return None
     return launch(operands, problem, a.device)
 
 
-def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Kind) -> Problem:
-    tensors = (a, b, out)
-    key = (*((t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors), kind)
-    problem = _problems.get(key)
-    if problem is None:
-        problem = Problem(
-            a.shape[0],
-            b.shape[1],
-            a.shape[1],
-            a_dtype=dtypes.name_of(a.dtype),
-            b_dtype=dtypes.name_of(b.dtype),
-            out_dtype=dtypes.name_of(out.dtype),
-            layout="".join("t" if placement(t).transposed else "n" for t in (a, b)),
-            # A transposed output is written element by element, whatever its address.
-            aligned=is_aligned(*tensors) and out.stride(1) == 1,
-            epilogue=epilogue_of(has_bias=kind.has_bias, activation=kind.activation),
-            precision=kind.precision,
-            scaling=kind.scaling,
-            fast_accum=kind.fast_accum,
-            b_padded=row_alignment(b) >= VECTOR_BYTES,
-        )
-        if len(_problems) >= _MOST_PROBLEMS:
-            _problems.clear()
-        _problems[key] = problem
-    return problem
-
-
-def _flat(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    try:
-        return tensor.view(rows, tensor.shape[-1])
-    except RuntimeError:
-        return torch.empty(rows, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
+def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _ProductOptions) -> Problem:
+    return product(
+        (a.shape[0], b.shape[1], a.shape[1]),
+        (a, b, out),
+        (placement(a).transposed, placement(b).transposed),
+        # A transposed output is written element by element, whatever its address.
+        aligned=is_aligned(a, b, out) and out.stride(1) == 1,
+        epilogue=epilogue_of(has_bias=kind.has_bias, activation=kind.activation),
+        precision=kind.precision,
+        scaling=kind.scaling,
+        fast_accum=kind.fast_accum,
+        b_padded=row_alignment(b) >= VECTOR_BYTES,
+    )
 
 
 torch_library.register(matmul)

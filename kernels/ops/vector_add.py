@@ -11,13 +11,13 @@ from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.ops.arguments import check_gradients, shown
 from tuner.kernels.ops.dispatch import launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out
-from tuner.launch.call_cache import Calls
+from tuner.launch.call_cache import CallCache
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import MAX_SIZE
 
-CALLS = Calls()
+CALL_CACHE = CallCache()
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -39,11 +39,11 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = N
             ask for a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
-    found = CALLS.of_two(x, y, ()) if out is None else CALLS.of((x, y), (), out)
-    return _served((out, x, y)) if found is None else found
+    found = CALL_CACHE.run_two(x, y, ()) if out is None else CALL_CACHE.run((x, y), (), out)
+    return _checked_call((out, x, y)) if found is None else found
 
 
-def _served(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def _checked_call(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """A call whose every argument is looked at; its plan is kept."""
     out, x, y = given
     x, y = check_input("x", x), check_input("y", y)
@@ -62,7 +62,7 @@ def _served(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]) -> to
         problem = _problem(len(x), x.dtype, all(_is_dense(tensor) for tensor in (x, y, out)))
         sources = resolver()
         seen = launch(Tensors(x, y, out, problem, out), problem, x.device)
-        CALLS.remember(given[1:], (), seen, out, sources, out=given[0])
+        CALL_CACHE.remember(given[1:], (), seen, out, sources, out=given[0])
     return out
 
 

@@ -178,5 +178,4 @@ SPEC = softmax_space.softmax_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,
-    precedence=lambda _problem, _device: 1,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
+from tuner.kernels.space import precedence
+from tuner.kernels.space.precedence import Line, always
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.problem import Problem, dtype
 
@@ -29,7 +32,21 @@ _INT32_SPAN = 2**31
 def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
     """A kernel of the op, with the sources that all of them rest on; the arguments are as `spec_of` has them."""
     shared = (softmax_kernel, tile_constants, layout_of, placement)
-    return elementwise_spec(SOFTMAX, name, version, program, sources=(*sources, *shared), **fields)
+    first = functools.partial(precedence.of, _PRECEDENCE, name)
+    return elementwise_spec(SOFTMAX, name, version, program, sources=(*sources, *shared), precedence=first, **fields)
+
+
+def _leaves_idle(problem: Problem, device: Device) -> bool:
+    """Rows leave half of the multiprocessors idle, and are long enough to be worth a second launch."""
+    return 2 * problem.m <= device.sm_count and problem.n >= _WORTH_SPLITTING and not device.is_interpreter
+
+
+_WORTH_SPLITTING = 32768
+_PRECEDENCE = (
+    Line(3, "softmax_split", _leaves_idle),
+    Line(2, "softmax_whole", always),
+    Line(1, "softmax_online", always),
+)
 
 
 def supports(problem: Problem, device: Device) -> str | None:

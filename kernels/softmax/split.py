@@ -155,12 +155,6 @@ def simplicity(config: Config) -> tuple[Any, ...]:
     return (config.integer("SPLIT_N"), held, config.integer("num_warps"), config)
 
 
-def precedence(problem: Problem, device: Device) -> int:
-    """Before the others where rows leave half of the multiprocessors idle, and are worth a second launch."""
-    few = 2 * problem.m <= device.sm_count and problem.n >= 4 * FEWEST_COLUMNS
-    return 3 if few and not device.is_interpreter else -1
-
-
 def _elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
     return config.integer("BLOCK_SIZE_N")
 
@@ -197,5 +191,4 @@ SPEC = softmax_space.softmax_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,
-    precedence=precedence,
 )

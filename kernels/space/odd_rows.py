@@ -10,14 +10,14 @@ import functools
 from tuner.problem import Problem, dtype
 
 SECTOR_BYTES = 32
-"""Of the L2 (CUDA C++ Best Practices Guide, coalesced access to global memory)."""
+"""Bytes of a sector of the L2 (CUDA C++ Best Practices Guide, coalesced access to global memory)."""
 _LINE_SECTORS = 4
 _WORTH = 2.0
 """Such rows of a whole line take as long as so many others. Fitted on seven tiles of 3000x3000x3000 bf16, single and in
-clusters: benchmarks/results/padding-h200.json."""
+clusters, measured on an H200 in November 2026 (docs/lessons.md, Slow rows)."""
 LATER = 1.25
 """So many times as long a load of such rows is under way: tiles of 128x320 with three stages, single and in pairs, of
-3000x3000x3000 and 5000x5000x5000 bf16 in benchmarks/results/three-warpgroups-h200.json."""
+3000x3000x3000 and 5000x5000x5000 bf16, measured on an H200 in November 2026."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -29,8 +29,8 @@ def odd(problem: Problem) -> tuple[bool, bool]:
     return a_extent * size % SECTOR_BYTES != 0, b_extent * size % SECTOR_BYTES != 0
 
 
-def asked(problem: Problem, rows: int, columns: int, length: int, *, ctas: int, share_b: bool) -> float:
-    """Rows of both operands that one step of a tile asks the L2 for, odd ones for what they are worth.
+def requested(problem: Problem, rows: int, columns: int, length: int, *, ctas: int, share_b: bool) -> float:
+    """Rows of both operands that one step of a tile requests from the L2, odd rows counted by what they cost.
 
     Args:
         problem: as the kernel sees it.

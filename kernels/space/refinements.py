@@ -9,7 +9,7 @@ while it waits for the kernel before. A config without one does as Triton, or th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
@@ -23,39 +23,44 @@ AFTER_LAST_STEP = 8
 """The PDL_TRIGGER of programs that have read all there is to read."""
 SHARE_B = "SHARE_B"
 """A kernel's own: the blocks of a cluster lie along M and share B's loads, not along N to share A's."""
-RECOMPUTED = "RECOMPUTED"
-"""A kernel's own: operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
-_CLUSTERS = (90, 100, 103)
 _LARGEST_CLUSTER = 8
 _MOST_WAVES = 8
-_REGISTERS = 65_536
-_BESIDE = 32
+_OTHER_REGISTERS = 32
 """Registers for all but the values that a thread holds: wgmma of 128 sums a thread asks for 154 at least (ptxas)."""
 _MORE_PROGRAMS = (2, 3, 4)
 _MOST_LIMITS = 2
 _SHARED_TILE = 128 * 128
-_RESERVED_BYTES = 1024
 _PREFETCHED_KIB = 32
 _EARLIEST, _EARLIER, _LATER = 2, 3, 6
 """Eighths tried with a prefetch. Of 128 KiB configs were 0.7% faster at best than of 32, and up to an eighth slower
-(benchmarks/results/few-rows-h200.json)."""
+(measured on an H200 in November 2026)."""
 _SHORT_BYTES = 256 * 1024
 """A program's share of B up to which it ends so soon that the next one comes earlier, and with more."""
 _ROW_KIB, _MIDWAY = 2, 4
 """Tried of each row of B that a program without `tl.dot` reads, and the trigger with it. Of 8 KiB configs were slower
-than of none (benchmarks/results/few-rows-gemv-h200.json)."""
+than of none (measured on an H200 in November 2026)."""
 
-Held = Callable[[Config, Problem, Device], float]
+OptionError = Callable[[Value, Config, Problem, Device], str | None]
+"""What is wrong with an option's value, or None."""
+_NONE: Mapping[str, OptionError] = {}
 
 
-def misfit(name: str, config: Config, problem: Problem, device: Device) -> str | None:
-    """Why a config cannot have the value that it has of an option; None where it can."""
-    return _reasons[name](config[name], config, problem, device)
+def option_error(
+    name: str, config: Config, problem: Problem, device: Device, own: Mapping[str, OptionError] = _NONE
+) -> str | None:
+    """Why the value that a config gives an option cannot be, or None.
+
+    Args:
+        name: the option.
+        config, problem, device: what runs where.
+        own: the kernel's own options, which no other has.
+    """
+    return (own.get(name) or _reasons[name])(config[name], config, problem, device)
 
 
 def _no_cluster(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if device.capability not in _CLUSTERS:
+    if not device.features.clusters:
         return f"{value}: no clusters of blocks on {device.arch}"
     if isinstance(value, (bool, str)) or value & (value - 1) or not 2 <= value <= _LARGEST_CLUSTER:
         return f"{value!r}: expected 2, 4 or {_LARGEST_CLUSTER}, or none for single blocks"
@@ -74,8 +79,8 @@ def _no_limit(value: Value, config: Config, problem: Problem, device: Device) ->
     if isinstance(value, (bool, str)) or value % 8 or not 24 <= value <= 248:
         return f"{value!r}: expected a multiple of 8 from 24 to 248"
     threads = config.integer("num_warps") * device.warp_size
-    if value * threads > _REGISTERS:
-        return f"{value}: {threads} threads of so many, a multiprocessor has {_REGISTERS}"
+    if value * threads > device.features.registers:
+        return f"{value}: {threads} threads of so many, a multiprocessor has {device.features.registers}"
     return None
 
 
@@ -98,17 +103,6 @@ def _no_partitions(value: Value, config: Config, problem: Problem, device: Devic
         # Two consumers each have half of a larger tile, but descriptors that the host made are of whole ones.
         return f"{value}: 64 rows, 128 columns and 4 warps are what Hopper's takes, this is {config.label}"
     return None
-
-
-def _not_packed(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
-    if device.vendor != "nvidia":
-        return f"{value}: written in NVIDIA's assembly, not for {device.arch}"
-    if dtype.ITEMSIZE[problem.a_dtype] != 2:
-        return f"{value}: {problem.a_dtype} has no 16 bits"
-    threads = device.warp_size * config.integer("num_warps")
-    if config.integer("BLOCK_SIZE_M") * tile_resources.next_power_of_two(problem.n) < 2 * threads:
-        return f"{value}: a thread has less than a register of two"
-    return None if value is True else f"{value!r}: expected true, or none"
 
 
 def _no_trigger(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -136,7 +130,6 @@ _reasons = {
     WARP_SPECIALIZE: _no_partitions,
     PDL_TRIGGER: _no_trigger,
     PREFETCH_KIB: _no_prefetch,
-    RECOMPUTED: _not_packed,
 }
 
 
@@ -201,9 +194,11 @@ def fewer_registers(config: Config, device: Device, held: float, shared_bytes: i
         shared_bytes: of a program.
     """
     threads = config.integer("num_warps") * device.warp_size
-    room = (device.shared_bytes + _RESERVED_BYTES) // (shared_bytes + _RESERVED_BYTES)
-    limits = [_REGISTERS // (threads * programs) // 8 * 8 for programs in _MORE_PROGRAMS if programs <= room]
-    fitting = [limit for limit in limits if held + _BESIDE <= limit <= 248]
+    reserved = device.features.reserved_bytes
+    room = (device.shared_bytes + reserved) // (shared_bytes + reserved)
+    per_thread = device.features.registers // threads
+    limits = [per_thread // programs // 8 * 8 for programs in _MORE_PROGRAMS if programs <= room]
+    fitting = [limit for limit in limits if held + _OTHER_REGISTERS <= limit <= 248]
     yield from (config.replace(maxnreg=limit) for limit in fitting[:_MOST_LIMITS])
 
 
@@ -214,5 +209,5 @@ def specialized_bytes(config: Config, device: Device) -> int:
     """
     if WARP_SPECIALIZE not in config:
         return 0
-    sums = 4 * config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") if device.capability == 90 else 0
+    sums = 4 * config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") if device.features.wgmma else 0
     return sums + 512

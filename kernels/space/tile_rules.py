@@ -24,7 +24,7 @@ def overlap(device: Device) -> dict[str, tuple[Value, ...]]:
 
     A short kernel's start hides behind the end of its predecessor. Source: PTX ISA, griddepcontrol, sm_90 on.
     """
-    return {"launch_pdl": (True,)} if device.vendor == "nvidia" and device.capability >= 90 else {}
+    return {"launch_pdl": (True,)} if device.features.pdl else {}
 
 
 def parameters(
@@ -47,7 +47,7 @@ def parameters(
                 return f"{name} is missing"
         for name, value in config.pairs:
             if name in options:
-                reason = refinements.misfit(name, config, problem, device)
+                reason = refinements.option_error(name, config, problem, device)
             elif name in known:
                 reason = _misfit(name, value, known[name])
             else:
@@ -126,7 +126,7 @@ def _too_many_warps(config: Config, problem: Problem, device: Device) -> str | N
 
 def _tensor_core_shape(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, _, _ = tile_resources.tile(config)
-    asynchronous = device.capability in (90, 100, 103) and tile_resources.uses_tensor_cores(problem)
+    asynchronous = device.features.reads_shared and tile_resources.uses_tensor_cores(problem)
     if asynchronous and block_m >= 64 and config.integer("num_warps") < 4:
         return f"{block_m} rows with {config.integer('num_warps')} warps: wgmma and tcgen05 need 4"
     return None
@@ -154,7 +154,7 @@ def _padding(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = tile_resources.tile(config)
     smallest = _SMALLEST_INTERPRETED if device.is_interpreter else 16
     rows = tile_resources.next_power_of_two(max(smallest, problem.m))
-    if dtype.is_fp8(problem.a_dtype) and device.capability == 90:
+    if dtype.is_fp8(problem.a_dtype) and device.features.wgmma:
         rows = max(64, rows)  # below 64 rows Hopper's fp8 is upcast to fp16 and multiplied by mma.sync
     columns = tile_resources.next_power_of_two(max(smallest, problem.n))
     if block_m > rows:

@@ -61,6 +61,7 @@ def test_upgrade_makes_a_missing_database_and_then_has_nothing_to_do(tuner, tmp_
 
 def test_upgrade_prints_the_copy_it_made(tuner, database, tmp_path, monkeypatch):
     scripts = shutil.copytree(schema.scripts(), tmp_path / "migrations")
+    released = schema.HEAD
     next_one = f'revision = "next"\ndown_revision = "{schema.HEAD}"\n\n\ndef upgrade():\n    pass\n'
     (scripts / "versions" / "next.py").write_text(next_one)
     monkeypatch.setattr(schema, "scripts", lambda: scripts)
@@ -69,7 +70,7 @@ def test_upgrade_prints_the_copy_it_made(tuner, database, tmp_path, monkeypatch)
     assert code == 1
     code, out, _ = tuner("db", "upgrade", "--db", database)
     copied, upgraded = out.splitlines()
-    assert (code, upgraded) == (0, f"{database}: 0001 -> next")
+    assert (code, upgraded) == (0, f"{database}: {released} -> next")
     assert Path(copied.removeprefix("copied to ")).stat().st_size > 0
 
 

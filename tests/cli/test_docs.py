@@ -82,22 +82,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_figures_come_from_results_that_are_kept():
-    assert results_named() - results_kept() == set(), "docs/benchmarks.md names them, benchmarks/results has them not"
-
-
-def test_every_result_that_is_kept_is_on_the_page_of_figures():
-    assert results_kept() - results_named() == set(), "benchmarks/results has them, docs/benchmarks.md names them not"
-
-
-def results_named() -> set[str]:
-    return set(re.findall(r"[\w.-]+\.json\b", (DOCS / "benchmarks.md").read_text()))
-
-
-def results_kept() -> set[str]:
-    return {result.name for result in (ROOT / "benchmarks" / "results").glob("*.json")}
-
-
 def test_the_readmes_python_runs(tmp_path):
     pytest.importorskip("triton", reason="Triton is not installed")
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

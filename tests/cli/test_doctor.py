@@ -11,9 +11,8 @@ from contextlib import closing
 
 import pytest
 
-from tuner.cli import doctor_machine as machine
-from tuner.cli.diagnosis import Status
-from tuner.cli.doctor_data import check_database, check_tables
+from tuner.cli import doctor_checks as machine
+from tuner.cli.doctor_checks import Status, check_database, check_tables
 from tuner.hardware.device import KNOWN
 from tuner.lookup.table import Table
 from tuner.store import schema

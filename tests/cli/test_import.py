@@ -227,14 +227,14 @@ def test_a_run_of_the_suite_tries_its_candidates_first_and_those_that_cannot_run
     pytest.importorskip("torch", reason="torch is not installed: no kernel serves")
     from tuner.cli.run import suggested
     from tuner.sweep.race import Race
-    from tuner.sweep.search_problem import survey
+    from tuner.sweep.search_task import make_search_task
 
     assert run("import", OF_VLLM, "--out", tmp_path)[0] == 0
     named = suggested([str(tmp_path / "imported.csv"), "demo"])
     problem = Problem(64, 2112, 7168, dtype="e4m3", layout="nt", scaling="block")
     (theirs,) = named[problem]
     too_deep = theirs.replace(num_stages=40)
-    field = survey(problem, KNOWN["sm_90"], suggested=[theirs, too_deep, Config("unknown", A=1)])
+    field = make_search_task(problem, KNOWN["sm_90"], suggested=[theirs, too_deep, Config("unknown", A=1)])
     ours = theirs.replace(GROUP_SIZE_M=4)  # of four rows of tiles, 64 of theirs are the same program
     assert list(field.suggested) == [ours]
     assert Race(field).propose({})[:2] == [field.default, ours]

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import tuner
-from tuner.bench.held_out import Case, Played, cases, summary
+from tuner.bench.held_out import Case, CaseResult, cases, summary
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel.config import Config
 from tuner.lookup import regret, sources, table
@@ -26,9 +26,9 @@ def formula_won(toy, no_tables, tmp_path, make_row, make_table):
     return make_table(*rows, device=INTERPRETER).write(tmp_path)
 
 
-def played(rule: str, answer: float | None, formula: float | None) -> Played:
+def played(rule: str, answer: float | None, formula: float | None) -> CaseResult:
     config = Config("toy", BLOCK_SIZE_M=16, num_warps=4)
-    return Played(Case(PROBLEM, rule, config, config, config), answer, formula, 1.0)
+    return CaseResult(Case(PROBLEM, rule, config, config, config), answer, formula, 1.0)
 
 
 def test_a_problem_is_looked_up_without_its_own_row(toy, no_tables, tmp_path, make_row, make_table):

@@ -265,16 +265,17 @@ def alive(pid):
         return False
 
 
-KILLS = ["while it starts", "among trials", "among trials", "among trials"] * 5
+KILLS = ("while it starts", "among trials", "among trials", "among trials")
 
 
 @pytest.mark.timeout(600)
-def test_twenty_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path):
+@pytest.mark.parametrize("kills", [KILLS[:2], pytest.param(5 * KILLS, marks=pytest.mark.long)], ids=len)
+def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path, kills):
     shapes = ["--shape", "64x64x48", "--shape", "16x16x16"]
     moments = random.Random(7)
     database = tmp_path / "tuner.db"
     known = Counter()
-    for kill in KILLS:
+    for kill in kills:
         process = start(tmp_path, *shapes)
         if kill == "among trials":
             wait_for_trials(database, known.total() + 1, process)

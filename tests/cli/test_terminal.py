@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tuner.cli import doctor
-from tuner.cli.diagnosis import Finding, Status
+from tuner.cli.doctor_checks import Diagnosis, Status
 from tuner.cli.output import print_table
 
 COLUMNS = ("problem", "config", "us", "vs default")
@@ -54,7 +54,7 @@ def test_a_table_stays_whole_in_a_terminal_too_narrow_to_fold_it(shown):
 
 
 def test_no_color_is_heeded(shown, monkeypatch):
-    finding = Finding("gpu", Status.WRONG, "gone")
+    finding = Diagnosis("gpu", Status.WRONG, "gone")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b[31m" in shown(doctor._print, finding)[0]
     monkeypatch.setenv("NO_COLOR", "1")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tuner.hardware.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Environment, describe
+from tuner.hardware.arch import ARCHES
+from tuner.hardware.device import INTERPRETER, KNOWN, Environment, describe
 from tuner.kernel.config import Config
 from tuner.lookup import sources
 from tuner.lookup.row import Row
@@ -178,7 +179,7 @@ def test_a_slug_that_no_lookup_asks_for_is_an_error_and_odd_limits_a_warning(fou
     other = dataclasses.replace(H200, sm_count=78)
     assert "nvidia-h200-sm90-78" in found(won(), device=other)["error", "device"]["expected"]
     large = dataclasses.replace(H200, shared_bytes=10**9)
-    assert str(ARCH_SHARED_BYTES["sm_90"]) in found(won(), device=large)["warning", "device"]["expected"]
+    assert str(ARCHES["sm_90"].shared_bytes) in found(won(), device=large)["warning", "device"]["expected"]
 
 
 def test_strict_exits_1_for_warnings_but_not_for_notes(run, won, make_table, tmp_path):

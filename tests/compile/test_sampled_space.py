@@ -8,9 +8,9 @@ from tuner import Problem
 from tuner.hardware.device import KNOWN, triton_version
 from tuner.kernel import registry
 
-SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "gfx942": 2, "gfx950": 1}
+SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "sm_120": 1, "gfx942": 2, "gfx950": 1}
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer"}
-BY_TMA = {"tma", "persistent_tma", "composite_n", "padded", "bmm_tma"}
+BY_TMA = {"tma", "persistent_tma", "padded", "bmm_tma"}
 IN_CLUSTERS = {"cluster_k"} if triton_version().startswith("3.7.") else set()
 ON_HOPPER = {"warp_specialized"} | IN_CLUSTERS
 LIMITS = {(kernel, "maxnreg") for kernel in ("pointer", "bmm_pointer")}
@@ -18,7 +18,7 @@ CLUSTERS = {(kernel, "num_ctas") for kernel in ("pointer", "bmm_pointer", "tma",
 CLUSTERED = {("warp_specialized", option) for option in ("num_ctas", "SHARE_B")}
 SHARED_LOADS = CLUSTERED if triton_version().startswith("3.7.") else set()
 BY_TMA_LIMITS = {("tma", "maxnreg"), ("bmm_tma", "maxnreg")}
-PARTITIONS = {(kernel, "warp_specialize") for kernel in ("tma", "persistent_tma", "composite_n", "bmm_tma")}
+PARTITIONS = {(kernel, "warp_specialize") for kernel in ("tma", "persistent_tma", "bmm_tma")}
 OVERLAP = ("PDL_TRIGGER", "PREFETCH_KIB")
 FEW_ROWS = {(kernel, option) for kernel in ("gemv", "split_k", "swap_ab") for option in OVERLAP}
 ON_HOPPER_ALONE = {("tma", "warp_specialize"), *((kernel, option) for kernel in IN_CLUSTERS for option in OVERLAP)}
@@ -27,6 +27,7 @@ OPTIONS = {
     "sm_89": LIMITS,
     "sm_90": LIMITS | CLUSTERS | SHARED_LOADS | BY_TMA_LIMITS | FEW_ROWS | ON_HOPPER_ALONE,
     "sm_100": LIMITS | CLUSTERS | BY_TMA_LIMITS | PARTITIONS | FEW_ROWS,
+    "sm_120": LIMITS | FEW_ROWS,
 }
 """Kernels and options that problems have refinements with, by arch."""
 SLACK_BYTES = 1024
@@ -39,7 +40,9 @@ def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_pred
     found = compiled["sample"]
     kernels = [one["kernel"] for one in found]
     expected = (
-        EVERYWHERE | (BY_TMA if arch in ("sm_90", "sm_100") else set()) | (ON_HOPPER if arch == "sm_90" else set())
+        EVERYWHERE
+        | (BY_TMA if KNOWN[arch].features.reads_shared else set())
+        | (ON_HOPPER if arch == "sm_90" else set())
     )
     assert expected <= set(kernels)
     assert all(kernels.count(kernel) == SAMPLES[arch] for kernel in kernels)

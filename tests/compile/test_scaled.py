@@ -9,11 +9,11 @@ from tuner.hardware.device import KNOWN
 SERVING = {
     "sm_80": {"gemv", "pointer", "split_k", "swap_ab"},
     "sm_90": {
-        *("block_scaled", "composite_n", "gemv", "persistent_tma"),
+        *("block_scaled", "gemv", "persistent_tma"),
         *("pointer", "split_k", "swap_ab", "tma", "warp_specialized"),
     },
     "sm_100": {
-        *("block_scaled", "composite_n", "gemv", "persistent_tma"),
+        *("block_scaled", "gemv", "persistent_tma"),
         *("pointer", "split_k", "swap_ab", "tma"),
     },
     "gfx942": {"gemv", "pointer", "split_k", "swap_ab"},

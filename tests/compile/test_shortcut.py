@@ -51,15 +51,22 @@ def test_a_file_of_tritons_that_changed_is_told_by_its_size_or_time(tmp_path):
     (tmp_path / "__pycache__").mkdir()
     source = tmp_path / "compiler.py"
     source.write_text("one")
-    before = list(compile_cache._files(tmp_path))
+    before = list(compile_cache._file_stats(tmp_path))
     (tmp_path / "__pycache__" / "compiler.pyc").write_text("made by an import")
-    assert list(compile_cache._files(tmp_path)) == before
+    assert list(compile_cache._file_stats(tmp_path)) == before
     source.write_text("three")
-    assert list(compile_cache._files(tmp_path)) != before
+    assert list(compile_cache._file_stats(tmp_path)) != before
 
 
 def test_a_function_of_the_interpreter_or_none_at_all_is_left_alone():
-    compile_cache.take(len)
+    class Interpreted:
+        def __init__(self):
+            self.fn = len
+
+    interpreted = Interpreted()
+    compile_cache.install(interpreted)
+    compile_cache.install(len)
+    assert vars(interpreted) == {"fn": len}
 
 
 def test_one_function_is_found_for_each_device_by_what_it_is(report):

@@ -21,7 +21,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels import matmul
 from tuner.kernels.gemm.pointer.spec import SPEC
-from tuner.kernels.ops.matmul import CALLS
+from tuner.kernels.ops.matmul import CALL_CACHE
 from tuner.launch import launch as launching
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
@@ -48,7 +48,7 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_default_of_every_kernel_is_right(problem):
-    """benchmarks/numerics.py tries sampled configs and ragged shapes as well."""
+    """benchmarks/checks/numerics.py tries sampled configs and ragged shapes as well."""
     here = device.current()
     try:
         specs = registry.serving(problem, here)
@@ -126,7 +126,7 @@ def looked(monkeypatch):
         run(launches)
 
     monkeypatch.setattr(launching, "run", counting)
-    CALLS.plans.by_key.clear()
+    CALL_CACHE.plans.by_key.clear()
     return counted
 
 

@@ -16,7 +16,7 @@ from tuner.store.store import Store
 from tuner.sweep import worker
 from tuner.sweep.report import Plan
 from tuner.sweep.run import sweep
-from tuner.sweep.search import EXHAUSTIVE, RANDOM
+from tuner.sweep.strategies import EXHAUSTIVE, RANDOM
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,4 +1,4 @@
-"""Runs this folder's tests in ONE child pytest with TRITON_INTERPRET=1, and reports each here.
+"""Runs each file of this folder in a pytest with TRITON_INTERPRET=1, a fork of one process, and reports its tests here.
 
 The variable is read when Triton is imported and a kernel decorated, and an interpreting process cannot compile: the
 tests of tests/compile, in the same pytest, need it off.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +19,13 @@ from tuner.errors import InputError
 HERE = Path(__file__).parent
 INTERPRETING = os.environ.get("TRITON_INTERPRET") == "1"
 RESULTS = "INTERPRETER_TEST_RESULTS"
+PYTEST = Path(pytest.__file__).with_name("__main__.py")
+LIMIT_S = 900
+"""One file's tests; each has its own limit in the child."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Here the first test waits for the child with all of them; in the child each has the usual time of its own."""
+    """Here a file's first test waits for the child with all of them; in the child each has a limit of its own."""
     for item in items if not INTERPRETING else ():
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.timeout(0))
@@ -38,22 +40,22 @@ def no_database(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="session")
+def interpreting(forks: Callable[..., Any]) -> Any:
+    return forks({**os.environ, "TRITON_INTERPRET": "1"})
+
+
+@pytest.fixture(scope="module")
 def child_results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Node id to (outcome, text), from the child; empty where this process interprets itself."""
+    """Node id to (outcome, text), from the child with this file's tests; empty where this process interprets itself."""
     if INTERPRETING:
         return {}
     file = tmp_path_factory.mktemp("interpreter") / "results.jsonl"
     file.touch()
-    names = [item.nodeid for item in request.session.items if HERE in item.path.parents]
-    child = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names],
-        cwd=request.config.rootpath,
-        env={**os.environ, "TRITON_INTERPRET": "1", RESULTS: str(file)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    root = request.config.rootpath
+    names = [str(root / item.nodeid) for item in request.session.items if item.path == request.path]
+    forks = request.getfixturevalue("interpreting")
+    asked = ("-q", "-m", "", "-p", "no:cacheprovider", f"--rootdir={root}", *names)
+    child = forks.run(PYTEST, *asked, env={**forks.env, RESULTS: str(file)}, timeout=LIMIT_S)
     results = dict(json.loads(line) for line in file.read_text().splitlines())
     results[""] = ["died", f"the interpreting pytest ended with {child.returncode}:\n{child.stdout[-4000:]}"]
     return results

@@ -1,6 +1,6 @@
 """Every kernel over a covering design in miniature, and that what judges them sees each kind of fault.
 
-The design and the judge are those of benchmarks/numerics.py, which runs them in full on a GPU.
+benchmarks/checks/numerics.py runs the same design, judged in the same way, in full on a GPU.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ LAUNCHED = {"num_stages": 1, "num_warps": 4}
 INNER = {
     "tma": {**TILE, "GROUP_SIZE_M": 2},
     "persistent_tma": {**TILE, "GROUP_SIZE_M": 2, "EPILOGUE_PARTS": 2},
-    "composite_n": {**TILE, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_N_REST": 32},
     "swap_ab": {**TILE, "BLOCK_SIZE_N": 64, "LOADS": "tma", "SPLIT_K": 2},
 }
 

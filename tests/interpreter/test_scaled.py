@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from tuner.hardware.device import INTERPRETER
 from tuner.kernels import matmul
 from tuner.kernels.base.numerics import tolerance
 from tuner.kernels.gemm.block_scaled.spec import SPEC as BLOCK_SCALED
+from tuner.kernels.ops import dispatch
 from tuner.problem.dtype import name_of
 from tuner.sweep import verify
 
@@ -133,10 +133,12 @@ def test_int8_without_products_is_zero():
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """The problems that matmul looks up."""
     problems: list[Problem] = []
-    for name in ("tuner.kernels.ops.matmul", "tuner.kernels.ops.dispatch"):
-        if (module := sys.modules.get(name)) is not None and hasattr(module, "lookup"):
-            found = module.lookup
-            monkeypatch.setattr(module, "lookup", lambda p, d, found=found: [problems.append(p), found(p, d)][1])
+
+    def look_up(problem, device, lookup=dispatch.lookup):
+        problems.append(problem)
+        return lookup(problem, device)
+
+    monkeypatch.setattr(dispatch, "lookup", look_up)
     return problems
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/launch_cost.py and decorated_cost.py take every path to the driver that they name."""
+"""benchmarks/claims/launch_cost.py and decorated_cost.py take every path to the driver that they name."""
 
 from __future__ import annotations
 

@@ -75,7 +75,6 @@ EVERY_KERNEL = [
     (FEW.with_shape(1, 256, 512), Config("gemv", BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=1, num_warps=2)),
     (NT, Config("tma", **TMA, GROUP_SIZE_M=4)),
     (NT, Config("persistent_tma", **TMA, GROUP_SIZE_M=4, EPILOGUE_PARTS=2)),
-    (NT, Config("composite_n", **TMA, GROUP_SIZE_M=4, BLOCK_SIZE_N_REST=32)),
 ]
 
 
@@ -89,8 +88,8 @@ def test_what_the_tuner_compiled_is_what_a_launch_finds(gemm):
 
 def test_splits_are_a_second_axis_of_the_grid_and_persistent_programs_no_more_than_multiprocessors(gemm):
     grids = [launch.grid for launch in gemm(*EVERY_KERNEL).launches]
-    # Tiles of 64x64 (of 64x96 for composite_n); over operands on the CPU a persistent kernel has one program.
-    assert grids[1:] == [(64, 2, 1), (64, 4, 1), (4, 2, 1), (16, 1, 1), (64, 1, 1), (1, 1, 1), (8 * 6, 1, 1)]
+    # Tiles of 64x64; over operands on the CPU a persistent kernel has one program.
+    assert grids[1:] == [(64, 2, 1), (64, 4, 1), (4, 2, 1), (16, 1, 1), (64, 1, 1), (1, 1, 1)]
 
 
 def test_too_much_shared_memory_is_refused_before_the_launch(gemm):

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -22,6 +21,7 @@ from tuner.problem import Problem
 from tuner.store import schema
 
 pytest.importorskip("triton", reason="a lookup checks configs against the kernels, which import Triton")
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 H200 = KNOWN["sm_90"]
@@ -116,10 +116,10 @@ def fresh(tmp_path, dist, library) -> Fresh:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", *wheels]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    # torch, Triton and SQLAlchemy come from here. A folder that a .pth file names is put on the path, but its own .pth
-    # files are not read: the editable install of this checkout, which is one of those, stays out.
+    # torch, Triton and SQLAlchemy come from the folders of this environment. A folder that a .pth file names is put on
+    # the path, but its own .pth files are not read: the editable install of this checkout, one of those, stays out.
     (site,) = (folder / "lib").glob("python*/site-packages")
-    (site / "borrowed.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    (site / "borrowed.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
     return Fresh(folder)
 
 
@@ -152,7 +152,8 @@ def test_the_wheel_holds_one_top_level_name_and_all_that_a_run_needs(dist):
     expected |= {f"tuner/kernels/{path.relative_to(ROOT / 'kernels')}" for path in (ROOT / "kernels").rglob("*.py")}
     expected |= {f"tuner/_migrations/{path.relative_to(ROOT / 'migrations')}" for path in _migrations()}
     expected |= {f"tuner/problem/suites/{path.name}" for path in (ROOT / "tuner" / "problem" / "suites").glob("*.csv")}
-    assert expected | {"tuner/py.typed", "tuner/kernels/cost/calibration.npz"} <= set(names)
+    data = {"tuner/py.typed", "tuner/sweep/portfolio.json", "tuner/kernels/cost/calibration.npz"}
+    assert expected | data <= set(names)
 
 
 def test_the_sdist_holds_what_a_rebuild_needs_and_nothing_private(dist):

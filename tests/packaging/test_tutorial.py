@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton", reason="the tutorial's kernels run under Triton's interpreter")
+pytestmark = pytest.mark.long
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
 DONE = "-- done:"

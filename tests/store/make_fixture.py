@@ -50,7 +50,7 @@ def fill(store: Store) -> None:
     store.record(first, [timed(DECODE, 16, 12.5), timed(DECODE, 32, 12.25), *failures])
     store.decide(first, DECODE, KERNEL, Verdict(config(16), 12.5, 15.0, 13.0, (config(16),)))
     store.end_run(first, RunStatus.INTERRUPTED)
-    alias = dataclasses.replace(h200, name="NVIDIA H200 (another driver's word)")
+    alias = dataclasses.replace(h200, name="NVIDIA H200 (another driver's word)", clock_mhz=1980, memory_gb_per_s=4800)
     second = store.begin_run(alias, ENVIRONMENT, argv=["tuner", "run"], host="node1")
     store.record(second, [timed(DECODE, 16, 12.5), timed(TF32, 128, 40.5), timed(TF32, 64, 44.0)])
     store.decide(second, DECODE, KERNEL, Verdict(config(32), 12.25, 15.0, None, (config(32), config(16))))

@@ -229,6 +229,13 @@ def test_a_killed_run_becomes_interrupted_when_its_host_begins_the_next(store, d
     }
 
 
+def test_a_clock_that_a_driver_gives_later_is_kept_and_does_not_change(store, device, environment):
+    for clock_mhz, expected in ((None, None), (1980, 1980), (1830, 1980)):
+        store.begin_run(dataclasses.replace(device, clock_mhz=clock_mhz), environment, argv=[], host="here")
+        (row,) = store.devices()
+        assert row.device.clock_mhz == expected
+
+
 def test_another_name_of_a_device_is_kept_as_its_alias(store, environment):
     plain = KNOWN["gfx942"]
     for name in (plain.name, "AMD Instinct MI300X OAM", "AMD Instinct MI300X VF", "AMD Instinct MI300X OAM"):

@@ -23,7 +23,7 @@ def wait_for(pool, keys):
     deadline = time.monotonic() + 120
     while any(pool.result(key) is None for key in keys):
         assert time.monotonic() < deadline, "the pool did not finish"
-        pool.mend()
+        pool.recover()
         time.sleep(0.02)
     return [pool.result(key) for key in keys]
 

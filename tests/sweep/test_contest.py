@@ -13,10 +13,11 @@ pytest.importorskip("triton")
 
 from tuner.bench import chart, contest, inductor, tutorial
 from tuner.bench.contest import Contest
-from tuner.bench.document import Report, document, write
+from tuner.bench.document import ContestReport, document
 from tuner.bench.roof import is_memory_bound
-from tuner.bench.score import OURS, VENDOR, Heat, Place, Row, figures, geomeans
+from tuner.bench.score import OURS, VENDOR, ListedProblem, Row, SuiteGroup, figures, geomeans
 from tuner.errors import TunerError
+from tuner.files import write
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.problem import Problem
 
@@ -27,8 +28,8 @@ VERSIONS = Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7")
 def play(*problems: Problem, rivals=(VENDOR,)) -> list[Row]:
     begun: list[str] = []
     with Contest(None, rivals, rounds=2) as playing:
-        heats = [Heat(problem, (Place("ours"),)) for problem in problems]
-        return list(playing.rows(heats, lambda _problem, name: begun.append(name)))
+        problems = [ListedProblem(problem, (SuiteGroup("ours"),)) for problem in problems]
+        return list(playing.rows(problems, lambda _problem, name: begun.append(name)))
 
 
 def test_a_contestant_that_kills_the_child_costs_its_own_figure_and_nothing_else(faulty):
@@ -137,18 +138,18 @@ def test_few_rows_are_bound_by_memory_and_large_squares_by_arithmetic():
     assert bound(Problem(200, 4096, 4096, dtype="float8_e4m3fn"))
 
 
-def row(problem: Problem, *places: Place, vendor: float = 2.0, rounds: int = 5) -> Row:
+def row(problem: Problem, *places: SuiteGroup, vendor: float = 2.0, rounds: int = 5) -> Row:
     """Ours takes 10 us and a little; the vendor's library `vendor` times as long in each round."""
     ours = [10.0 + index for index in range(rounds)]
     found = figures({OURS: ours, VENDOR: [vendor * us for us in ours]}, {})
-    return Row(Heat(problem, places), None, found, {}, problem.flops, problem.bytes_moved, False)
+    return Row(ListedProblem(problem, places), None, found, {}, problem.flops, problem.bytes_moved, False)
 
 
 def test_ratios_are_paired_and_means_are_of_each_suite_and_group():
     rows = [
-        row(Problem(1, 16, 16), Place("a", "x"), vendor=2.0),
-        row(Problem(2, 16, 16), Place("a", "x"), Place("a", "y"), vendor=8.0),
-        row(Problem(3, 16, 16), Place("b"), vendor=0.5),
+        row(Problem(1, 16, 16), SuiteGroup("a", "x"), vendor=2.0),
+        row(Problem(2, 16, 16), SuiteGroup("a", "x"), SuiteGroup("a", "y"), vendor=8.0),
+        row(Problem(3, 16, 16), SuiteGroup("b"), vendor=0.5),
     ]
     assert rows[1].ratio(VENDOR) == pytest.approx(8.0)
     paired = rows[1].figures[VENDOR].against_ours
@@ -164,16 +165,17 @@ def test_ratios_are_paired_and_means_are_of_each_suite_and_group():
 
 
 def test_squares_are_a_curve_with_a_panel_a_class_and_the_rest_are_bars(tmp_path):
-    half = [row(Problem(size, size, size), Place("curve-fp16")) for size in (256, 384, 512, 640)]
+    half = [row(Problem(size, size, size), SuiteGroup("curve-fp16")) for size in (256, 384, 512, 640)]
     fp8 = [
-        row(Problem(size, size, size, dtype="e4m3", layout="nt"), Place("curve-fp8")) for size in (256, 384, 512, 640)
+        row(Problem(size, size, size, dtype="e4m3", layout="nt"), SuiteGroup("curve-fp8"))
+        for size in (256, 384, 512, 640)
     ]
-    rest = [row(Problem(1, 6144, 4096, dtype="bf16", layout="nt"), Place("ours/odd name", "decode"))]
+    rest = [row(Problem(1, 6144, 4096, dtype="bf16", layout="nt"), SuiteGroup("ours/odd name", "decode"))]
 
     def draw(name, *rows):
         folder = tmp_path / name
         folder.mkdir()
-        return chart.draw(Report(H200, VERSIONS, (VENDOR,), rows, unplayed=0), folder)
+        return chart.draw(ContestReport(H200, VERSIONS, (VENDOR,), rows, unplayed=0), folder)
 
     both = draw("both", *half, *fp8, *rest)
     assert [path.name for path in both] == ["curve.png", "bars-ours-odd-name.png"]
@@ -200,8 +202,10 @@ def size_of(png):
 
 def test_the_document_tells_figures_from_reasons():
     problem = Problem(64, 64, 64)
-    failed = Row(Heat(problem, ()), None, {}, {OURS: "no"}, problem.flops, problem.bytes_moved, True)
-    body = document(Report(INTERPRETER, VERSIONS, (VENDOR,), (row(problem), failed), unplayed=3), ["tuner", "bench"])
+    failed = Row(ListedProblem(problem, ()), None, {}, {OURS: "no"}, problem.flops, problem.bytes_moved, True)
+    body = document(
+        ContestReport(INTERPRETER, VERSIONS, (VENDOR,), (row(problem), failed), unplayed=3), ["tuner", "bench"]
+    )
     played, absent = (found["contestants"] for found in body["rows"])
     assert played[OURS]["tflops"] == pytest.approx(2 * 64**3 / 12.0 * 1e-6)
     assert played[VENDOR]["gbytes_s"] == pytest.approx(3 * 64 * 64 * 2 / 24.0 * 1e-3)

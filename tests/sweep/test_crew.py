@@ -11,19 +11,19 @@ pytest.importorskip("triton")
 def test_compilers_for_the_machines_gpu_start_unasked_and_end_with_the_crew(monkeypatch):
     monkeypatch.setattr(crew, "first_arch", lambda: "sm_90")
     monkeypatch.setattr(crew, "Worker", Somebody)
-    monkeypatch.setattr(crew, "_manned", list)
+    monkeypatch.setattr(crew, "_supervise", list)
     with crew.Crew([0]) as hired:
         assert hired.pool.arch == "sm_90"
-        device, _ = hired.meet()
+        device, _ = hired.wait_until_ready()
         assert device == KNOWN["sm_90"]
     assert not hired.pool._pool.result().active
 
 
 def test_under_the_interpreter_nothing_compiles(monkeypatch):
     monkeypatch.setattr(crew, "Worker", Somebody)
-    monkeypatch.setattr(crew, "_manned", list)
+    monkeypatch.setattr(crew, "_supervise", list)
     with crew.Crew([None]) as hired:
-        assert hired.meet()[0] == INTERPRETER
+        assert hired.wait_until_ready()[0] == INTERPRETER
         assert hired.pool is None
 
 
@@ -38,7 +38,7 @@ class Somebody:
     def hello(self):
         return self
 
-    def end(self):
+    def send_kill(self):
         pass
 
     def close(self):

@@ -27,7 +27,7 @@ def steady(levels, noise=0.002, drift=0.0, seed=0):
 def test_paired_rounds_see_through_a_drift_that_all_contestants_share():
     levels = {"a": 100.0, "b": 101.0, "c": 130.0}
     times = play(list(levels), steady(levels, drift=0.02), seed=1)
-    table = finals.standings(times)
+    table = finals.compare_to_fastest(times)
     assert abs(table["b"].ratio - 1.01) < 0.002
     assert abs(table["c"].ratio - 1.30) < 0.003
     assert table["b"].low < table["b"].ratio < table["b"].high
@@ -36,7 +36,7 @@ def test_paired_rounds_see_through_a_drift_that_all_contestants_share():
 
 def test_contestants_within_half_a_percent_are_ties():
     levels = {"a": 100.0, "b": 100.2, "c": 101.5}
-    table = finals.standings(play(list(levels), steady(levels), seed=2))
+    table = finals.compare_to_fastest(play(list(levels), steady(levels), seed=2))
     assert sorted(finals.ties(table)) == ["a", "b"]
 
 
@@ -46,14 +46,14 @@ def test_contestants_on_the_edge_of_a_tie_play_on_without_the_clear_losers():
     assert len(clear["a"]) == ROUNDS
     assert ROUNDS < len(edge["a"]) == len(edge["b"]) <= MAX_ROUNDS
     assert len(edge["c"]) == ROUNDS
-    table = finals.standings(edge)
+    table = finals.compare_to_fastest(edge)
     assert abs(table["c"].ratio - 1.2) < 0.01
 
 
 def test_more_rounds_tell_two_percent_apart_where_replays_spread_by_three():
     levels = {"a": 100.0, "b": 102.0, "c": 101.0}
     chosen = [
-        finals.ties(finals.standings(play(list(levels), steady(levels, noise=0.03, seed=seed), seed=seed)))
+        finals.ties(finals.compare_to_fastest(play(list(levels), steady(levels, noise=0.03, seed=seed), seed=seed)))
         for seed in range(20)
     ]
     assert sum("b" in tied for tied in chosen) <= 1

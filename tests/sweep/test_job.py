@@ -6,11 +6,10 @@ from tuner.hardware.device import KNOWN
 from tuner.problem import Problem
 from tuner.store.records import Outcome, Resources, State
 from tuner.sweep.compile_pool import Compiled, Failed
-from tuner.sweep.job import Job
+from tuner.sweep.job import Job, Stopwatch
 from tuner.sweep.measure import VENDOR
-from tuner.sweep.search import EXHAUSTIVE
-from tuner.sweep.search_problem import survey
-from tuner.sweep.stopwatch import Stopwatch
+from tuner.sweep.search_task import make_search_task
+from tuner.sweep.strategies import EXHAUSTIVE
 
 pytest.importorskip("triton")
 DEVICE = KNOWN["sm_90"]
@@ -32,7 +31,7 @@ class Pool:
 
 
 def job_of(decide, trials=None):
-    job = Job(survey(PROBLEM, DEVICE, trials=trials), EXHAUSTIVE)
+    job = Job(make_search_task(PROBLEM, DEVICE, trials=trials), EXHAUSTIVE)
     job.resume({})
     pool = Pool(decide)
     job.request(pool)

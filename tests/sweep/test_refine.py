@@ -4,8 +4,8 @@ import pytest
 
 from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State
-from tuner.sweep.refine import LEADERS, MOST, Refined
-from tuner.sweep.search import Listed
+from tuner.sweep.refine import LEADERS, MOST, RefinedSearch
+from tuner.sweep.search import FixedList
 
 CONFIGS = [Config("toy", BLOCK=2**power) for power in range(5)]
 
@@ -23,7 +23,7 @@ def complete(wave):
 
 
 def refined(trials=None):
-    return Refined(Listed(CONFIGS, "every config was tried"), refine, trials, able=True)
+    return RefinedSearch(FixedList(CONFIGS, "every config was tried"), refine, trials, able=True)
 
 
 def run(search):
@@ -45,11 +45,11 @@ def test_leaders_alone_are_refined_once_after_the_search_has_ended():
 
 
 def test_while_the_search_goes_on_what_its_leaders_would_be_tried_with_is_in_reserve():
-    class Halves(Listed):
+    class Halves(FixedList):
         def propose(self, outcomes):
             return CONFIGS[:2] if not outcomes else () if CONFIGS[2] in outcomes else CONFIGS[2:]
 
-    search = Refined(Halves(CONFIGS, ""), refine, None, able=True)
+    search = RefinedSearch(Halves(CONFIGS, ""), refine, None, able=True)
     outcomes = complete(search.propose({}))
     assert search.reserve() == []
     outcomes |= complete(search.propose(outcomes))

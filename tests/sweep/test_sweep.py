@@ -18,7 +18,7 @@ from tuner.sweep import crew, loop, supervisor, worker
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
-from tuner.sweep.search import EXHAUSTIVE
+from tuner.sweep.strategies import EXHAUSTIVE
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ SWAPPED = Config("swap_ab", **TILE, LOADS="tma", num_stages=6, num_warps=4, laun
 WAYS = ("tma", "pointer")
 NAMES = (
     "cluster_k",
-    "composite_n",
     "gemv",
     *(f"swap_ab by {loads}" for loads in WAYS),
     "warp_specialized",
@@ -36,7 +35,7 @@ def linear(m: int, n: int, k: int, **named: str) -> Problem:
 
 
 def model_us(config: Config, problem: Problem) -> float:
-    return cost.tiled(swap_ab.seen(config), exchanged(problem), H200)
+    return cost.tiled(swap_ab.exchanged_tile(config), exchanged(problem), H200)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,9 @@ def test_a_correction_has_bounds():
 
 def test_several_estimates_are_corrected_as_each_of_them_alone():
     problem = exchanged(linear(72, 6144, 4096))
-    told = [(20.0 + m, swap_ab.seen(SWAPPED.replace(BLOCK_SIZE_M=m, LOADS=by))) for m in (64, 128) for by in WAYS]
+    told = [
+        (20.0 + m, swap_ab.exchanged_tile(SWAPPED.replace(BLOCK_SIZE_M=m, LOADS=by))) for m in (64, 128) for by in WAYS
+    ]
     together = calibration.of_all_tiles(told, problem, H200, exchanged=True)
     assert together == [calibration.of_tiles(*one, problem, H200, exchanged=True) for one in told]
     assert len(set(together)) == len(told)
@@ -87,7 +88,11 @@ def test_several_estimates_are_corrected_as_each_of_them_alone():
 
 def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
     problem = exchanged(linear(72, 6144, 4096))
-    configs = [swap_ab.seen(SWAPPED.replace(BLOCK_SIZE_M=m, num_stages=stages)) for m in (64, 128) for stages in (2, 6)]
+    configs = [
+        swap_ab.exchanged_tile(SWAPPED.replace(BLOCK_SIZE_M=m, num_stages=stages))
+        for m in (64, 128)
+        for stages in (2, 6)
+    ]
     found = [features.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in configs]
     again = [features.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in reversed(configs)]
     assert found == again[::-1]
@@ -97,7 +102,9 @@ def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
 
 
 def test_every_trait_of_the_file_is_one_that_configs_have():
-    tiled = features.of_tiles(swap_ab.seen(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True)
+    tiled = features.of_tiles(
+        swap_ab.exchanged_tile(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True
+    )
     stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=4)
     streamed = features.of_streams(stream, linear(1, 6144, 4096), H200, 13.0)
     for name in NAMES:
@@ -125,21 +132,22 @@ def test_every_kernel_that_the_formula_weighs_for_few_rows_has_a_forest():
         ((176, 4096, 4096), {"BLOCK_SIZE_K": 128, "num_stages": 4}, {"BLOCK_SIZE_K": 64, "num_stages": 9}),
     ],
 )
-def test_what_the_cost_model_has_the_wrong_way_round_is_put_right(shape, slower, faster):
+def test_the_calibrated_estimates_order_configs_as_they_were_measured(shape, slower, faster):
     problem = linear(*shape)
     first, second = (SWAPPED.replace(**parameters) for parameters in (slower, faster))
     # On an H200 1.15 and 1.18 times as long: benchmarks/data/scattered-trials-h200.csv.gz, unseen-trials-h200.csv.gz.
-    assert model_us(first, problem) <= model_us(second, problem)
     assert swap_ab.estimate_us(first, problem, H200) > swap_ab.estimate_us(second, problem, H200)
 
 
 @pytest.mark.usefixtures("no_tables")
 @pytest.mark.parametrize(("m", "rule"), [(60, "near_m"), (68, "default")])
 def test_a_winner_is_not_moved_to_where_the_estimates_see_it_fall_behind(m, rule, tmp_path, make_row, make_table):
-    tile = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 256, "BLOCK_SIZE_N_REST": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
-    config = Config("composite_n", **tile, num_stages=4, num_warps=4, launch_pdl=True)
-    version = registry.find("matmul", "composite_n").version
+    tile = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    config = Config(
+        "warp_specialized", **tile, EPILOGUE_PARTS=1, SWAP_AB=False, num_stages=8, num_warps=4, launch_pdl=True
+    )
+    version = registry.find("matmul", "warp_specialized").version
     row = make_row(64, 37888, 3584, config=config, version=version, dtype="bf16", layout="nt")
     tuner.use(make_table(row).write(tmp_path))
-    # A tile of 64 rows is one for 60 of them and two for 68: 1.78 times as long (results/unseen-third-h200.json).
+    # A tile of 64 rows is one for 60 of them and two for 68.
     assert tuner.lookup(linear(m, 37888, 3584), H200).rule == rule

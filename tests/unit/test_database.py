@@ -20,6 +20,7 @@ from tuner.store.store import Store
 
 H200 = KNOWN["sm_90"]
 SLUG = H200.slug
+FIXTURES = Path(__file__).parents[1] / "store" / "fixtures"
 INSERT_AND_LIVE_ON = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -104,6 +105,17 @@ def test_only_this_devices_current_winners_are_read(tuned, make_database, make_r
     assert [row.problem.m for row in database.read_winners(tuned, SLUG).rows] == [64]
     assert [row.problem.m for row in database.read_winners(tuned, "interpreter").rows] == [32]
     assert database.read_winners(tuned, "nvidia-b200-sm100-148").rows == ()
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_a_database_of_either_of_the_last_two_revisions_serves(revision):
+    assert database.OLDEST_REVISION == "0001"
+    path = FIXTURES / f"{revision}.db"
+    assert [row.median_us for row in database.read_winners(path, SLUG).rows] == [40.5, 12.25]
+    (device,) = database.read_devices(path)
+    assert device == H200
+    rates = {"0001": (None, None), "0002": (1980, 4800)}
+    assert (device.clock_mhz, device.memory_gb_per_s) == rates[revision]
 
 
 def test_devices_are_listed(tuned, make_database, make_row):

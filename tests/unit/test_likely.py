@@ -29,7 +29,7 @@ def test_a_formula_looks_at_all_that_the_cost_model_has_near_its_least(shape, ke
         if kernel is swap_ab or warp_specialized.is_usual(config, problem)
     }
     near = {config: us for config, us in costs.items() if us <= shortlist.TIMES * min(costs.values())}
-    assert kernel._likely(tried, problem, H200) == pytest.approx(near)
+    assert kernel._shortlist(tried, problem, H200) == pytest.approx(near)
     assert len(near) > 1
 
     def estimate(config):
@@ -44,7 +44,7 @@ def test_a_bound_of_a_tile_is_below_all_its_pipelines():
     problem = Problem(100, 9600, 4480, dtype="bf16", layout="nt")
     tried = swap_ab.space(problem, H200)
     for point in tried.points():
-        inner = swap_ab.seen(point)
+        inner = swap_ab.exchanged_tile(point)
         by_tma = inner["LOADS"] == "tma"
         tile = tile_of(Sides.of(inner), Loop(by_tma), exchanged(problem), H200)
         for config in tried._expanded(point):

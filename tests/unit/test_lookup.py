@@ -20,7 +20,7 @@ from tuner.lookup.advice import command
 from tuner.lookup.decision import Match
 from tuner.lookup.row import Provenance
 from tuner.problem import Problem, generic_key
-from tuner.problem import typed as sized
+from tuner.problem import text as problem_text
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -122,7 +122,6 @@ def test_a_row_of_another_kernel_version_is_stale_and_not_used(tuned, make_row, 
 
 
 BAD = {
-    "an unknown kernel": Config("gone", BLOCK_SIZE_M=32, num_warps=4),
     "a config too big for this device": Config("toy", BLOCK_SIZE_M=512, num_warps=4),
     "a config without num_warps": Config("toy", BLOCK_SIZE_M=32),
     "a config with a parameter too many": Config("toy", BLOCK_SIZE_M=32, num_warps=4, WINGS=2),
@@ -139,6 +138,16 @@ def test_a_bad_row_is_one_miss_with_one_warning(config, tuned, make_row, caplog)
     (record,) = caplog.records
     assert "refused" in record.getMessage()
     assert "refused by rule exact" in tuner.explain(PROBLEM, H200)
+
+
+def test_rows_of_a_kernel_that_is_gone_are_one_line_and_the_next_rule_answers(tuned, make_row, caplog):
+    gone = Config("gone", BLOCK_SIZE_M=32, num_warps=4)
+    tuned(make_row(60, block=64), *(make_row(m, config=gone) for m in (64, 66, 68)))
+    for m in (64, 66, 68):
+        assert tuner.lookup(at(m), H200).rule == "near_m"
+    (record,) = caplog.records
+    assert "rows of kernel gone of op matmul are passed over" in record.getMessage()
+    assert "no kernel 'gone'" in tuner.explain(PROBLEM, H200)
 
 
 def test_after_a_bad_row_the_next_source_is_asked(tmp_path, tuned, make_row, make_database, caplog):
@@ -182,7 +191,7 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
 def test_the_command_of_a_problem_with_more_parts_names_exactly_it(problem):
     start, _, typed = command(problem).rpartition(" ")
     assert start == f"tuner run --kernel {problem.op} --problem"
-    assert sized.read(problem.op, generic_key.cells(typed)) == problem
+    assert problem_text.read(problem.op, generic_key.cells(typed)) == problem
 
 
 def test_the_command_of_an_op_names_no_size_that_is_always_1():

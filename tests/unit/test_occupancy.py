@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.hardware.device import ARCH_SHARED_BYTES, KNOWN
-from tuner.inspection.occupancy import MULTIPROCESSORS, occupancy
+from tuner.inspection.occupancy import occupancy
 
 
 @pytest.mark.parametrize(
@@ -40,11 +39,3 @@ def test_unknown_registers_limit_nothing_and_an_unknown_arch_has_none():
     assert found is not None
     assert (found.blocks, found.by_registers, found.limits) == (16, None, "warps")
     assert occupancy("sm_70", num_warps=4, registers=32, shared_bytes=0) is None
-
-
-def test_every_known_device_is_described_and_a_block_may_have_what_the_device_says():
-    assert KNOWN.keys() <= MULTIPROCESSORS.keys()
-    for arch, has in MULTIPROCESSORS.items():
-        # What one block may opt in to, and what is reserved for it, is all there is.
-        assert 0 <= has.shared_bytes - has.reserved_bytes - ARCH_SHARED_BYTES[arch] <= 128
-        assert has.warp_size == (64 if arch.startswith("gfx") else 32)

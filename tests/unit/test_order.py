@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from tuner.problem import Problem
-from tuner.problem.order import problem_order
+from tuner.problem.text import problem_order
 
 
 def test_problems_are_sorted_by_size_and_those_whose_extras_do_not_compare_are_sorted_too():

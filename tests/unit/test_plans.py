@@ -15,52 +15,52 @@ from tuner.lookup import lookup
 
 @pytest.fixture
 def plans():
-    return plan.Plans()
+    return plan.PlanCache()
 
 
 def test_the_newest_plans_of_a_key_are_kept_and_asked_first(plans):
     for number in range(plan.MOST_OF_A_KEY + 2):
-        plans.keep("key", number, lookup.resolver())
+        plans.add("key", number, lookup.resolver())
     assert plans.by_key["key"] == tuple(range(plan.MOST_OF_A_KEY + 1, 1, -1))
 
 
 def test_one_key_too_many_begins_anew(plans, monkeypatch):
     monkeypatch.setattr(plan, "MOST_KEYS", 2)
     for key in ("a", "b", "c"):
-        plans.keep(key, key, lookup.resolver())
+        plans.add(key, key, lookup.resolver())
     assert plans.by_key == {"c": ("c",)}
 
 
 def test_other_sources_forget_every_plan_and_refuse_those_of_before(plans):
     before = lookup.resolver()
-    plans.keep("key", "plan", before)
+    plans.add("key", "plan", before)
     tuner.use(None)
     assert plans.by_key == {}
-    plans.keep("key", "late", before)
+    plans.add("key", "late", before)
     assert plans.by_key == {}
 
 
 def test_a_plan_that_served_at_addresses_is_forgotten_with_the_others(plans):
-    plans.keep("key", "plan", lookup.resolver())
-    plans.seen("plan", "key", "addresses")
+    plans.add("key", "plan", lookup.resolver())
+    plans.add_address("plan", "key", "addresses")
     assert plans.by_address == {"addresses": "plan"}
     tuner.use(None)
     assert plans.by_address == {}
-    plans.seen("plan", "key", "addresses")
+    plans.add_address("plan", "key", "addresses")
     assert plans.by_address == {}, "a call that began before sources changed kept its plan"
 
 
 def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
     monkeypatch.setattr(plan, "MOST_ADDRESSES", 2)
-    plans.keep("key", "plan", lookup.resolver())
+    plans.add("key", "plan", lookup.resolver())
     for address in range(3):
-        plans.seen("plan", "key", address)
+        plans.add_address("plan", "key", address)
     assert plans.by_address == {2: "plan"}
 
 
 def test_arguments_are_made_once_for_the_same_addresses_and_forgotten_where_all_steps_have_too_many(monkeypatch):
     monkeypatch.setattr(arguments, "_count", itertools.count(1))
-    monkeypatch.setattr(arguments, "MOST_ALTOGETHER", 4)
+    monkeypatch.setattr(arguments, "MOST_IN_ALL_CACHES", 4)
     launched: list[tuple[int, ...]] = []
     made: list[tuple[int, ...]] = []
 
@@ -68,7 +68,7 @@ def test_arguments_are_made_once_for_the_same_addresses_and_forgotten_where_all_
         made.append(called)
         return called
 
-    steps = [arguments.Kept(None, lambda *given: launched.append(given), make) for _ in range(2)]
+    steps = [arguments.DirectStep(None, lambda *given: launched.append(given), make) for _ in range(2)]
     for address in (1, 1, 2, 1):
         for step in steps:
             step(0, address)
@@ -80,9 +80,9 @@ def test_arguments_are_made_once_for_the_same_addresses_and_forgotten_where_all_
 
 def test_encoded_descriptors_are_forgotten_with_the_arguments_they_are_in(monkeypatch):
     monkeypatch.setattr(arguments, "_count", itertools.count(1))
-    monkeypatch.setattr(arguments, "MOST_ALTOGETHER", 4)
-    maps = arguments.Memo(lambda at: f"map of {at}", 100)
-    step = arguments.Kept(None, lambda *_given: None, lambda _stream, at: (maps[at],))
+    monkeypatch.setattr(arguments, "MOST_IN_ALL_CACHES", 4)
+    maps = arguments.BoundedCache(lambda at: f"map of {at}", 100)
+    step = arguments.DirectStep(None, lambda *_given: None, lambda _stream, at: (maps[at],))
     for address in (1, 2):
         step(0, address)
     assert not maps, "two maps and two arguments were made"
@@ -90,13 +90,13 @@ def test_encoded_descriptors_are_forgotten_with_the_arguments_they_are_in(monkey
 
 
 def test_arguments_are_forgotten_while_another_thread_makes_plans(monkeypatch):
-    monkeypatch.setattr(arguments, "MOST_ALTOGETHER", 1)
-    steps = [arguments.Kept(None, lambda *_given: None, lambda *called: called) for _ in range(2000)]
+    monkeypatch.setattr(arguments, "MOST_IN_ALL_CACHES", 1)
+    steps = [arguments.DirectStep(None, lambda *_given: None, lambda *called: called) for _ in range(2000)]
     done = threading.Event()
 
     def make_plans() -> None:
         while not done.is_set():
-            steps.append(arguments.Kept(None, lambda *_given: None, lambda *called: called))
+            steps.append(arguments.DirectStep(None, lambda *_given: None, lambda *called: called))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

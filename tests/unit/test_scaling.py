@@ -15,7 +15,7 @@ from tuner.kernels.base.numerics import max_imprecise, reference, tolerance
 from tuner.kernels.base.operands import make_operands
 from tuner.lookup.advice import command
 from tuner.problem import generic_key, suite
-from tuner.problem import typed as sized
+from tuner.problem import text as problem_text
 from tuner.sweep import verify
 
 
@@ -162,6 +162,6 @@ def test_a_suite_has_columns_of_both(tmp_path):
 def test_the_command_that_tunes_a_missed_problem_names_its_scaling(problem):
     typed = command(problem)
     if "--problem" in typed:
-        assert sized.read("matmul", generic_key.cells(typed.rpartition(" ")[2])) == problem
+        assert problem_text.read("matmul", generic_key.cells(typed.rpartition(" ")[2])) == problem
     else:
         assert typed.endswith("--scaling row")

@@ -18,9 +18,10 @@ from tuner.errors import ConfigError, KernelError, TunerError, UsageError
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.problem import Problem, distance, generic_key, typed
+from tuner.problem import Problem, distance, generic_key
+from tuner.problem import text as problem_text
 from tuner.tuned import accuracy
-from tuner.tuned.triton_configs import Choices
+from tuner.tuned.triton_configs import ConfigList
 
 H200 = KNOWN["sm_90"]
 CONFIGS = [triton.Config({"BLOCK": block}) for block in (64, 128)]
@@ -63,7 +64,7 @@ def test_what_is_printed_to_type_is_read_back():
     problem = Problem.keyed(
         "add", {"N": 8, "CAUSAL": True, "KIND": "silu", "eps": 1e-5, "X.aligned": False}, dtype="bf16"
     )
-    cells = generic_key.cells(typed.typed_key(problem))
+    cells = generic_key.cells(problem_text.write_key(problem))
     dtype = cells.pop("dtype")
     assert Problem.keyed("add", {name: generic_key.value(cell) for name, cell in cells.items()}, dtype=dtype) == problem
 
@@ -118,7 +119,7 @@ def test_configs_are_kept_as_they_are_and_found_again():
             {"BLOCK": 64, "DTYPE": tl.float16, "EPS": 0.5, "ACT": add, "NONE": None}, num_ctas=2, maxnreg=128
         ),
     ]
-    choices = Choices("add", listed)
+    choices = ConfigList("add", listed)
     plain = Config("add", BLOCK=64, num_stages=2, num_warps=8)
     assert choices.of(listed[0]) == plain
     assert choices.find(plain) is listed[0]
@@ -135,7 +136,7 @@ def test_configs_are_kept_as_they_are_and_found_again():
 
 
 def test_configs_have_one_order_though_a_parameter_is_a_number_in_one_and_a_word_in_another():
-    choices = Choices("add", [triton.Config({"BLOCK": 64, "GROUP": group}) for group in (None, 8, 0.5, 2)])
+    choices = ConfigList("add", [triton.Config({"BLOCK": 64, "GROUP": group}) for group in (None, 8, 0.5, 2)])
     ordered = sorted(choices.of(config) for config in choices.listed)
     assert [config["GROUP"] for config in ordered] == [2, 8, "0.5", "None"]
     assert all(sorted(each) == ordered for each in itertools.permutations(ordered))
@@ -143,7 +144,7 @@ def test_configs_have_one_order_though_a_parameter_is_a_number_in_one_and_a_word
 
 
 def test_a_space_is_every_combination_of_its_values():
-    choices = Choices("add", {"BLOCK": (64, 128), "num_warps": (4, 8)})
+    choices = ConfigList("add", {"BLOCK": (64, 128), "num_warps": (4, 8)})
     assert [(c.kwargs["BLOCK"], c.num_warps) for c in choices.listed] == [(64, 4), (64, 8), (128, 4), (128, 8)]
 
 
@@ -161,7 +162,7 @@ def test_a_space_is_every_combination_of_its_values():
 )
 def test_configs_that_cannot_be_kept_are_one_clear_line(configs, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        Choices("add", configs)
+        ConfigList("add", configs)
 
 
 @pytest.mark.parametrize(
@@ -335,17 +336,17 @@ def test_an_output_is_right_within_some_roundings_of_its_size_and_whole_numbers_
     expected = torch.linspace(-100, 100, 201).to(dtype)
     output = expected.clone()
     output[7] += torch.tensor(off * 100).to(dtype)
-    assert (accuracy.share(output, expected) <= 1) is right
+    assert (accuracy.error_ratio(output, expected) <= 1) is right
 
 
 def test_an_element_that_nobody_wrote_is_wrong_and_one_that_is_nan_in_both_is_not():
     for dtype in (torch.float16, torch.float8_e5m2, torch.int8, torch.uint8, torch.bool):
         output = torch.zeros(4).to(dtype)
         accuracy.poison(output)
-        assert accuracy.share(output, torch.zeros(4).to(dtype)) > 1
+        assert accuracy.error_ratio(output, torch.zeros(4).to(dtype)) > 1
     nan = torch.full((4,), torch.nan)
-    assert accuracy.share(nan, nan) == 0
-    assert accuracy.share(torch.zeros(4), torch.zeros(4) + 1, tolerance=3) <= 1
+    assert accuracy.error_ratio(nan, nan) == 0
+    assert accuracy.error_ratio(torch.zeros(4), torch.zeros(4) + 1, tolerance=3) <= 1
 
 
 @pytest.mark.parametrize(
@@ -380,4 +381,4 @@ def test_a_package_registers_a_decorated_kernel_by_its_entry_point(install, inst
     registry._added.clear()
     install(installed("add.add", lambda: triton.heuristics({"x_stride": lambda args: 1})(kernel)))
     assert registry.find("add", "add") is kernel.spec
-    assert kernel.maker.heuristics[0].keys() == {"x_stride"}
+    assert kernel.arguments_factory.heuristics[0].keys() == {"x_stride"}

@@ -1,4 +1,4 @@
-"""A contest drawn by matplotlib: the curve of square problems, and bars per shape of a suite."""
+"""Draws a contest with matplotlib: a curve of square problems, and bars for each shape of a suite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.bench.document import Report
+from tuner.bench.document import ContestReport
 from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, VENDOR, Row
 from tuner.errors import TunerError
 from tuner.files import write
@@ -22,12 +22,12 @@ _DPI = 120
 _PANEL_INCHES = (7.0, 5.0)
 _BAR_INCHES = 0.16
 CURVE_SIZES = 4
-"""Square problems of fewer sizes are bars like all others."""
+"""Square problems of fewer sizes are drawn as bars like all others."""
 _LIBRARY = {"nvidia": "cuBLAS", "amd": "hipBLASLt"}
 
 
 def require() -> None:
-    """Ask for matplotlib before anything is measured.
+    """Check that matplotlib is installed before anything is measured.
 
     Raises:
         TunerError: it is not installed.
@@ -40,15 +40,14 @@ def require() -> None:
         ) from e
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
-    """Write curve.png where there are square problems of `CURVE_SIZES` sizes, and bars-<suite>.png for each suite that
-    has others too.
+def draw(report: ContestReport, folder: Path) -> list[Path]:
+    """Draw curve.png for at least `CURVE_SIZES` sizes of square problems, and bars-<suite>.png for suites with others.
 
     Returns:
-        The files.
+        The files written.
 
     Raises:
-        TunerError: one cannot be written.
+        TunerError: a file cannot be written.
     """
     played = [row for row in report.rows if row.figures]
     panels = {label: rows for label, rows in _squares(played).items() if len(rows) >= CURVE_SIZES}
@@ -65,7 +64,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 
 def _squares(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Square problems by what else they are, each sorted by size."""
+    """Return square problems by dtype, layout and so on, each list sorted by size."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         problem = row.problem
@@ -78,12 +77,12 @@ def _squares(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def _suites(rows: Iterable[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
-        for suite in dict.fromkeys(place.suite for place in row.heat.places):
+        for suite in dict.fromkeys(place.suite for place in row.listed.places):
             found.setdefault(suite, []).append(row)
     return found
 
 
-def _curve(report: Report, panels: dict[str, list[Row]]) -> Figure:
+def _curve(report: ContestReport, panels: dict[str, list[Row]]) -> Figure:
     figure, axes = _figure(len(panels), (_PANEL_INCHES[0] * len(panels), _PANEL_INCHES[1]))
     for axis, (kind, rows) in zip(axes, panels.items(), strict=True):
         for name in _contestants(report, rows):
@@ -106,7 +105,7 @@ def _curve(report: Report, panels: dict[str, list[Row]]) -> Figure:
     return figure
 
 
-def _bars(report: Report, suite: str, rows: Sequence[Row]) -> Figure:
+def _bars(report: ContestReport, suite: str, rows: Sequence[Row]) -> Figure:
     names = [name for name in _contestants(report, rows) if name != VENDOR]
     inches = max(_PANEL_INCHES[0], 1.5 + _BAR_INCHES * len(rows) * (len(names) + 1))
     figure, (axis,) = _figure(1, (inches, _PANEL_INCHES[1] + 1.5))
@@ -123,26 +122,26 @@ def _bars(report: Report, suite: str, rows: Sequence[Row]) -> Figure:
     axis.axhline(1, color=COLORS[VENDOR], linewidth=1.2, label=_label(report, VENDOR, rows))
     axis.set_xticks(range(len(rows)), [_shape(row) for row in rows], rotation=90, fontsize=7)
     axis.set(title=suite, ylabel="speed against the vendor's library", xlim=(-0.6, len(rows) - 0.4))
-    axis.margins(y=0.15)  # room for the legend
+    axis.margins(y=0.15)  # leaves room for the legend
     _finish(axis)
     figure.suptitle(_title(report))
     return figure
 
 
 def _speed(row: Row, name: str) -> float:
-    """The vendor's time over a contestant's: from the paired ratios where ours played, else from medians."""
+    """Return the vendor's time over a contestant's: from paired ratios where ours took part, else from medians."""
     vendor, own = row.ratio(VENDOR), row.ratio(name)
     if vendor is not None and (own is not None or name == OURS):
         return vendor / (1.0 if own is None else own)
     return row.figures[VENDOR].median_us / row.figures[name].median_us
 
 
-def _contestants(report: Report, rows: Iterable[Row]) -> list[str]:
+def _contestants(report: ContestReport, rows: Iterable[Row]) -> list[str]:
     playing = {name for row in rows for name in row.figures}
     return [name for name in (OURS, *report.rivals) if name in playing]
 
 
-def _label(report: Report, name: str, rows: Iterable[Row]) -> str:
+def _label(report: ContestReport, name: str, rows: Iterable[Row]) -> str:
     if name == VENDOR:
         library = _LIBRARY.get(report.device.vendor, "torch")
         fp8 = all(dtype.is_fp8(row.problem.a_dtype) for row in rows)
@@ -155,14 +154,14 @@ def _shape(row: Row) -> str:
     return f"{shape}\n{rest}"
 
 
-def _title(report: Report) -> str:
+def _title(report: ContestReport) -> str:
     versions = report.environment
     meaningless = "; these figures say nothing about a GPU" if report.device.is_interpreter else ""
     return f"{report.device.name}, Triton {versions.triton}, torch {versions.torch}{meaningless}"
 
 
 def _figure(panels: int, inches: tuple[float, float]) -> tuple[Figure, Sequence[Any]]:
-    # Not by pyplot: it would choose a backend for a display and keep every figure.
+    # pyplot is avoided, because it would choose a backend for a display and keep every figure.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=inches, layout="constrained")

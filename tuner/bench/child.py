@@ -1,4 +1,4 @@
-"""The contest's child: prepares the contestants of one problem and plays the paired rounds."""
+"""The contest's child: prepares the contestants of one problem and runs the paired rounds."""
 
 from __future__ import annotations
 
@@ -6,120 +6,166 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.bench.messages import Begun, Play, Played
 from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, TUNERS, VENDOR
 from tuner.kernel import Inputs, KernelSpec, registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem
 from tuner.sweep import finals, verify
-from tuner.sweep.device_session import Station, attend
-from tuner.sweep.messages import Beat, Refused
-from tuner.sweep.process import forget_output
+from tuner.sweep.device_session import DeviceSession, serve_requests
+from tuner.sweep.measure import context_is_lost
+from tuner.sweep.messages import Heartbeat, Refused
+from tuner.sweep.process import clear_output
 
 if TYPE_CHECKING:
     import torch
 
 Contestant = Callable[[Any], "torch.Tensor"]
-"""Computes one set of inputs and returns the output: the set's own, or a new one."""
+"""Computes one set of inputs and returns the output, which is either the set's own tensor or a new one."""
 _SEED = 2_000_003
-"""Of the inputs that results are checked on: no timed set has them."""
+"""Seeds the inputs that results are checked on; no timed set has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContestRequest:
+    """To the child: measure one problem. Answered by a `Preparing` for each contestant, then `ContestResult`.
+
+    A problem that does not fit into memory is answered by `Refused`.
+
+    Attributes:
+        problem: what to compute.
+        config: our config.
+        contestants: names, ours among them.
+        rounds: paired rounds; None for the device timer's own number.
+    """
+
+    problem: Problem
+    config: Config
+    contestants: tuple[str, ...]
+    rounds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """From the child: it is about to touch the device for this contestant."""
+
+    contestant: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContestResult:
+    """From the child: what was measured.
+
+    Attributes:
+        times: microseconds a call of each contestant that took part; the i-th of all come from the same round.
+        reasons: why the other contestants did not take part.
+        tuning_s: the seconds that self-tuning contestants tuned.
+        context_lost_by: the contestant that lost the CUDA context; nothing was measured, and the child ends.
+    """
+
+    times: dict[str, list[float]]
+    reasons: dict[str, str]
+    tuning_s: dict[str, float]
+    context_lost_by: str | None = None
 
 
 def serve(connection: Connection, gpu: int | None, log: str) -> None:
     """Run in the child: answer requests until the pipe closes."""
-    attend(connection, gpu, log, functools.partial(Referee, scratch=Path(log).parent))
+    serve_requests(connection, gpu, log, functools.partial(ContestHandler, scratch=Path(log).parent))
 
 
-class Referee:
-    """The child's side: a device, and one problem after the other."""
+class ContestHandler:
+    """The child's side: a device, and one problem after another."""
 
-    def __init__(self, station: Station, *, scratch: Path) -> None:
-        self._station = station
+    def __init__(self, session: DeviceSession, *, scratch: Path) -> None:
+        self._session = session
         self._scratch = scratch
 
-    def answer(self, request: Play, connection: Connection) -> bool:
-        """Play one problem; False when the CUDA context was lost."""
+    def answer(self, request: ContestRequest, connection: Connection) -> bool:
+        """Measure one problem; return False when the CUDA context was lost."""
         import torch
 
         if set(request.contestants) & set(TUNERS):
-            # What they take to tune is told as of a first start: from caches that end with this process.
+            # Their tuning time is that of a first start: the caches are new and end with this process.
             for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
                 os.environ[name] = str(self._scratch / name.lower())
         torch.cuda.empty_cache()
         try:
-            played = _Match(self._station, request, connection).play()
+            played = _ProblemContest(self._session, request, connection).play()
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
             connection.send(Refused(f"operands and reference do not fit into memory: {_first_line(e)}"))
             return True
         connection.send(played)
-        return played.poisoned_by is None
+        return played.context_lost_by is None
 
 
-class _Match:
-    """One problem: its inputs, its reference, and those who got to the rounds."""
+class _ProblemContest:
+    """One problem: its inputs, its reference, and the contestants that take part in the rounds."""
 
-    def __init__(self, station: Station, request: Play, connection: Connection) -> None:
-        self._at, self._request, self._connection = station, request, connection
+    def __init__(self, session: DeviceSession, request: ContestRequest, connection: Connection) -> None:
+        self._session, self._request, self._connection = session, request, connection
         problem = request.problem
         self._spec: KernelSpec = registry.find(problem.op, request.config.kernel)
-        make = functools.partial(self._spec.make_inputs, problem, station.torch_device)
+        make = functools.partial(self._spec.make_inputs, problem, session.torch_device)
         self._fresh: Inputs = make(_SEED)
         self._reference = self._spec.reference(self._fresh)
-        count = station.timer.buffer_sets(self._fresh.nbytes)
+        count = session.timer.buffer_sets(self._fresh.nbytes)
         self._sets: list[Inputs] = [make(seed) for seed in range(count)]
-        self._shots: dict[str, Any] = {}
+        self._captures: dict[str, Any] = {}
         self._reasons: dict[str, str] = {}
         self._tuning_s: dict[str, float] = {}
 
-    def play(self) -> Played:
-        """Prepare everybody, then play."""
+    def play(self) -> ContestResult:
+        """Prepare every contestant, then run the rounds."""
         for name in self._request.contestants:
-            forget_output()
-            self._connection.send(Begun(name))
+            clear_output()
+            self._connection.send(Preparing(name))
             try:
                 self._prepare(name)
             except NotImplementedError as e:
                 self._reasons[name] = _first_line(e)
             except Exception as e:  # noqa: BLE001  whatever a rival's compiler or launch raised is its reason
                 self._reasons[name] = f"{type(e).__name__}: {_first_line(e)}"
-                if self._context_is_lost():
-                    return Played({}, self._reasons, self._tuning_s, poisoned_by=name)
-        timer, rounds = self._at.timer, self._request.rounds or self._at.timer.final_rounds
+                if context_is_lost(self._session.timer):
+                    return ContestResult({}, self._reasons, self._tuning_s, context_lost_by=name)
+        timer, rounds = self._session.timer, self._request.rounds or self._session.timer.final_rounds
         times = finals.play(
-            list(self._shots),
-            self._fire,
+            list(self._captures),
+            self._replay,
             seed=_SEED,
             rounds=rounds,
-            # Nobody leaves before the end: every rival is compared over the same rounds.
+            # Nobody leaves early, so that every rival is compared over the same rounds.
             max_rounds=rounds,
-            flagged=lambda: self._at.clocks.read().flagged,
+            flagged=lambda: self._session.clocks.read().flagged,
         )
         timer.synchronize()
-        return Played(times, self._reasons, self._tuning_s)
+        return ContestResult(times, self._reasons, self._tuning_s)
 
     def _prepare(self, name: str) -> None:
-        """Check what a contestant computes, then make its shot."""
+        """Check what a contestant computes, then capture it."""
         contestant = self._contestant(name)
         verify.poison(self._fresh)
         start = time.perf_counter()
         out = contestant(self._fresh)
-        self._at.timer.synchronize()
+        self._session.timer.synchronize()
         if name in TUNERS:
             self._tuning_s[name] = time.perf_counter() - start
-        # The vendor's library is what results are compared with, right or wrong.
+        # The vendor's library takes part whatever its result, since it is the measure of speed.
         if name != VENDOR and (failure := self._failure(out)) is not None:
             self._reasons[name] = f"wrong result: {failure}"
             return
         outputs: dict[int, torch.Tensor] = {}
 
         def call(index: int) -> None:
-            # Held until its turn comes round again: a new output must not land in the memory just written.
+            # Kept until this set is used again, so that no new output lands in the memory just written.
             outputs[index] = contestant(self._sets[index])
 
-        timer = self._at.timer
-        self._shots[name] = timer.capture(call, timer.estimate_us(call), len(self._sets))
+        timer = self._session.timer
+        self._captures[name] = timer.capture(call, timer.estimate_us(call), len(self._sets))
 
     def _contestant(self, name: str) -> Contestant:
         problem, spec, config = self._request.problem, self._spec, self._request.config
@@ -147,16 +193,9 @@ class _Match:
             return verify.check(self._fresh, self._reference, problem.k, tolerance).failure
         return verify.Check(verify.error(out, self._reference, problem.k), False, tolerance).failure
 
-    def _fire(self, names: Sequence[str]) -> list[float]:
-        self._connection.send(Beat(None))
-        return self._at.timer.fire([self._shots[name] for name in names])
-
-    def _context_is_lost(self) -> bool:
-        try:
-            self._at.timer.synchronize()
-        except Exception:  # noqa: BLE001  whatever it raises, nothing works on this context any more
-            return True
-        return False
+    def _replay(self, names: Sequence[str]) -> list[float]:
+        self._connection.send(Heartbeat(None))
+        return self._session.timer.replay([self._captures[name] for name in names])
 
 
 def _into_output(inputs: Inputs, launch: Callable[[], None]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A contest as one JSON document, and files that are written complete or not at all."""
+"""A contest as one JSON document, and files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tuner.store.records import PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A contest's end.
+class ContestReport:
+    """The result of a contest.
 
     Attributes:
-        device, environment: what was played on.
-        rivals: who was asked to play against ours.
-        rows: one a problem that got its turn.
-        unplayed: how many did not.
+        device, environment: what was measured on.
+        rivals: the rivals that ours was compared with.
+        rows: one for each problem that was measured.
+        unplayed: how many problems were not.
     """
 
     device: Device
@@ -36,12 +36,12 @@ class Report:
     unplayed: int
 
 
-def document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
-    """What `--json` prints and bench.json holds.
+def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
+    """Return the document that `--json` prints and bench.json holds.
 
     Args:
         report: the contest.
-        argv: the command that played it.
+        argv: the command line.
     """
     return {
         "tuner": tuner.__version__,
@@ -58,7 +58,7 @@ def document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def write_json(path: Path, body: dict[str, Any]) -> None:
-    """Write a document.
+    """Write a JSON document.
 
     Raises:
         TunerError: it cannot be written.
@@ -67,10 +67,10 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that files can be written into.
+    """Make a folder for files.
 
     Raises:
-        TunerError: it cannot be made, or nothing can be written there.
+        TunerError: it cannot be made or written into.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _row(row: Row) -> dict[str, Any]:
     match = row.match
     return {
         "problem": row.problem.fields(),
-        "places": [asdict(place) for place in row.heat.places],
+        "places": [asdict(place) for place in row.listed.places],
         "kernel": match and match.kernel,
         "config": match and dict(match.config),
         "rule": match and match.rule,

@@ -1,4 +1,4 @@
-"""What a lookup says of problems that it is not shown, in paired rounds with their winners and the default formula."""
+"""Measures lookups of problems whose rows are held out, in paired rounds with their winners and the defaults."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A tuned problem, and what a lookup says of it that does not see its row.
+    """A tuned problem, and what a lookup answers without its row.
 
     Attributes:
-        problem: held out.
-        rule: that answered.
+        problem: the problem whose row is held out.
+        rule: the rule that answered.
         answer, formula, winner: the lookup's config, the default formula's, and the one tuned for the problem.
-        declined: the neighbour's config that the lookup preferred the formula to; None where it did not.
+        declined: the neighbour's config that the lookup rejected in favour of the formula; None where it did not.
     """
 
     problem: Problem
@@ -50,21 +50,21 @@ class Case:
 
     @property
     def contestants(self) -> tuple[Config, ...]:
-        """Each config once."""
+        """The configs to measure, each once."""
         configs = (self.winner, self.answer, self.formula, self.declined)
         return tuple(dict.fromkeys(config for config in configs if config is not None))
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """How a case went.
+class CaseResult:
+    """What was measured for a case.
 
     Attributes:
-        case: which.
-        answer, formula: time of each over the fastest contestant's, 1 for no regret; None where it could not be.
-        fastest_us: microseconds a call of that one; None where all are one config, and nothing was measured.
+        case: the case.
+        answer, formula: the time over the fastest contestant's, 1 for no regret; None where it could not be measured.
+        fastest_us: microseconds a call of the fastest; None where all are one config and nothing was measured.
         failure: why a figure is missing; "" where none is.
-        declined: as `answer`, None also where nothing was declined.
+        declined: like `answer`, for the declined config; None also where nothing was declined.
     """
 
     case: Case
@@ -76,13 +76,13 @@ class Played:
 
 
 def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
-    """What to play of the problems that a source has rows for.
+    """Choose problems that a source has rows for.
 
     Args:
         source: a table, a folder of tables or a database.
-        device: where it will be played.
-        suite: these problems, all held out together; None: a sample, each looked up without its own row.
-        sample: how many, where there is no suite; always the same ones.
+        device: where the cases will be measured.
+        suite: problems that are all held out together; None for a sample, each looked up without its own row.
+        sample: the size of the sample, which is always the same one.
     """
     winners = source.winners(device.slug)
     relatives = [(sm_count, source.winners(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
@@ -101,8 +101,8 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
     return found
 
 
-def summary(played: Iterable[Played]) -> dict[str, Regret]:
-    """The figures of each rule, and of all as "all"; what could not be measured is left out."""
+def summary(played: Iterable[CaseResult]) -> dict[str, Regret]:
+    """Return the figures of each rule, and of all cases as "all"; what could not be measured is left out."""
     by_rule: dict[str, list[tuple[float, float]]] = {}
     for one in played:
         if one.answer is not None and one.formula is not None:
@@ -117,7 +117,7 @@ def summary(played: Iterable[Played]) -> dict[str, Regret]:
 
 def _case(problem: Problem, device: Device, decision: Decision, winner: Config) -> Case:
     def program(config: Config) -> Config:
-        """The representative of a config's program, so that equal ones are seen to be."""
+        """Return the representative of a config's program, so that equal programs compare equal."""
         with contextlib.suppress(KernelError):
             return registry.find(problem.op, config.kernel).space(problem, device).canonicalize(config)
         return config
@@ -134,16 +134,16 @@ def _case(problem: Problem, device: Device, decision: Decision, winner: Config) 
     )
 
 
-class Bench:
-    """A device's worker, which is replaced when it dies; a context manager.
+class CaseRunner:
+    """Measures cases with a worker that is replaced when it dies; a context manager.
 
     Attributes:
-        device: the model.
-        environment: the versions measured under; None for the interpreter before anything is measured.
+        device: the device's model.
+        environment: the versions in use; None for the interpreter until something is measured.
     """
 
     def __init__(self, gpu: int | None) -> None:
-        """Open a device; the interpreter needs no worker before something is measured.
+        """Open a device; the interpreter needs no worker until something is measured.
 
         Args:
             gpu: CUDA index, None for the interpreter.
@@ -157,18 +157,18 @@ class Bench:
         self.environment: Environment | None = None
         self.device = INTERPRETER if gpu is None else self._open().device
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> CaseRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._worker is not None:
             self._worker.kill()
 
-    def play(self, todo: Sequence[Case]) -> Iterator[Played]:
-        """Measure cases one after the other; their binaries are made first, on all cores.
+    def play(self, todo: Sequence[Case]) -> Iterator[CaseResult]:
+        """Measure cases one after the other; their binaries are compiled first, on all cores.
 
         Args:
-            todo: of `cases`.
+            todo: cases from `cases`.
 
         Raises:
             SweepError: a worker died and no new one could be started.
@@ -178,7 +178,7 @@ class Bench:
             with CompilePool(self.device) as pool:
                 _compile(unlike, pool)
         for case in todo:
-            yield Played(case, 1.0, 1.0, None) if len(case.contestants) == 1 else self._play(case)
+            yield CaseResult(case, 1.0, 1.0, None) if len(case.contestants) == 1 else self._play(case)
 
     def _open(self) -> Hello:
         self._worker = Worker(self._gpu)
@@ -190,8 +190,8 @@ class Bench:
         self.environment = hello.environment
         return hello
 
-    def _play(self, case: Case) -> Played:
-        """One case's paired rounds."""
+    def _play(self, case: Case) -> CaseResult:
+        """Measure one case in paired rounds."""
         if self._worker is None:
             self._open()
         assert self._worker is not None
@@ -202,13 +202,13 @@ class Bench:
         except WorkerDiedError as e:
             self._worker.kill()
             self._worker = None
-            return Played(case, None, None, None, str(e))
+            return CaseResult(case, None, None, None, str(e))
         if isinstance(reply, FinalsPlayed):
             return _judged(case, reply)
-        return Played(case, None, None, None, reply.message if isinstance(reply, Refused) else "")
+        return CaseResult(case, None, None, None, reply.message if isinstance(reply, Refused) else "")
 
     def _ask(self, request: SetProblem | PlayFinals) -> Ready | Refused | FinalsPlayed:
-        """The request's last reply; a worker whose context is lost ends, which raises."""
+        """Send a request and return its last reply; a worker that lost its context ends, which raises."""
         worker = self._worker
         assert worker is not None
         worker.send(request)
@@ -218,30 +218,30 @@ class Bench:
                 return reply
 
 
-def _judged(case: Case, reply: FinalsPlayed) -> Played:
+def _judged(case: Case, reply: FinalsPlayed) -> CaseResult:
     times = {name: figures for name, figures in reply.times.items() if name != VENDOR and figures}
     failure = "; ".join(sorted(reply.rejected.values()))
     if not times:
-        return Played(case, None, None, None, failure)
-    standings = finals.standings(times)
+        return CaseResult(case, None, None, None, failure)
+    ratios = finals.compare_to_fastest(times)
 
     def ratio(config: Config | None) -> float | None:
-        found = None if config is None else standings.get(config.digest)
+        found = None if config is None else ratios.get(config.digest)
         return None if found is None else max(1.0, found.ratio)
 
-    fastest_us = min(standing.median_us for standing in standings.values())
-    return Played(case, ratio(case.answer), ratio(case.formula), fastest_us, failure, ratio(case.declined))
+    fastest_us = min(paired.median_us for paired in ratios.values())
+    return CaseResult(case, ratio(case.answer), ratio(case.formula), fastest_us, failure, ratio(case.declined))
 
 
 def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
-    """Have every binary made, which the GPU's worker then finds in Triton's cache."""
+    """Compile every binary, so that the GPU's worker finds it in Triton's cache."""
     keys = [
         pool.request(registry.find(case.problem.op, config.kernel), case.problem, config)
         for case in todo
         for config in case.contestants
     ]
     while any(pool.result(key) is None for key in keys):
-        pool.mend()
+        pool.recover()
         time.sleep(_POLL_S)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from tuner.launch import compat
 from tuner.problem import Problem, dtype
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -20,7 +21,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why it is not asked for a problem, or None when it is."""
+    """Return why Inductor is not compared on a problem, or None when it is."""
     if problem.op != "matmul" or problem.extras:
         return "TorchInductor is compared on torch.mm, torch._scaled_mm and torch._int_mm alone"
     if problem.precision == "tf32x3":
@@ -34,22 +35,20 @@ def refusal(problem: Problem) -> str | None:
 
 
 def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
-    """The compiled GEMM: takes operands of the op `matmul`, returns a new output. Its first call tunes.
+    """Return the compiled GEMM: it takes operands of the op `matmul`, returns a new output, tunes at its first call.
 
-    Without a Triton template for the problem, or on a GPU too small for them, that call raises: with this one backend
-    Inductor does not fall back to the vendor's library. What Dynamo holds of other problems is forgotten, so that it
-    does not give up compiling after a few.
+    Without a Triton template for the problem, or on a GPU too small for the templates, that call raises, because with
+    this one backend Inductor does not fall back to the vendor's library. Dynamo's caches are reset, since it stops
+    compiling after a few problems.
     """
-    from torch._inductor import list_mode_options
-
     torch.compiler.reset()
-    mode = list_mode_options("max-autotune-no-cudagraphs")
+    mode = compat.list_mode_options("max-autotune-no-cudagraphs")
     run = torch.compile(
         _product(problem), options={**mode, "max_autotune_gemm_backends": "TRITON"}, dynamic=False, fullgraph=True
     )
 
     def call(inputs: Any) -> torch.Tensor:
-        # Held while it runs too: Dynamo guards on the setting and would compile anew under another.
+        # The setting is kept for every run, because Dynamo guards on it and would compile again under another.
         with _precision(problem):
             out: torch.Tensor = run(inputs.a, inputs.b, inputs.bias)
         return out
@@ -60,17 +59,18 @@ def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
 def _product(problem: Problem) -> Callable[..., torch.Tensor]:
     activation = _ACTIVATIONS.get(problem.activation, lambda x: x)
     if dtype.is_fp8(problem.a_dtype):
-        one = torch.ones((), dtype=torch.float32, device="cuda")
+        scaled_mm, one = compat.scaled_mm, torch.ones((), dtype=torch.float32, device="cuda")
         out_dtype = dtype.to_torch(problem.out_dtype)
 
         def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-            scaled = torch._scaled_mm(a, b, one, one, bias=bias, out_dtype=out_dtype, use_fast_accum=True)
+            scaled = scaled_mm(a, b, one, one, bias=bias, out_dtype=out_dtype, use_fast_accum=True)
             return activation(scaled)
 
     elif problem.a_dtype == "int8":
+        int_mm = compat.int_mm
 
         def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:  # noqa: ARG001
-            return torch._int_mm(a, b)
+            return int_mm(a, b)
 
     else:
 
@@ -82,7 +82,7 @@ def _product(problem: Problem) -> Callable[..., torch.Tensor]:
 
 @contextlib.contextmanager
 def _precision(problem: Problem) -> Iterator[None]:
-    """torch's float32 setting as the problem asks for it; put back after the block."""
+    """Set torch's float32 precision as the problem asks, and restore it after the block."""
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     if problem.a_dtype == "float32":

@@ -1,4 +1,4 @@
-"""What a contest finds, as values: a row a problem, figures a contestant, geometric means."""
+"""A contest's results: a row for each problem, figures for each contestant, geometric means."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ VENDOR = "vendor"
 INDUCTOR = "inductor"
 AUTOTUNE = "autotune"
 RIVALS = (VENDOR, INDUCTOR, AUTOTUNE)
-"""Whom ours can play against, in the order of the report."""
+"""The rivals that ours can be compared with, in the order of the report."""
 TUNERS = (INDUCTOR, AUTOTUNE)
-"""Rivals that tune themselves at their first call: the seconds of it are kept."""
+"""Rivals that tune themselves at their first call; how long that takes is kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a problem was listed: a suite, and a group of it or ""."""
+class SuiteGroup:
+    """Where a problem was listed: a suite and one of its groups; "" where it has none."""
 
     suite: str
     group: str = ""
@@ -34,11 +34,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
-    """A problem to play, and every place that lists it."""
+class ListedProblem:
+    """A problem and every suite and group that lists it."""
 
     problem: Problem
-    places: tuple[Place, ...]
+    places: tuple[SuiteGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ class Figures:
 
     Attributes:
         median_us, p20_us, p80_us: quantiles over the rounds, microseconds a call.
-        rounds: how many.
-        against_ours: its time over ours, by pairs of one round; None where ours did not play.
-        tuning_s: seconds of its first call, for those that tune themselves.
+        rounds: how many rounds were counted.
+        against_ours: its time over ours, paired by rounds; None where ours did not take part.
+        tuning_s: how long the first call of a self-tuning contestant took, seconds.
     """
 
     median_us: float
     p20_us: float
     p80_us: float
     rounds: int
-    against_ours: finals.Standing | None = None
+    against_ours: finals.PairedRatio | None = None
     tuning_s: float | None = None
 
 
@@ -65,15 +65,15 @@ class Row:
     """One problem's contest.
 
     Attributes:
-        heat: the problem.
-        match: the config that ours played with; None where no kernel serves the problem.
-        figures: of each contestant that played.
-        reasons: of each that did not, why.
-        flops, bytes_moved: of one call, as the kernel counts them.
-        memory_bound: whether memory limits the problem on this device, not arithmetic.
+        listed: the problem.
+        match: the config that ours used; None where no kernel serves the problem.
+        figures: the figures of each contestant that took part.
+        reasons: why the others did not take part.
+        flops, bytes_moved: what one call does, as the kernel counts it.
+        memory_bound: whether memory limits the problem on this device rather than arithmetic.
     """
 
-    heat: Heat
+    listed: ListedProblem
     match: Match | None
     figures: Mapping[str, Figures]
     reasons: Mapping[str, str]
@@ -84,31 +84,31 @@ class Row:
     @property
     def problem(self) -> Problem:
         """What was computed."""
-        return self.heat.problem
+        return self.listed.problem
 
     def tflops(self, us: float) -> float:
-        """10^12 operations a second of a call that takes `us` microseconds."""
+        """Return 10^12 operations a second for a call that takes `us` microseconds."""
         return self.flops / us * 1e-6
 
     def gbytes_s(self, us: float) -> float:
-        """10^9 bytes a second of a call that takes `us` microseconds."""
+        """Return 10^9 bytes a second for a call that takes `us` microseconds."""
         return self.bytes_moved / us * 1e-3
 
     def ratio(self, rival: str) -> float | None:
-        """A rival's time over ours; None where one of both did not play."""
+        """Return a rival's time over ours; None where either did not take part."""
         found = self.figures.get(rival)
         return found.against_ours.ratio if found and found.against_ours else None
 
 
 @dataclass(frozen=True, slots=True)
 class Geomean:
-    """A rival's time over ours: the geometric mean of some rows.
+    """The geometric mean of a rival's time over ours, over some rows.
 
     Attributes:
         label: "all", or a suite with its group.
-        rival: whose.
-        ratio: above 1 ours is faster.
-        rows: how many have both figures.
+        rival: the rival's name.
+        ratio: above 1, ours is faster.
+        rows: how many rows have both figures.
     """
 
     label: str
@@ -118,28 +118,28 @@ class Geomean:
 
 
 def figures(times: Mapping[str, Sequence[float]], tuning_s: Mapping[str, float]) -> dict[str, Figures]:
-    """Figures of contestants that played together.
+    """Return the figures of contestants that ran in the same rounds.
 
     Args:
-        times: of each, microseconds, the i-th of all from one round.
-        tuning_s: of those that tuned themselves.
+        times: microseconds of each contestant, the i-th of all from the same round.
+        tuning_s: tuning seconds of the self-tuning contestants.
     """
     found: dict[str, Figures] = {}
     for name, own in times.items():
         p20, median, p80 = (float(q) for q in np.percentile(own, [20, 50, 80]))
-        paired = finals.standing(own, times[OURS]) if OURS in times and name != OURS else None
+        paired = finals.compare(own, times[OURS]) if OURS in times and name != OURS else None
         found[name] = Figures(median, p20, p80, len(own), paired, tuning_s.get(name))
     return found
 
 
 def geomeans(rows: Sequence[Row], rivals: Iterable[str]) -> list[Geomean]:
-    """Of all rows, of each suite where there are several, and of each group; in the order of the rows."""
-    places = list(dict.fromkeys(place for row in rows for place in row.heat.places))
+    """Return the means of all rows, of each suite where there are several, and of each group, in the rows' order."""
+    places = list(dict.fromkeys(place for row in rows for place in row.listed.places))
     suites = list(dict.fromkeys(place.suite for place in places))
     selections = {"all": list(rows)}
     if len(suites) > 1:
-        selections |= {suite: [r for r in rows if any(p.suite == suite for p in r.heat.places)] for suite in suites}
-    selections |= {str(place): [row for row in rows if place in row.heat.places] for place in places if place.group}
+        selections |= {suite: [r for r in rows if any(p.suite == suite for p in r.listed.places)] for suite in suites}
+    selections |= {str(place): [row for row in rows if place in row.listed.places] for place in places if place.group}
     found: list[Geomean] = []
     for rival in rivals:
         for label, chosen in selections.items():

@@ -22,7 +22,7 @@ Source: https://triton-lang.org/main/getting-started/tutorials/03-matrix-multipl
 """
 
 
-# The tutorial's key is M, N, K: strides and precision tell apart what a suite may hold in several layouts.
+# The tutorial's key is M, N, K; strides and precision are added because a suite may hold several layouts.
 @triton.autotune(
     [
         triton.Config({"BM": m, "BN": n, "BK": k, "GROUP": 8}, num_stages=stages, num_warps=warps)
@@ -35,7 +35,7 @@ def tiled(
     a_ptr, b_ptr, c_ptr, M, N, K, sam, sak, sbk, sbn, scm, scn,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, PRECISION: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grouped tiles, rows wrapped by modulo, K masked: what a user writes who follows the tutorial."""
+    """Multiply as the tutorial does, with grouped tiles, rows wrapped by modulo, and K masked."""
     pid = tl.program_id(0)
     tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
     band = pid // (GROUP * tiles_n)
@@ -62,7 +62,7 @@ def tiled(
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why the tutorial's kernel does not compute a problem, or None when it does."""
+    """Return why the tutorial's kernel cannot compute a problem, or None when it can."""
     if problem.op != "matmul" or problem.extras or problem.epilogue != "none":
         return "the tutorial's kernel multiplies two matrices, without scales or an epilogue"
     if problem.a_dtype != problem.b_dtype:
@@ -73,14 +73,14 @@ def refusal(problem: Problem) -> str | None:
 
 
 def multiply(inputs: Any) -> torch.Tensor:
-    """Launch it; the first launch of a problem tunes.
+    """Launch the tutorial's kernel; the first launch of a problem tunes.
 
     Args:
         inputs: operands of the op `matmul`: a [M, K], b [K, N], out [M, N] and the problem.
     """
     a, b, c = inputs.a, inputs.b, inputs.output
     (m, k), n = a.shape, b.shape[1]
-    # Only float32 has a precision; for all others Triton ignores its own default, which is this.
+    # Only float32 has a precision; for other dtypes Triton ignores this value, which is its default.
     precision = "tf32" if inputs.problem.precision == "default" else inputs.problem.precision
     tiled[lambda meta: (triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]),)](
         a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride(), PRECISION=precision

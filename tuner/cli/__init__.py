@@ -1,4 +1,4 @@
-"""The command line: one module a command, loaded when it is asked for."""
+"""The command line. Each command is a module that is loaded when it is used."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ COMMANDS = {
     "db": "Upgrade, check or back up the database.",
     "doctor": "Say what is here and what is wrong with it.",
 }
-"""Command to its line in `tuner --help`; `tuner.cli.<command>` holds the click command of that name, with a `_`
-behind a word of Python's own."""
+"""Each command's line in `tuner --help`. The module `tuner.cli.<command>` holds the click command of that name, with a
+trailing `_` where the name is a keyword of Python."""
 
 
 class _Commands(click.Group):
-    """Loads a command's module when it is asked for, so that `tuner --help` imports neither torch nor sqlalchemy."""
+    """Loads a command's module when it is used, so that `tuner --help` imports neither torch nor sqlalchemy."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -52,7 +52,7 @@ class _Commands(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        # click would load every command for its one line of help: half a second a key press.
+        # click would load every command for its line of help, which takes half a second.
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name, help=line) for name, line in COMMANDS.items() if name.startswith(incomplete)]
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         with _interruptible():
             result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
-        if sys.stdout is not None:  # as where a shell closes it
+        if sys.stdout is not None:  # None where a shell closed it
             sys.stdout.flush()
     except click.UsageError as e:
         click.echo(_line(e, arguments), err=True)
@@ -94,20 +94,20 @@ def main(argv: list[str] | None = None) -> None:
         click.echo(f"tuner: {e}", err=True)
         sys.exit(2 if isinstance(e, UsageError) else 1)
     finally:
-        # Python looks for garbage as it ends: with torch imported half a second, to free what ends anyway.
+        # Otherwise Python collects garbage as it ends, which takes half a second with torch imported.
         gc.freeze()
     sys.exit(result if isinstance(result, int) else 0)
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Have Ctrl-C end as KeyboardInterrupt, whatever an import that it cuts short makes of it.
+    """Turn Ctrl-C into KeyboardInterrupt even where an interrupted import raises something else.
 
-    Torch's C code takes it for numpy that is not there, and the next import of numpy is an ImportError then.
+    Torch's C code takes it for a missing numpy, after which the next import of numpy is an ImportError.
     """
     alone = threading.current_thread() is threading.main_thread()
     if not alone or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # a caller's thread, a caller's handler, or a shell that has it ignored
+        yield  # called from a thread, with a handler of the caller's, or with the signal ignored
         return
     pressed = False
 
@@ -128,16 +128,16 @@ def _interruptible() -> Iterator[None]:
 
 
 def _line(error: click.UsageError, arguments: list[str]) -> str:
-    """One line for people; of a group without its command, what there is."""
+    """Return an error in one line; for a group without a command, return its help."""
     message = error.format_message()
     if "\n" in message:
         return message
-    # What click's parser raises itself, of an option with too few values, names no command.
+    # Errors that click's parser raises itself, for instance for a missing value, name no command.
     command = error.ctx.command_path if error.ctx else " ".join(("tuner", *arguments[:1]))
     return f"tuner: {message.rstrip('.')}: `{command} --help` says what can be typed"
 
 
 def _abandon_stdout() -> None:
-    """What is still to be written to a full disk would fail again while Python ends, with lines of its own."""
-    with contextlib.suppress(OSError, ValueError):  # a test's stdout is no file
+    """Discard what is still to be written, because writing to a full disk would fail again while Python ends."""
+    with contextlib.suppress(OSError, ValueError):  # the stdout of a test may be no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

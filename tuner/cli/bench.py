@@ -1,4 +1,4 @@
-"""`tuner bench`: what a lookup gives, in paired rounds with torch's library and with other tuners."""
+"""`tuner bench`: times a lookup's config in paired rounds with torch's library and other tuners."""
 
 from __future__ import annotations
 
@@ -11,24 +11,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.device_option import gpus_of, warn_of_large
-from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
+from tuner.cli.options import (
+    db_option,
+    device_option,
+    dtype_option,
+    gpus_of,
+    json_option,
+    layout_option,
+    scaling_option,
+    shape_option,
+    suite_option,
+    warn_of_large,
+)
+from tuner.cli.output import print_json, quantity
 from tuner.errors import TunerError, UsageError
 from tuner.problem import Problem, parse_shape
 from tuner.problem import suite as suites
 
 if TYPE_CHECKING:
-    from tuner.bench.document import Report
-    from tuner.bench.score import Heat, Row
+    from tuner.bench.document import ContestReport
+    from tuner.bench.score import ListedProblem, Row
 
 RIVALS = ("vendor", "inductor", "autotune")
 CURVES = {"fp16": ("float16", "nn"), "fp8": ("float8_e4m3fn", "nt")}
-"""Dtype and layout of a curve; the only layout in which torch multiplies 8-bit floats is nt."""
+"""The dtype and layout of each curve; torch multiplies 8-bit floats only in nt."""
 CURVE_SIZES = range(256, 4097, 128)
 
 
 class Rivals(click.ParamType[tuple[str, ...]]):
-    """Names with commas between them, each once, in the order of the report."""
+    """Rivals' names separated by commas; the result holds each once, in the order of the report."""
 
     name = "rivals"
 
@@ -43,10 +54,8 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 
 
 @click.command()
-@click.option(
-    "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
-)
-@click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated.")
+@suite_option
+@shape_option
 @dtype_option
 @layout_option
 @scaling_option
@@ -67,13 +76,7 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Paired rounds. [default: 30, on a GPU]")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write bench.json and charts (PNG) there.")
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="auto|cuda:0|interpreter",
-    help="auto: the first GPU; without one, Triton's interpreter.",
-)
+@device_option("auto: the first GPU; without one, Triton's interpreter.")
 @db_option
 @json_option
 def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **options: Any) -> int:
@@ -83,37 +86,37 @@ def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **options: Any)
     Ctrl-C ends it; the rows that are done are shown and written.
     """
     kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
-    problems = [Problem(*parse_shape(shape), **kind) for shape in shapes]
-    heats = _heats(suite_names, problems, options["curves"])
-    if not heats:
+    by_shape = [Problem(*parse_shape(shape), **kind) for shape in shapes]
+    problems = _listed(suite_names, by_shape, options["curves"])
+    if not problems:
         raise UsageError(
             "no problem given: name some with --suite llm, --suite FILE.csv, --shape 4096x4096x1024 or --curve fp16"
         )
-    gpu = _gpu(options["device"], heats)
+    gpu = _gpu(options["device"], problems)
     if options["out"] is not None:
         _prepare(options["out"])
     if options["db"] is not None:
         from tuner.lookup.lookup import use
 
         use(options["db"])
-    return _bench(heats, gpu, options)
+    return _bench(problems, gpu, options)
 
 
-def _bench(heats: Sequence[Heat], gpu: int | None, options: dict[str, Any]) -> int:
+def _bench(problems: Sequence[ListedProblem], gpu: int | None, options: dict[str, Any]) -> int:
     from tuner.bench.contest import Contest
-    from tuner.bench.document import Report, document
+    from tuner.bench.document import ContestReport, document
     from tuner.cli.bench_output import print_report
 
     rows: list[Row] = []
     ended: BaseException | None = None
     with _sigterm_interrupts(), Contest(gpu, options["against"], rounds=options["rounds"]) as contest:
         try:
-            _collect(contest, heats, rows)
+            _collect(contest, problems, rows)
         except (KeyboardInterrupt, TunerError) as e:
-            # What was measured is shown and written first; then it ends as it would have.
+            # The rows so far are shown and written; then the error is raised again.
             ended = e
-        report = Report(
-            contest.device, contest.environment, options["against"], tuple(rows), unplayed=len(heats) - len(rows)
+        report = ContestReport(
+            contest.device, contest.environment, options["against"], tuple(rows), unplayed=len(problems) - len(rows)
         )
     body = document(report, sys.argv)
     if options["as_json"]:
@@ -127,8 +130,8 @@ def _bench(heats: Sequence[Heat], gpu: int | None, options: dict[str, Any]) -> i
     return 1 if any("tuner" in row.reasons for row in rows) else 0
 
 
-def _collect(contest: Any, heats: Sequence[Heat], rows: list[Row]) -> None:
-    """Play, a line on stderr for each row that is done; on a terminal also what is under way."""
+def _collect(contest: Any, problems: Sequence[ListedProblem], rows: list[Row]) -> None:
+    """Measure with a line on stderr for each row; a terminal also shows what is under way."""
     from rich.console import Console
 
     from tuner.cli.bench_output import line
@@ -136,48 +139,48 @@ def _collect(contest: Any, heats: Sequence[Heat], rows: list[Row]) -> None:
     console = Console(stderr=True, highlight=False, markup=False)
     console.print(
         f"{contest.device.name} ({contest.device.slug}), Triton {contest.environment.triton}, "
-        f"torch {contest.environment.torch}: {len(heats)} problem{'s' * (len(heats) != 1)}",
+        f"torch {contest.environment.torch}: {quantity(len(problems), 'problem')}",
         soft_wrap=True,
     )
     with console.status("") as status:
-        for row in contest.rows(heats, lambda problem, name: status.update(f"{problem}: {name}")):
+        for row in contest.rows(problems, lambda problem, name: status.update(f"{problem}: {name}")):
             rows.append(row)
-            console.print(f"[{len(rows)}/{len(heats)}] {line(row)}", soft_wrap=True)
+            console.print(f"[{len(rows)}/{len(problems)}] {line(row)}", soft_wrap=True)
 
 
-def _heats(suite_names: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[Heat]:
-    """Every problem once, with all the places that list it."""
-    from tuner.bench.score import Heat, Place
+def _listed(suite_names: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[ListedProblem]:
+    """Return every problem once, with all suites and groups that list it."""
+    from tuner.bench.score import ListedProblem, SuiteGroup
 
-    places: dict[Problem, dict[Place, None]] = {}
+    places: dict[Problem, dict[SuiteGroup, None]] = {}
     for name in suite_names:
         suite = Path(name).stem
         for entry in suites.entries(name):
             for group in entry.groups or ("",):
-                places.setdefault(entry.problem, {})[Place(suite, group)] = None
+                places.setdefault(entry.problem, {})[SuiteGroup(suite, group)] = None
     for problem in problems:
-        places.setdefault(problem, {})[Place("shapes")] = None
+        places.setdefault(problem, {})[SuiteGroup("shapes")] = None
     for curve in curves:
         dtype, layout = CURVES[curve]
         for size in CURVE_SIZES:
             problem = Problem(size, size, size, dtype=dtype, layout=layout)
-            places.setdefault(problem, {})[Place(f"curve-{curve}")] = None
-    return [Heat(problem, tuple(listed)) for problem, listed in places.items()]
+            places.setdefault(problem, {})[SuiteGroup(f"curve-{curve}")] = None
+    return [ListedProblem(problem, tuple(listed)) for problem, listed in places.items()]
 
 
-def _gpu(name: str, heats: Sequence[Heat]) -> int | None:
+def _gpu(name: str, problems: Sequence[ListedProblem]) -> int | None:
     if "," in name:
         raise UsageError(f"--device {name}: a bench plays on one GPU, for instance --device cuda:0")
     gpu = gpus_of(name)[0]
     if gpu is None:
         if name == "interpreter":
             click.echo("Triton's interpreter: its figures say nothing about a GPU", err=True)
-        warn_of_large([heat.problem for heat in heats])
+        warn_of_large([listed.problem for listed in problems])
     return gpu
 
 
 def _prepare(folder: Path) -> None:
-    """Whatever would keep the files from being written is told before anything is measured."""
+    """Raise before anything is measured if the files could not be written."""
     from tuner.bench import chart
     from tuner.bench.document import make_folder
 
@@ -185,7 +188,7 @@ def _prepare(folder: Path) -> None:
     make_folder(folder)
 
 
-def _write(report: Report, body: dict[str, Any], folder: Path) -> None:
+def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:
     from tuner.bench import chart
     from tuner.bench.document import write_json
 
@@ -196,7 +199,7 @@ def _write(report: Report, body: dict[str, Any], folder: Path) -> None:
 
 @contextlib.contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """A batch system's SIGTERM is Ctrl-C to the block."""
+    """Treat a batch system's SIGTERM like Ctrl-C inside the block."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What `tuner bench` shows: a line a problem, a closing table, geometric means."""
+"""What `tuner bench` prints: a line for each problem, a closing table, geometric means."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import click
 
-from tuner.bench.document import Report
+from tuner.bench.document import ContestReport
 from tuner.bench.score import OURS, Row, geomeans
-from tuner.cli.output import print_table, ratio
+from tuner.cli.output import print_table, quantity, ratio
 
 
 def line(row: Row) -> str:
-    """One problem's end in one line, with the reasons of those that did not play."""
+    """Return one problem's result in a line, with the reasons of those that did not take part."""
     parts = [
         f"{name} {figures.median_us:.2f} us" + (f" ({ratio(row.ratio(name))})" if row.ratio(name) else "")
         for name, figures in row.figures.items()
@@ -21,8 +21,8 @@ def line(row: Row) -> str:
     return f"{row.problem}: {'; '.join(parts)}"
 
 
-def print_report(report: Report) -> None:
-    """Print the rows and the geometric means on stdout; on stderr what an untuned row is and how to tune it."""
+def print_report(report: ContestReport) -> None:
+    """Print the rows and geometric means on stdout, and how to tune untuned problems on stderr."""
     columns = ["problem", "rule", "kernel", f"{OURS} us", "rate"]
     for rival in report.rivals:
         columns += [f"{rival} us", f"vs {rival}", "95%"]
@@ -38,10 +38,10 @@ def print_report(report: Report) -> None:
             err=True,
         )
     if report.unplayed:
-        click.echo(f"{report.unplayed} problem{'s' * (report.unplayed != 1)} not played", err=True)
+        click.echo(f"{quantity(report.unplayed, 'problem')} not played", err=True)
 
 
-def _cells(report: Report, row: Row) -> list[str]:
+def _cells(report: ContestReport, row: Row) -> list[str]:
     match, ours = row.match, row.figures.get(OURS)
     cells = [str(row.problem), match.rule if match else "-", match.kernel if match else "-"]
     cells += ["-", "-"] if ours is None else [f"{ours.median_us:.2f}", _rate(row, ours.median_us)]
@@ -55,16 +55,16 @@ def _cells(report: Report, row: Row) -> list[str]:
     return cells
 
 
-def _tuned(report: Report, rival: str) -> bool:
+def _tuned(report: ContestReport, rival: str) -> bool:
     return any(rival in row.figures and row.figures[rival].tuning_s is not None for row in report.rows)
 
 
 def _rate(row: Row, us: float) -> str:
-    """The figure that the device's nearer roof limits."""
+    """Return GB/s for a problem that memory limits, otherwise TFLOP/s."""
     return f"{row.gbytes_s(us):.4g} GB/s" if row.memory_bound else f"{row.tflops(us):.4g} TFLOP/s"
 
 
-def _print_geomeans(report: Report) -> None:
+def _print_geomeans(report: ContestReport) -> None:
     means = geomeans(report.rows, report.rivals)
     if not means:
         return

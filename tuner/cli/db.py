@@ -1,4 +1,4 @@
-"""`tuner db`: upgrade, check and back up the database."""
+"""`tuner db`: upgrades, checks and backs up the database."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tuner.cli import options
+from tuner.cli import options, output
 from tuner.errors import StoreError
 
 
@@ -25,7 +25,7 @@ def upgrade(db: str | None, as_json: bool) -> None:
     done = schema.upgrade(db)
     if as_json:
         backup = str(done.backup) if done.backup else None
-        options.print_json(
+        output.print_json(
             {"location": done.location, "before": done.before, "after": done.after, "backup": backup},
         )
         return
@@ -46,7 +46,7 @@ def current(db: str | None, as_json: bool) -> None:
 
     location, revision = health.current(db)
     if as_json:
-        options.print_json({"location": location, "revision": revision, "head": schema.HEAD})
+        output.print_json({"location": location, "revision": revision, "head": schema.HEAD})
     else:
         click.echo(f"{location}: {revision or 'empty'} (head {schema.HEAD})")
 
@@ -61,7 +61,7 @@ def check(ctx: click.Context, db: str | None, as_json: bool) -> None:
 
     found = health.check(db)
     if as_json:
-        options.print_json(
+        output.print_json(
             {
                 "location": found.location,
                 "revision": found.revision,
@@ -92,6 +92,6 @@ def backup(destination: Path | None, db: str | None, as_json: bool) -> None:
         raise StoreError(f"{location} is on a server: copy it by its own means, for instance pg_dump")
     copy = backup_file(path, revision=revision, destination=destination)
     if as_json:
-        options.print_json({"location": location, "revision": revision, "backup": str(copy)})
+        output.print_json({"location": location, "revision": revision, "backup": str(copy)})
     else:
         click.echo(copy)

@@ -1,4 +1,4 @@
-"""`tuner diff`: in what two tables or databases differ."""
+"""`tuner diff`: compares two tables or databases."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import options
-from tuner.cli import output as tables
+from tuner.cli import options, output
 from tuner.errors import StoreError, TableError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
     equal = all(difference.is_none for difference in differences)
     if as_json:
         found = [_document(difference) for difference in differences]
-        options.print_json({"a": before, "b": after, "equal": equal, "tables": found})
+        output.print_json({"a": before, "b": after, "equal": equal, "tables": found})
     else:
         for difference in differences:
             _print(difference)
@@ -50,7 +49,7 @@ def _load(where: str) -> list[Table]:
     try:
         found = edition.load(where)
     except (StoreError, TableError) as e:
-        raise UsageError(str(e)) from e  # exit code 1 would say that they differ
+        raise UsageError(str(e)) from e  # exit code 1 means that they differ
     for table in found:
         for fault in table.faults:
             click.echo(f"{where}: {fault}", err=True)
@@ -65,7 +64,7 @@ def _print(difference: Difference) -> None:
     rows += [_cells(change) for change in difference.changes]
     click.echo(f"{difference.op} on {difference.device}: {_summary(difference)}")
     if rows:
-        tables.print_table(_COLUMNS, rows, empty="")
+        output.print_table(_COLUMNS, rows, empty="")
 
 
 def _summary(difference: Difference) -> str:
@@ -78,7 +77,7 @@ def _summary(difference: Difference) -> str:
         f"{len(difference.changes)} changed, {configs} of them in config",
     ]
     if difference.gain is not None:
-        parts.append(f"where comparable B's configs are {tables.ratio(difference.gain)} as fast (geometric mean)")
+        parts.append(f"where comparable B's configs are {output.ratio(difference.gain)} as fast (geometric mean)")
     digests = (digest[:15] if digest else "none" for digest in difference.digests)
     return f"{'; '.join(parts)}; digests {' and '.join(digests)}"
 
@@ -89,7 +88,7 @@ def _cells(change: Change) -> tuple[str, ...]:
     if "environment" in change.differs:
         labels = [f"{label} ({_made(row)})" for label, row in zip(labels, (before, after), strict=True)]
     if change.ratio is not None:
-        worth = tables.ratio(change.ratio)
+        worth = output.ratio(change.ratio)
     else:
         evidence = [f"{name} {_step(*pair)}" for name, pair in _evidence(change).items() if any(pair)]
         worth = "; ".join(["not comparable", *evidence])
@@ -105,7 +104,7 @@ def _evidence(change: Change) -> dict[str, tuple[float | None, float | None]]:
 
 
 def _step(before: float | None, after: float | None) -> str:
-    return f"{tables.ratio(before) or '?'} -> {tables.ratio(after) or '?'}"
+    return f"{output.ratio(before) or '?'} -> {output.ratio(after) or '?'}"
 
 
 def _version(change: Change, row: Row) -> str:
@@ -143,7 +142,7 @@ def _document(difference: Difference) -> dict[str, Any]:
 def _row(row: Row) -> dict[str, Any]:
     return {
         "problem": row.problem.fields(),
-        **tables.config_document(row.config),
+        **output.config_document(row.config),
         "kernel_version": row.kernel_version,
         "environment": asdict(row.made.environment),
         "protocol": row.made.protocol,

@@ -1,4 +1,4 @@
-"""`tuner doctor`: what is here, what is wrong with it, and what to type."""
+"""`tuner doctor`: says what is installed, what is wrong with it, and what to type."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import os
 
 import click
 
-from tuner.cli import options
-from tuner.cli.diagnosis import Finding, Status
-from tuner.cli.doctor_data import check_database, check_tables
-from tuner.cli.doctor_machine import check_machine
+from tuner.cli import options, output
+from tuner.cli.doctor_checks import Diagnosis, Status, check_database, check_machine, check_tables
 
 _COLOURS = {Status.OK: "green", Status.NOTE: "yellow", Status.WRONG: "red"}
 
@@ -25,20 +23,20 @@ def doctor(ctx: click.Context, db: str | None, as_json: bool) -> None:
     Looks at GPUs, driver, Python, torch, Triton, the C compiler, the database, tables and kernels. Exits 1 when
     something is wrong that stops tuning or a lookup. No GPU is not wrong: the interpreter is used.
     """
-    findings = [*check_machine(), *check_database(db), *check_tables()]
-    healthy = all(finding.status is not Status.WRONG for finding in findings)
+    diagnoses = [*check_machine(), *check_database(db), *check_tables()]
+    healthy = all(diagnosis.status is not Status.WRONG for diagnosis in diagnoses)
     if as_json:
-        options.print_json({"ok": healthy, "findings": [dataclasses.asdict(finding) for finding in findings]})
+        output.print_json({"ok": healthy, "findings": [dataclasses.asdict(diagnosis) for diagnosis in diagnoses]})
     else:
-        for finding in findings:
-            _print(finding)
+        for diagnosis in diagnoses:
+            _print(diagnosis)
     ctx.exit(0 if healthy else 1)
 
 
-def _print(finding: Finding) -> None:
-    # Not a table: paths and commands are there to be copied, so they are never wrapped.
-    status = click.style(f"{finding.status:5}", fg=_COLOURS[finding.status])
+def _print(diagnosis: Diagnosis) -> None:
+    # No table is used, because paths and commands are there to be copied and must not be wrapped.
+    status = click.style(f"{diagnosis.status:5}", fg=_COLOURS[diagnosis.status])
     plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org, which click does not heed
-    click.echo(f"{status} {finding.topic:9} {finding.found}", color=plain)
-    if finding.advice:
-        click.echo(f"{'':15} -> {finding.advice}")
+    click.echo(f"{status} {diagnosis.topic:9} {diagnosis.found}", color=plain)
+    if diagnosis.advice:
+        click.echo(f"{'':15} -> {diagnosis.advice}")

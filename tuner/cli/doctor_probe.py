@@ -1,6 +1,7 @@
-"""What a fresh process finds when it imports torch, Triton and every kernel: one JSON document on stdout.
+"""Imports torch, Triton and every kernel, and prints what it finds as one JSON document.
 
-`tuner doctor` runs this as a child with a time limit: a broken driver may hang, and a broken package may abort.
+`tuner doctor` runs this in a child process with a time limit, because a broken driver may hang and a broken package may
+abort.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tuner.kernel import registry
 
 
 def main() -> None:
-    """Print what is here."""
+    """Print what is installed."""
     kernels = [_kernel(point) for point in registry.points()]
     found = {"torch": _try(_torch), "triton": _try(_triton), "kernels": kernels}
     sys.stdout.write(f"\n{json.dumps(found)}\n")
@@ -23,7 +24,7 @@ def main() -> None:
 def _try(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return look()
-    except Exception as e:  # noqa: BLE001  the boundary of a child: whatever an import raised is the finding
+    except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever an import raised is reported
         return {"error": f"{type(e).__name__}: {e}"}
 
 

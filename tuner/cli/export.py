@@ -1,4 +1,4 @@
-"""`tuner export`: write tuned tables that ship."""
+"""`tuner export`: writes tuned tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 
 from tuner import files
 from tuner.cli import kernel_options as kernels
-from tuner.cli import options
+from tuner.cli import options, output
+from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
@@ -116,9 +117,9 @@ def _write_database(db: str | None, directory: Path, winners: list[Winner]) -> P
 def _report_database(path: Path, winners: list[Winner], *, as_json: bool) -> None:
     slugs = sorted({winner.device.slug for winner in winners})
     if as_json:
-        options.print_json({"written": [{"path": str(path), "devices": slugs, "winners": len(winners)}]})
+        output.print_json({"written": [{"path": str(path), "devices": slugs, "winners": len(winners)}]})
     else:
-        click.echo(f"{path}: {_count(len(winners), 'winner')} for {', '.join(slugs)}")
+        click.echo(f"{path}: {quantity(len(winners), 'winner')} for {', '.join(slugs)}")
 
 
 def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: str | None, *, as_json: bool) -> None:
@@ -138,15 +139,15 @@ def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: 
     written = [{"path": str(path), "rows": len(file.rows)} for path, file in zip(paths, found.files, strict=True)]
     left_out = {**_left_out(selection), "skipped": len(found.skipped), "others": found.others}
     if as_json:
-        options.print_json({"written": written, "replaced": len(found.replaced), "left_out": left_out})
+        output.print_json({"written": written, "replaced": len(found.replaced), "left_out": left_out})
         return
     for entry, file in zip(written, found.files, strict=True):
-        click.echo(f"{entry['path']}: {_count(len(file.rows), 'row')}")
+        click.echo(f"{entry['path']}: {quantity(len(file.rows), 'row')}")
     if found.replaced:
         their = "in the fastest config measured that their kernel can run, instead of their winner's"
-        click.echo(f"{_count(len(found.replaced), 'row')} {their}", err=True)
+        click.echo(f"{quantity(len(found.replaced), 'row')} {their}", err=True)
     if found.others:
-        click.echo(f"left out: {_count(found.others, 'winner')} of other problems", err=True)
+        click.echo(f"left out: {quantity(found.others, 'winner')} of other problems", err=True)
     _say_left_out(selection)
 
 
@@ -160,10 +161,10 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
         for part in found
     ]
     if as_json:
-        options.print_json({"written": written, "left_out": _left_out(selection)})
+        output.print_json({"written": written, "left_out": _left_out(selection)})
         return
     for entry in written:
-        click.echo(f"{entry['path']}: {_count(entry['configs'], 'config')}")
+        click.echo(f"{entry['path']}: {quantity(entry['configs'], 'config')}")
     _say_left_out(selection)
 
 
@@ -208,12 +209,12 @@ def _report_tables(
                 {"path": str(one.path), "kernels": one.kernels, "bytes": one.nbytes, "failed": list(one.failed)}
                 for one in kernels
             ]
-        options.print_json(document | ({} if lines is None else {"pyproject": lines}))
+        output.print_json(document | ({} if lines is None else {"pyproject": lines}))
         return
     for entry in written:
-        click.echo(f"{entry['path']}: {_count(entry['rows'], 'row')}, {entry['digest']}")
+        click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}, {entry['digest']}")
     for one in kernels or ():
-        click.echo(f"{one.path}: {_count(one.kernels, 'kernel')}, {one.nbytes} B")
+        click.echo(f"{one.path}: {quantity(one.kernels, 'kernel')}, {one.nbytes} B")
         for failure in one.failed:
             click.echo(f"did not compile, left out: {failure}", err=True)
     _say_left_out(selection)
@@ -227,10 +228,6 @@ def _left_out(selection: Selection) -> dict[str, int]:
 
 def _say_left_out(selection: Selection) -> None:
     if selection.stale:
-        click.echo(f"left out: {_count(selection.stale, 'winner')} of kernels that have a newer version", err=True)
+        click.echo(f"left out: {quantity(selection.stale, 'winner')} of kernels that have a newer version", err=True)
     if selection.older:
-        click.echo(f"left out: {_count(selection.older, 'winner')} decided again in another environment", err=True)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        click.echo(f"left out: {quantity(selection.older, 'winner')} decided again in another environment", err=True)

@@ -1,4 +1,4 @@
-"""`tuner import`: others' tuned files as problems to tune and candidates to try."""
+"""`tuner import`: reads others' tuned files as problems to tune and candidates to try."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli import options
+from tuner.cli import options, output
+from tuner.cli.output import quantity
 from tuner.errors import TableError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     found = [imported.read(path) for path in files]
     for one in found:
         for reason, rows in one.left_out.items():
-            click.echo(f"{one.source}: left out {rows} row{'' if rows == 1 else 's'}: {reason}", err=True)
+            click.echo(f"{one.source}: left out {quantity(rows, 'row')}: {reason}", err=True)
     problems = {problem for one in found for problem in one.problems}
     if not problems:
         raise TableError("nothing to import: no row of these files is a problem that can be tuned here")
@@ -44,13 +45,11 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     if as_json:
         configs = {"path": str(listed), "rows": len(set(every))} if listed else None
         written = {"suite": {"path": str(suite), "problems": len(problems)}, "candidates": configs}
-        options.print_json({**written, "files": [_document(one) for one in found]})
+        output.print_json({**written, "files": [_document(one) for one in found]})
         return
-    click.echo(
-        f"{suite}: {len(problems)} problem{'' if len(problems) == 1 else 's'}; to tune them: tuner run --suite {suite}"
-    )
+    click.echo(f"{suite}: {quantity(len(problems), 'problem')}; to tune them: tuner run --suite {suite}")
     if listed:
-        click.echo(f"{listed}: {len(set(every))} candidate{'' if len(set(every)) == 1 else 's'}, unverified")
+        click.echo(f"{listed}: {quantity(len(set(every)), 'candidate')}, unverified")
 
 
 def _document(one: Imported) -> dict[str, object]:

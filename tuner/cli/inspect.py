@@ -1,4 +1,4 @@
-"""`tuner inspect`: what a compiler makes of a kernel's config."""
+"""`tuner inspect`: shows what the compiler makes of a kernel's config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from tuner import files
-from tuner.cli.options import json_option, print_json
+from tuner.cli.options import json_option
+from tuner.cli.output import print_json
 from tuner.errors import TunerError, UsageError
 from tuner.hardware.device import Device
 from tuner.inspection.binary import STAGES, Binary, compile_binary
@@ -83,7 +84,7 @@ def inspect(
         return
     for path in (path for saved in files for path in saved):
         click.echo(f"saved {path}", err=True)
-    # A form alone goes to stdout, so that it can be piped; what is said about it does not belong there.
+    # A single form goes to stdout, so that it can be piped; figures then go to stderr.
     alone = stage is not None and not diff and out is None
     click.echo(_table(problem, device, chosen, binaries), err=alone)
     if alone and stage:
@@ -99,7 +100,7 @@ def _text(binary: Binary, stage: str) -> str:
 
 
 def _save(binary: Binary, out: Path, stage: str | None) -> list[str]:
-    """Write one file a form, and the figures as JSON; returns the paths."""
+    """Write a file for each form, and the figures as JSON; return the paths."""
     stem = f"{binary.config.kernel}-{binary.arch}-{binary.config.digest}"
     texts = {stage: _text(binary, stage)} if stage else dict(binary.stages)
     texts["json"] = json.dumps(binary.facts(), indent=2, sort_keys=True) + "\n"
@@ -119,7 +120,7 @@ def _difference(binaries: list[Binary], stage: str) -> str:
 
 
 def _table(problem: Problem, device: Device, chosen: list[Chosen], binaries: list[Binary]) -> str:
-    """Figures, a column a config."""
+    """Return the figures as a table with a column for each config."""
     columns = [_figures(one, binary) for one, binary in zip(chosen, binaries, strict=True)]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]

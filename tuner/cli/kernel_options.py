@@ -1,4 +1,4 @@
-"""`--kernel` and `--problem`: kernels under `tuner.tuned`, and problems by the names of their keys."""
+"""`--kernel` and `--problem`: kernels under `tuner.tuned`, ops, and problems by the names of their keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.errors import UsageError
 from tuner.kernel import KernelSpec, registry
 from tuner.problem import Problem, generic_key
 from tuner.problem import suite as suites
-from tuner.problem import typed as sized
+from tuner.problem import text as problem_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,20 +42,20 @@ def problem_option(function: F) -> F:
 
 
 def typed_dtype(ctx: click.Context) -> str | None:
-    """`--dtype` where it was typed: the default is for GEMMs."""
+    """Return `--dtype` if it was typed, because its default is meant for GEMMs."""
     typed = ctx.get_parameter_source("dtype") is ParameterSource.COMMANDLINE
     return str(ctx.params["dtype"]) if typed else None
 
 
 def find(name: str) -> KernelSpec:
-    """The kernel of a reference "module:name", or of the name of an op that installed kernels serve.
+    """Return the kernel of a reference "module:name", or one of the installed kernels of an op.
 
     Raises:
         UsageError: there is none, or it is not under `tuner.tuned`.
     """
     if ":" in name:
         spec = registry.spec_in(reference.load(name))
-        if spec is None:  # decorated by a call: what a miss prints is then the plain function's name
+        if spec is None:  # decorated by a call: the reference then names the plain function
             named = [each for each in registry.specs().values() if each.origin == name]
             spec = named[0] if len(named) == 1 else None
         if spec is None:
@@ -75,19 +75,19 @@ def find(name: str) -> KernelSpec:
 def problems_of(
     spec: KernelSpec, written: Sequence[str], suite_names: Sequence[str], *, dtype: str | None
 ) -> list[Problem]:
-    """The problems of a kernel that were typed, and those of CSV files.
+    """Return the problems of a kernel that were typed or are listed in CSV files.
 
     Args:
-        spec: of the kernel.
+        spec: the kernel.
         written: texts such as "M=4096,N=1024".
-        suite_names: CSV files whose columns are named as its key; a suite of the package is of GEMMs.
-        dtype: of problems that name none; None lets `make_inputs` choose.
+        suite_names: CSV files whose columns are named as its key; the package's suites hold GEMMs only.
+        dtype: the dtype of problems that name none; None lets `make_inputs` choose.
 
     Raises:
-        ProblemError, SuiteError: a text or a file that cannot be read.
-        KernelError: its `make_inputs` is missing or does not make such a problem.
+        ProblemError, SuiteError: a text or a file cannot be read.
+        KernelError: `make_inputs` is missing or does not make such a problem.
     """
-    read = spec.read or functools.partial(sized.read, spec.op)
+    read = spec.read or functools.partial(problem_text.read, spec.op)
     given = {} if dtype is None else {"dtype": dtype}
 
     def problem(cells: Mapping[str, str]) -> Problem:

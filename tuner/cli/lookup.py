@@ -1,4 +1,4 @@
-"""`tuner lookup`: which config a problem would get, and why."""
+"""`tuner lookup`: says which config a problem would get, and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tuner.cli import kernel_options, options
+from tuner.cli import kernel_options, options, output
 from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN, Device, current
 from tuner.lookup.advice import command
@@ -67,7 +67,7 @@ def lookup(
     device = _this_device() if slug is None else _device(slug)
     device, by_source, decision = resolver().explanation(problem, device)
     if as_json:
-        options.print_json(_document(problem, device, by_source, decision))
+        output.print_json(_document(problem, device, by_source, decision))
     elif explained:
         click.echo(explain(problem, device))
     else:
@@ -84,7 +84,7 @@ def _this_device() -> Device:
 
 
 def _device(name: str) -> Device:
-    """A device by its slug or its architecture: one that a source has rows for, or one of each architecture."""
+    """Return a device by slug or architecture: one that a source has rows for, or a known one of each architecture."""
     known = KNOWN | {device.slug: device for device in (INTERPRETER, *KNOWN.values())}
     holding = {slug: source for source in resolver().sources() for slug in source.slugs()}
     if name in holding:

@@ -1,4 +1,4 @@
-"""`tuner merge`: bring other databases' measurements into one."""
+"""`tuner merge`: brings other databases' measurements into one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli import options
+from tuner.cli import options, output
+from tuner.cli.output import quantity
 
 if TYPE_CHECKING:
     from tuner.store.merge import Merged
@@ -30,12 +31,12 @@ def merge(destination: str, sources: tuple[str, ...], as_json: bool) -> None:
     for conflict in done.conflicts:
         click.echo(f"{conflict.table}: {conflict.text}", err=True)
     if as_json:
-        options.print_json(_document(done))
+        output.print_json(_document(done))
         return
     for added in done.added:
-        brought = ", ".join(_count(number, table) for table, number in added.rows.items() if number)
+        brought = ", ".join(quantity(number, table.replace("_", " ")) for table, number in added.rows.items() if number)
         click.echo(f"{added.location}: {brought or 'nothing new'}")
-    now = _count(done.winners, "current winner")
+    now = quantity(done.winners, "current winner")
     click.echo(f"{done.location}: {now}, {done.replaced} replaced")
 
 
@@ -48,8 +49,3 @@ def _document(done: Merged) -> dict[str, object]:
         "replaced": done.replaced,
         "conflicts": {table: counted[table] for table in ("winner", "trial", "device")},
     }
-
-
-def _count(number: int, noun: str) -> str:
-    plain = noun.replace("_", " ")
-    return f"{number} {plain}" if number == 1 else f"{number} {plain}{'es' if plain.endswith('s') else 's'}"

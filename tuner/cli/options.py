@@ -1,67 +1,109 @@
-"""Options and output that several commands share."""
+"""Options that several commands share, and what `--device` means to those that measure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from tuner.errors import UsageError
+from tuner.errors import DeviceError, UsageError
+from tuner.problem import Problem
 from tuner.problem.gemm_fields import SCALINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LARGE_FLOPS = 2 * 512**3
+"""Beyond this, the interpreter takes seconds to minutes for each config."""
+
 
 def _named(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """A script's `--db "$UNSET"` must not write into the user's own database."""
+    # A script's `--db "$UNSET"` must not write into the user's own database.
     if value == "":
         raise UsageError("--db is empty: expected a path or a URL; leave it out for $TUNER_DB or the user data folder")
     return value
 
 
-def db_option(function: F) -> F:
-    """`--db PATH|URL`."""
+db_option = click.option(
+    "--db",
+    metavar="PATH|URL",
+    default=None,
+    callback=_named,
+    help="The database. [default: $TUNER_DB, else tuner.db in the user data folder]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+suite_option = click.option(
+    "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
+)
+shape_option = click.option(
+    "--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated."
+)
+dtype_option = click.option(
+    "--dtype", default="float16", show_default=True, help="torch's names, or bf16, e4m3, i8 ..."
+)
+layout_option = click.option(
+    "--layout", default="nn", show_default=True, help="nn, nt (B stored [N, K], as nn.Linear weights), tn, tt."
+)
+scaling_option = click.option(
+    "--scaling",
+    type=click.Choice(SCALINGS),
+    default="none",
+    show_default=True,
+    help="Of fp8 and int8: a scale an operand, a row of A and column of B, or a block of 128.",
+)
+
+
+def device_option(help_text: str) -> Callable[[F], F]:
+    """Return the option `--device` of a command that measures."""
     return click.option(
-        "--db",
-        metavar="PATH|URL",
-        default=None,
-        callback=_named,
-        help="The database. [default: $TUNER_DB, else tuner.db in the user data folder]",
-    )(function)
-
-
-def json_option(function: F) -> F:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")(function)
-
-
-def dtype_option(function: F) -> F:
-    """`--dtype`."""
-    return click.option("--dtype", default="float16", show_default=True, help="torch's names, or bf16, e4m3, i8 ...")(
-        function
+        "--device", default="auto", show_default=True, metavar="auto|cuda:0|interpreter", help=help_text
     )
 
 
-def layout_option(function: F) -> F:
-    """`--layout`."""
-    return click.option(
-        "--layout", default="nn", show_default=True, help="nn, nt (B stored [N, K], as nn.Linear weights), tn, tt."
-    )(function)
+def gpus_of(name: str) -> list[int | None]:
+    """Return the CUDA indices that `--device` names, [None] for the interpreter, without opening a CUDA context.
+
+    Raises:
+        UsageError: the name is malformed.
+        DeviceError: this machine has no such GPU.
+    """
+    if name == "interpreter":
+        return [None]
+    count, interpreting = _gpu_count()
+    if name == "auto":
+        if count:
+            return list(range(count))
+        why = "TRITON_INTERPRET is set" if interpreting else "no GPU found"
+        click.echo(f"{why}: running on Triton's interpreter; its figures say nothing about a GPU", err=True)
+        return [None]
+    if not re.fullmatch(r"cuda:\d+(,cuda:\d+)*", name):
+        raise UsageError(f"unknown device {name!r}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
+    indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
+    if max(indices) >= count:
+        why = "TRITON_INTERPRET is set, unset it" if interpreting else f"this machine has {count} GPUs"
+        raise DeviceError(f"no GPU {name}: {why}; or type --device interpreter")
+    return list(dict.fromkeys(indices))
 
 
-def scaling_option(function: F) -> F:
-    """`--scaling`."""
-    return click.option(
-        "--scaling",
-        type=click.Choice(SCALINGS),
-        default="none",
-        show_default=True,
-        help="Of fp8 and int8: a scale an operand, a row of A and column of B, or a block of 128.",
-    )(function)
+def _gpu_count() -> tuple[int, bool]:
+    """Return how many GPUs there are, and whether Triton's interpreter hides them."""
+    from tuner.sweep.nvml import gpu_count
+
+    if (known := gpu_count()) is not None:
+        return known, False
+    import torch
+    from triton import knobs
+
+    return (0, True) if knobs.runtime.interpret else (torch.cuda.device_count(), False)
 
 
-def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
-    click.echo(json.dumps(document, indent=2, sort_keys=True))
+def warn_of_large(problems: Sequence[Problem]) -> None:
+    """Say on stderr which problems would take the interpreter hours."""
+    large = [problem for problem in problems if problem.flops > LARGE_FLOPS]
+    if large:
+        click.echo(
+            f"too large for the interpreter to end soon: {len(large)} of {len(problems)} problems, {large[0]} for one; "
+            "--suite demo is made for it",
+            err=True,
+        )

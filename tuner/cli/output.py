@@ -1,7 +1,8 @@
-"""How commands show winners: as a row of a table, as a JSON object. The same everywhere."""
+"""How commands print: tables, JSON documents, counts, and winners the same way everywhere."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +13,7 @@ from tuner.kernel.config import Config
 from tuner.store.records import Winner
 
 FIGURES = ("us", "TFLOPS", "vs default", "vs vendor", "ties")
-"""Columns of a winner's figures; see `figures`."""
+"""The columns that `figures` fills."""
 _NUMBERS = {
     *FIGURES,
     "registers",
@@ -36,16 +37,28 @@ _NUMBERS = {
 }
 
 _PIECE = 16
-"""Characters of a word below which a folded column is a puzzle."""
+"""A column folded to fewer characters cannot be read."""
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    click.echo(json.dumps(document, indent=2, sort_keys=True))
+
+
+def quantity(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "2 rows", "0 aliases"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
-    """A plain table on stdout: words folded to a terminal's width; whole lines in a narrow one, and for a pipe.
+    """Print a plain table on stdout.
+
+    Words are folded to the terminal's width. A pipe or a narrow terminal gets whole lines.
 
     Args:
-        columns: headings; those of numbers are set right.
+        columns: headings; number columns are aligned to the right.
         rows: cells.
-        empty: said on stderr where there is no row.
+        empty: printed on stderr where there is no row.
     """
     from rich.console import Console
     from rich.table import Table
@@ -67,7 +80,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """The width in which a table can still be read: numbers whole, words in pieces of `_PIECE`."""
+    """Return the least readable width: numbers are whole, words are folded to `_PIECE` characters."""
     widest = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     parts = [width if _is_number(name) else min(width, _PIECE) for name, width in zip(columns, widest, strict=True)]
     return sum(parts) + 2 * (len(parts) - 1)
@@ -78,7 +91,7 @@ def _is_number(column: str) -> bool:
 
 
 def figures(winner: Winner) -> tuple[str, ...]:
-    """Cells for `FIGURES`: microseconds, 10^12 operations a second, times as fast as default and vendor, ties."""
+    """Return cells for `FIGURES`: microseconds, TFLOPS, speed against default and vendor, number of ties."""
     return (
         f"{winner.median_us:.2f}",
         f"{winner.tflops:.4g}" if winner.tflops else "",
@@ -89,17 +102,17 @@ def figures(winner: Winner) -> tuple[str, ...]:
 
 
 def ratio(value: float | None) -> str:
-    """A factor, "" where it is not known."""
+    """Format a factor; "" where it is unknown."""
     return "" if value is None else f"{value:.3f}x"
 
 
 def config_document(config: Config) -> dict[str, Any]:
-    """A config as a JSON object."""
+    """Return a config as a JSON object."""
     return {"kernel": config.kernel, "config": dict(config.pairs)}
 
 
 def winner_document(winner: Winner) -> dict[str, Any]:
-    """A winner as a JSON object, its evidence and where it comes from included."""
+    """Return a winner as a JSON object, with its evidence and provenance."""
     return {
         **{key: value for key, value in asdict(winner).items() if key not in ("problem", "config")},
         "problem": winner.problem.fields(),

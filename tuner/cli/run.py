@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli import kernel_options
-from tuner.cli.device_option import gpus_of, warn_of_large
 from tuner.cli.kernel_options import kernel_option, problem_option
-from tuner.cli.options import db_option, dtype_option, json_option, layout_option, print_json, scaling_option
+from tuner.cli.options import (
+    db_option,
+    device_option,
+    dtype_option,
+    gpus_of,
+    json_option,
+    layout_option,
+    scaling_option,
+    shape_option,
+    suite_option,
+    warn_of_large,
+)
+from tuner.cli.output import print_json
 from tuner.errors import UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
@@ -47,10 +58,8 @@ class Duration(click.ParamType[float]):
 
 
 @click.command()
-@click.option(
-    "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
-)
-@click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated.")
+@suite_option
+@shape_option
 @kernel_option
 @problem_option
 @dtype_option
@@ -74,13 +83,7 @@ class Duration(click.ParamType[float]):
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
 @click.option("--time-budget", type=Duration(), metavar="60s", help="End after about this long.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random choices.")
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="auto|cuda:0|interpreter",
-    help="auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.",
-)
+@device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
 @db_option
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")
@@ -118,7 +121,7 @@ def run(
 
 
 def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
-    """Configs that others chose, by problem: those that `tuner import` wrote beside a suite, DIR/imported.csv.
+    """Return by problem the configs that `tuner import` wrote beside a suite such as DIR/imported.csv.
 
     Raises:
         TableError: such a file is damaged.
@@ -134,7 +137,7 @@ def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
 def _named(
     ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], options: dict[str, Any]
 ) -> list[Problem]:
-    """The problems that were named: of a kernel where one was, else of those with M, N and K."""
+    """Return the problems of the named kernel; without one, those with M, N and K."""
     if not options["names"]:
         if options["written"]:
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
@@ -150,7 +153,7 @@ def _named(
 
 
 def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
-    """What records hold for a device, and a line on stderr that says how much of it that is."""
+    """Return a function from a device to the problems missed on it, which says on stderr how many there are."""
     record = sum((misses.load(path) for path in records), misses.Record())
 
     def of_device(device: Device) -> list[Problem]:
@@ -173,7 +176,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, o
     from tuner.sweep.crew import Crew
 
     with Crew(gpus) as crew:
-        # While its processes start: SQLAlchemy and rich take as long to import.
+        # Imported while the processes start, because SQLAlchemy and rich take as long.
         from tuner.cli.run_output import Progress, closing_table, report_json
         from tuner.store.store import Store
         from tuner.sweep.run import sweep
@@ -223,7 +226,7 @@ def _plan(options: dict[str, Any], suggested: Suggested) -> Plan:
 
 @contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt."""
+    """Yield an event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt."""
     stop = threading.Event()
 
     def handle(_number: int, _frame: object) -> None:

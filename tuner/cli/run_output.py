@@ -1,4 +1,4 @@
-"""What `tuner run` shows: a progress bar on a terminal, a line a problem elsewhere, a closing table."""
+"""What `tuner run` prints: a progress bar on a terminal, a line for each problem, a closing table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 import rich.progress
 from rich.console import Console
 
-from tuner.cli.output import FIGURES, config_document, figures, print_table, winner_document
+from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, winner_document
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -48,7 +48,7 @@ class Progress(Observer):
         """Say what the sweep runs on."""
         self._say(
             f"{device.name} ({device.slug}), Triton {environment.triton}, torch {environment.torch}: "
-            f"{len(problems)} problem{'s' * (len(problems) != 1)}"
+            f"{quantity(len(problems), 'problem')}"
         )
 
     def problem_started(self, job: Job, gpu: int | None) -> None:
@@ -109,17 +109,17 @@ def closing_table(report: Report) -> None:
 
 
 def _left(report: Report) -> str:
-    """What a sweep that was cut short leaves undone, and how to go on."""
+    """Say what a sweep that was cut short leaves undone, and how to go on."""
     left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
     why = "interrupted" if report.interrupted else SPENT
     further = "every trial is kept, the same command (without --fresh) goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
-    return f"{why}: {left} problem{'s' * (left != 1)} without a winner; {further}"
+    return f"{why}: {quantity(left, 'problem')} without a winner; {further}"
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """A sweep's end as a JSON document."""
+    """Return a sweep's report as a JSON document."""
     return {
         "device": report.device.slug,
         "interrupted": report.interrupted,
@@ -165,7 +165,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> None:
 
 
 def forecast_json(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
-    """What a run would try, as a JSON document."""
+    """Return what a run would try as a JSON document."""
     return [
         {
             "problem": forecast.problem.fields(),

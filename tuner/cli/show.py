@@ -1,4 +1,4 @@
-"""`tuner show`: list winners, trials, runs, devices, problems."""
+"""`tuner show`: lists winners, trials, runs, devices and problems."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tuner.cli import options
-from tuner.cli.output import FIGURES, config_document, figures, print_table, winner_document
+from tuner.cli.output import FIGURES, config_document, figures, print_json, print_table, winner_document
 from tuner.errors import UsageError
-from tuner.problem import parse_shape, typed
+from tuner.problem import parse_shape, text
 from tuner.problem.generic_key import Extra
 from tuner.store.records import State
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 NEWEST = 50
-"""Trials and runs in a table when `--limit` does not say; JSON has them all."""
+"""How many trials or runs a table shows without `--limit`; JSON has them all."""
 _NONE_MATCH = "none match: leave a filter out"
 
 
@@ -47,9 +47,7 @@ _limit_option = click.option("--limit", type=click.IntRange(min=1), help="At mos
 @_kernel_option
 @_limit_option
 @options.json_option
-def winners(
-    *, db: str | None, device: str | None, shape: str | None, kernel: str | None, limit: int | None, as_json: bool
-) -> None:
+def winners(*, db: str | None, device: str | None, shape: str | None, kernel: str | None, **shown: Any) -> None:
     """The current winner of each problem, by device."""
     wanted, key = _problems_of(shape)
     with _open(db, device) as store:
@@ -57,27 +55,17 @@ def winners(
             winner
             for winner in store.winners(device_slug=device)
             if wanted in (None, winner.problem.shape)
-            and typed.has(winner.problem, key)
+            and text.has(winner.problem, key)
             and kernel in (None, winner.config.kernel)
-        ][:limit]
+        ][: shown["limit"]]
         empty = _NONE_MATCH if not found and store.winners() else "no winners: `tuner run` makes them"
-    if as_json:
-        options.print_json([winner_document(winner) for winner in found])
+    if shown["as_json"]:
+        print_json([winner_document(winner) for winner in found])
         return
-    print_table(
-        ("device", "problem", "config", *FIGURES, "triton"),
-        [
-            (
-                winner.device.slug,
-                str(winner.problem),
-                winner.config.label,
-                *figures(winner),
-                winner.environment.triton,
-            )
-            for winner in found
-        ],
-        empty=empty,
-    )
+    rows = [
+        (one.device.slug, str(one.problem), one.config.label, *figures(one), one.environment.triton) for one in found
+    ]
+    print_table(("device", "problem", "config", *FIGURES, "triton"), rows, empty=empty)
 
 
 @show.command()
@@ -89,14 +77,7 @@ def winners(
 @_limit_option
 @options.json_option
 def trials(
-    *,
-    db: str | None,
-    device: str | None,
-    shape: str | None,
-    kernel: str | None,
-    state: str | None,
-    limit: int | None,
-    as_json: bool,
+    *, db: str | None, device: str | None, shape: str | None, kernel: str | None, state: str | None, **shown: Any
 ) -> None:
     """Every config that was measured, the newest first."""
     from tuner.store.listing import TrialFilter
@@ -104,31 +85,14 @@ def trials(
     wanted, key = _problems_of(shape)
     asked = TrialFilter(device, wanted, kernel, State(state) if state else None, key)
     with _open(db, device) as store:
-        found = store.trials(asked, limit=limit if as_json else limit or NEWEST)
+        found = store.trials(asked, limit=_newest(**shown))
         count = store.count_trials(asked)
         empty = _NONE_MATCH if not count and store.count_trials() else "no trials: `tuner run` makes them"
-    if as_json:
-        options.print_json([_trial_document(row) for row in found])
+    if shown["as_json"]:
+        print_json([_trial_document(row) for row in found])
         return
-    print_table(
-        ("device", "problem", "config", "state", "us", "registers", "spills", "shared", "measured", "message"),
-        [
-            (
-                row.device,
-                str(row.problem),
-                row.config.label,
-                str(row.outcome.state),
-                "" if row.outcome.median_us is None else f"{row.outcome.median_us:.2f}",
-                _figure(row.outcome.resources.registers),
-                _figure(row.outcome.resources.spill_bytes),
-                _figure(row.outcome.resources.shared_bytes),
-                row.measured_at,
-                row.outcome.message.partition("\n")[0][:80],
-            )
-            for row in found
-        ],
-        empty=empty,
-    )
+    columns = ("device", "problem", "config", "state", "us", "registers", "spills", "shared", "measured", "message")
+    print_table(columns, map(_trial_cells, found), empty=empty)
     if len(found) < count:
         click.echo(f"the newest {len(found)} of {count}: --limit {count} shows all", err=True)
 
@@ -138,31 +102,22 @@ def trials(
 @_device_option
 @_limit_option
 @options.json_option
-def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool) -> None:
+def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
     """Every `tuner run`, the newest first."""
     with _open(db, device) as store:
-        found = store.runs(device_slug=device, limit=limit if as_json else limit or NEWEST)
-    if as_json:
-        options.print_json([asdict(row) for row in found])
+        found = store.runs(device_slug=device, limit=_newest(**shown))
+    if shown["as_json"]:
+        print_json([asdict(row) for row in found])
         return
-    print_table(
-        ("run", "device", "status", "trials", "started", "ended", "host", "triton", "tuner"),
-        [
-            (
-                row.uuid,
-                row.device,
-                row.status,
-                str(row.trials),
-                row.started_at,
-                row.ended_at or "",
-                row.host,
-                row.environment.triton,
-                row.tool_version,
-            )
-            for row in found
-        ],
-        empty="no runs: `tuner run` makes one",
-    )
+    rows = [
+        (
+            *(one.uuid, one.device, one.status, str(one.trials), one.started_at, one.ended_at or "", one.host),
+            *(one.environment.triton, one.tool_version),
+        )
+        for one in found
+    ]
+    columns = ("run", "device", "status", "trials", "started", "ended", "host", "triton", "tuner")
+    print_table(columns, rows, empty="no runs: `tuner run` makes one")
 
 
 @show.command()
@@ -173,29 +128,18 @@ def devices(*, db: str | None, as_json: bool) -> None:
     with _open(db, None) as store:
         found = store.devices()
     if as_json:
-        options.print_json(
-            [
-                asdict(row.device) | {key: value for key, value in asdict(row).items() if key != "device"}
-                for row in found
-            ]
-        )
+        documents = [asdict(row) for row in found]
+        print_json([document.pop("device") | document for document in documents])
         return
-    print_table(
-        ("device", "name", "also called", "arch", "runs", "trials", "winners"),
-        [
-            (
-                row.device.slug,
-                row.device.name,
-                ", ".join(row.aliases),
-                row.device.arch,
-                str(row.runs),
-                str(row.trials),
-                str(row.winners),
-            )
-            for row in found
-        ],
-        empty="no devices: `tuner run` adds the one it runs on",
-    )
+    rows = [
+        (
+            *(one.device.slug, one.device.name, ", ".join(one.aliases), one.device.arch),
+            *(str(one.runs), str(one.trials), str(one.winners)),
+        )
+        for one in found
+    ]
+    columns = ("device", "name", "also called", "arch", "runs", "trials", "winners")
+    print_table(columns, rows, empty="no devices: `tuner run` adds the one it runs on")
 
 
 @show.command()
@@ -210,39 +154,47 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
     with _open(db, device) as store:
         found = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
         empty = _NONE_MATCH if not found and store.problems(limit=1) else "no problems: `tuner run` tries some"
+    counts = ("trials", "complete", "winners")
     if as_json:
-        options.print_json(
-            [
-                {
-                    "problem": row.problem.fields(),
-                    "trials": row.trials,
-                    "complete": row.complete,
-                    "winners": row.winners,
-                }
-                for row in found
-            ]
-        )
+        print_json([{"problem": row.problem.fields()} | {name: getattr(row, name) for name in counts} for row in found])
         return
-    print_table(
-        ("problem", "trials", "complete", "winners"),
-        [(str(row.problem), str(row.trials), str(row.complete), str(row.winners)) for row in found],
-        empty=empty,
+    rows = [(str(row.problem), *(str(getattr(row, name)) for name in counts)) for row in found]
+    print_table(("problem", *counts), rows, empty=empty)
+
+
+def _newest(limit: int | None, *, as_json: bool) -> int | None:
+    """Return how many rows to show: a table has a default limit."""
+    return limit if as_json else limit or NEWEST
+
+
+def _trial_cells(row: TrialRow) -> tuple[str, ...]:
+    outcome, resources = row.outcome, row.outcome.resources
+    taken = (resources.registers, resources.spill_bytes, resources.shared_bytes)
+    return (
+        row.device,
+        str(row.problem),
+        row.config.label,
+        str(outcome.state),
+        "" if outcome.median_us is None else f"{outcome.median_us:.2f}",
+        *("" if value is None else str(value) for value in taken),
+        row.measured_at,
+        outcome.message.partition("\n")[0][:80],
     )
 
 
-def _problems_of(text: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
-    """What `--shape` or `--problem` asks for: a shape, or values of a key."""
-    if text is None:
+def _problems_of(given: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
+    """Return the shape, or the values of a key, that `--shape` or `--problem` asks for."""
+    if given is None:
         return None, ()
-    if "=" in text:
-        return None, typed.asked(text)
-    if "x" not in text.lower():
-        raise UsageError(f"{text!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
-    return parse_shape(text), ()
+    if "=" in given:
+        return None, text.key_values(given)
+    if "x" not in given.lower():
+        raise UsageError(f"{given!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
+    return parse_shape(given), ()
 
 
 def _open(db: str | None, device: str | None) -> Store:
-    """The database, read-only; a device that is not in it is a slip of the hand."""
+    """Open the database read-only; a device that is not in it is an error."""
     from tuner.store.store import Store
 
     store = Store.open(db, read_only=True)
@@ -252,10 +204,6 @@ def _open(db: str | None, device: str | None) -> Store:
             store.close()
             raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
     return store
-
-
-def _figure(value: int | None) -> str:
-    return "" if value is None else str(value)
 
 
 def _trial_document(row: TrialRow) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`tuner verify`: what is wrong with tables that ship, or with a database's winners."""
+"""`tuner verify`: finds faults in tables, or in a database's winners."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tuner.cli import kernel_options, options
-from tuner.cli import output as tables
+from tuner.cli import kernel_options, options, output
 from tuner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,13 +35,7 @@ _COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
     help="With --regret and no suite: problems, each held out alone.",
 )
 @click.option("--update", is_flag=True, help="With --regret: write the figures into the tables.")
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="auto|cuda:0|interpreter",
-    help="With --regret: where to measure.",
-)
+@options.device_option("With --regret: where to measure.")
 @options.json_option
 @click.pass_context
 def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None:
@@ -75,7 +68,7 @@ def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
     levels = {finding.level for found in inspections for finding in found.findings}
     ok = not levels & ({Level.ERROR, Level.WARNING} if strict else {Level.ERROR})
     if as_json:
-        options.print_json({"ok": ok, "places": [_document(found) for found in inspections]})
+        output.print_json({"ok": ok, "places": [_document(found) for found in inspections]})
     else:
         for found in inspections:
             _print(found)
@@ -83,11 +76,12 @@ def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
 
 
 def _print(found: Inspection) -> None:
-    click.echo(f"{found.place}: {_count(found.tables, 'table')}, {_count(found.rows, 'row')}: {_summary(found)}")
+    size = f"{output.quantity(found.tables, 'table')}, {output.quantity(found.rows, 'row')}"
+    click.echo(f"{found.place}: {size}: {_summary(found)}")
     several = len({finding.place for finding in found.findings} - {found.place}) > 1
     if found.findings:
         columns = (*_COLUMNS[:2], "table", *_COLUMNS[2:]) if several else _COLUMNS
-        tables.print_table(columns, [_cells(finding, several=several) for finding in found.findings], empty="")
+        output.print_table(columns, [_cells(finding, several=several) for finding in found.findings], empty="")
 
 
 def _cells(finding: Finding, *, several: bool) -> tuple[str, ...]:
@@ -97,13 +91,13 @@ def _cells(finding: Finding, *, several: bool) -> tuple[str, ...]:
 
 
 def _printable(text: str) -> str:
-    """A mangled table's words may hold what a terminal obeys, or what no encoding has."""
+    """Escape characters of a damaged table that would control a terminal or cannot be encoded."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _summary(found: Inspection) -> str:
     counts = _counts(found.findings)
-    return ", ".join(_count(number, level) for level, number in counts.items() if number) or "clean"
+    return ", ".join(output.quantity(number, str(level)) for level, number in counts.items() if number) or "clean"
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
@@ -111,10 +105,6 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
 
     counts = Counter(finding.level for finding in findings)
     return {str(level): counts[level] for level in LEVELS}
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _document(found: Inspection) -> dict[str, Any]:

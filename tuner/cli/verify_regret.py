@@ -1,4 +1,4 @@
-"""`tuner verify --regret`: what a lookup loses on problems that are held out, measured, beside the default formula."""
+"""`tuner verify --regret`: measures what lookups and the default formula lose on problems that are held out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import options
-from tuner.cli import output as tables
-from tuner.cli.device_option import gpus_of
+from tuner.cli import options, output
 from tuner.errors import UsageError
 from tuner.hardware.device import Device
 from tuner.problem import suite as suites
@@ -20,7 +18,7 @@ from tuner.problem import suite as suites
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tuner.bench.held_out import Bench, Case, Played
+    from tuner.bench.held_out import Case, CaseResult, CaseRunner
     from tuner.lookup.regret import Regret
     from tuner.lookup.sources import Source
     from tuner.problem import Problem
@@ -29,13 +27,13 @@ _COLUMNS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
 
 
 def measure(place: str, suite: str | None, sample: int, device: str, *, update: bool, as_json: bool) -> bool:
-    """Hold problems of a place out, measure what a lookup says of them, print each rule's figures.
+    """Hold out problems, measure the configs that lookups return for them, and print each rule's figures.
 
     Args:
         place: a table, a folder of tables or a SQLite database.
-        suite: whose problems are held out, all together; None for a sample, each looked up without its own row.
-        sample: problems, where no suite is named.
-        device: as `--device` has it.
+        suite: a suite whose problems are all held out together; None for a sample, each looked up without its own row.
+        sample: the size of the sample.
+        device: the value of `--device`.
         update: write the figures into the tables.
         as_json: print one JSON document.
 
@@ -53,7 +51,7 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, update: 
     if update and isinstance(source, sources.Database):
         raise UsageError(f"{place} is a database: `tuner export DIR --db {place}`, then --update of DIR")
     listed = None if suite is None else suites.load(suite)
-    with held_out.Bench(gpus_of(device)[0]) as bench:
+    with held_out.CaseRunner(options.gpus_of(device)[0]) as bench:
         model = bench.device
         cases = held_out.cases(source, model, listed, sample)
         if listed is not None and len(cases) < len(listed):
@@ -68,14 +66,14 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, update: 
         for path in _update(source, model, played):
             click.echo(f"{path}: figures of {len(figures)} rules written", err=True)
     if as_json:
-        options.print_json(_document(place, bench, figures, played))
+        output.print_json(_document(place, bench, figures, played))
     else:
         _print(figures)
     return all(one.answer is not None and not one.failure for one in played)
 
 
-def _play(cases: Sequence[Case], bench: Bench) -> list[Played]:
-    played: list[Played] = []
+def _play(cases: Sequence[Case], bench: CaseRunner) -> list[CaseResult]:
+    played: list[CaseResult] = []
     for one in bench.play(cases):
         played.append(one)
         shown = f"{one.answer:.3f}, formula {one.formula:.3f}" if one.answer and one.formula else one.failure
@@ -94,15 +92,15 @@ def _print(figures: dict[str, Regret]) -> None:
         )
         for rule, figure in sorted(figures.items(), key=lambda item: (item[0] == "all", item[0]))
     ]
-    tables.print_table(_COLUMNS, rows, empty="nothing could be measured")
+    output.print_table(_COLUMNS, rows, empty="nothing could be measured")
 
 
 def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):.1f}%"
 
 
-def _update(source: Source, device: Device, played: Sequence[Played]) -> list[Path]:
-    """Write each op's figures into its table of this device."""
+def _update(source: Source, device: Device, played: Sequence[CaseResult]) -> list[Path]:
+    """Write each op's figures into its table for this device."""
     from tuner.bench.held_out import summary
     from tuner.lookup import sources, table
 
@@ -120,7 +118,9 @@ def _update(source: Source, device: Device, played: Sequence[Played]) -> list[Pa
     return written
 
 
-def _document(place: str, bench: Bench, figures: dict[str, Regret], played: Sequence[Played]) -> dict[str, Any]:
+def _document(
+    place: str, bench: CaseRunner, figures: dict[str, Regret], played: Sequence[CaseResult]
+) -> dict[str, Any]:
     import tuner
     from tuner.lookup import regret
     from tuner.store.records import PROTOCOL
@@ -138,7 +138,7 @@ def _document(place: str, bench: Bench, figures: dict[str, Regret], played: Sequ
     }
 
 
-def _row(one: Played) -> dict[str, Any]:
+def _row(one: CaseResult) -> dict[str, Any]:
     problem: Problem = one.case.problem
     return {
         "problem": problem.fields(),

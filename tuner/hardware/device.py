@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tuner.errors import DeviceError
+from tuner.hardware import arch as arches
+from tuner.hardware.arch import Arch
 
 NAME_ALIASES = {
     "amd instinct mi300x oam": "amd instinct mi300x",
@@ -22,23 +24,6 @@ NAME_ALIASES = {
     "amd instinct mi355 oam": "amd instinct mi355x",
 }
 """Drivers' other spellings of one product (lower case). Products that differ in clocks or memory are no aliases."""
-
-ARCH_SHARED_BYTES = {
-    "sm_80": 166_912,
-    "sm_86": 101_376,
-    "sm_89": 101_376,
-    "sm_90": 232_448,
-    "sm_100": 232_448,
-    "sm_103": 232_448,
-    "sm_120": 101_376,
-    "gfx942": 65_536,
-    "gfx950": 163_840,
-}
-"""Opt-in shared memory (LDS) of one thread block, bytes.
-
-Source: CUDA C++ Programming Guide, technical specifications per compute capability (the opt-in maximum: 163, 99, 227
-KiB less the reserved KiB); AMD CDNA3 and CDNA4 ISA guides (64 and 160 KiB of LDS per compute unit).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +39,8 @@ class Device:
         memory_bytes: device memory.
         shared_bytes: shared memory one block may opt in to.
         l2_bytes: L2 cache.
+        clock_mhz, memory_gb_per_s: the highest clock and the peak bandwidth of device memory, as the driver gives them;
+            None where it did not say, and the architecture's stand. They tell no two devices apart.
     """
 
     slug: str
@@ -64,6 +51,8 @@ class Device:
     memory_bytes: int
     shared_bytes: int
     l2_bytes: int
+    clock_mhz: int | None = field(default=None, compare=False)
+    memory_gb_per_s: int | None = field(default=None, compare=False)
 
     def __hash__(self) -> int:
         # Formulas remember what they work out of a device: its slug tells it apart, and a word's hash is kept.
@@ -75,9 +64,24 @@ class Device:
         return int(self.arch[3:]) if self.arch.startswith("sm_") else 0
 
     @property
+    def features(self) -> Arch:
+        """What its architecture can do."""
+        return arches.of(self.arch)
+
+    @property
     def warp_size(self) -> int:
         """Threads of a warp (64 on AMD's CDNA)."""
-        return 64 if self.vendor == "amd" else 32
+        return self.features.warp_size
+
+    @property
+    def sustained_mhz(self) -> float:
+        """The clock, MHz, that holds while the tensor cores are busy."""
+        return self.features.sustained * (self.clock_mhz or self.features.clock_mhz)
+
+    @property
+    def peak_bytes_per_us(self) -> float:
+        """The peak bandwidth of device memory, bytes a microsecond."""
+        return 1e3 * (self.memory_gb_per_s or self.features.memory_gb_per_s)
 
     @property
     def is_interpreter(self) -> bool:
@@ -85,6 +89,8 @@ class Device:
         return self.arch == "interpreter"
 
 
+IDENTITY = tuple(one.name for one in fields(Device) if one.compare)
+"""The fields that two devices must agree in to be the same; those that an exported table holds."""
 INTERPRETER = Device("interpreter", "Triton interpreter", "none", "interpreter", 1, 0, 2**31 - 1, 0)
 """Where `tuner run` works without a GPU. What it measured is never offered to a GPU."""
 
@@ -106,7 +112,7 @@ def of_one_arch(device: Device, slugs: Iterable[str]) -> list[tuple[str, int]]:
 def describe(*, name: str, arch: str, sm_count: int, memory_bytes: int, l2_bytes: int, shared_bytes: int = 0) -> Device:
     """A device from what its driver says; `shared_bytes` of 0 means the architecture's own limit."""
     vendor = "amd" if arch.startswith("gfx") else "nvidia"
-    limit = shared_bytes or ARCH_SHARED_BYTES.get(arch, 49_152)
+    limit = shared_bytes or arches.of(arch).shared_bytes
     return Device(slug_of(name, arch, sm_count), name, vendor, arch, sm_count, memory_bytes, limit, l2_bytes)
 
 
@@ -119,28 +125,52 @@ KNOWN = {
         describe(name="NVIDIA L40S", arch="sm_89", sm_count=142, memory_bytes=48 * _GIB, l2_bytes=96 * _MIB),
         describe(name="NVIDIA H200", arch="sm_90", sm_count=132, memory_bytes=141 * _GIB, l2_bytes=60 * _MIB),
         describe(name="NVIDIA B200", arch="sm_100", sm_count=148, memory_bytes=180 * _GIB, l2_bytes=126 * _MIB),
+        describe(
+            name="NVIDIA GeForce RTX 5090", arch="sm_120", sm_count=170, memory_bytes=32 * _GIB, l2_bytes=96 * _MIB
+        ),
         describe(name="AMD Instinct MI300X", arch="gfx942", sm_count=304, memory_bytes=192 * _GIB, l2_bytes=256 * _MIB),
         describe(name="AMD Instinct MI355X", arch="gfx950", sm_count=256, memory_bytes=288 * _GIB, l2_bytes=256 * _MIB),
     )
 }
 """One device of each architecture the kernels are compiled for in CI, by arch.
 
-Source: the vendors' data sheets; AMD's L2 figure is its Infinity Cache, which is what repeated reads come from.
+Source: the vendors' data sheets; AMD's L2 figure is its Infinity Cache, which is what repeated reads come from. Their
+clocks and bandwidths are those that the table of architectures has.
 """
 
 
 def from_properties(properties: Any) -> Device:
     """A device from `torch.cuda.get_device_properties(...)`."""
     gcn = getattr(properties, "gcnArchName", "").split(":")[0]
-    arch = gcn if gcn.startswith("gfx") else f"sm_{properties.major}{properties.minor}"
-    return describe(
+    if gcn.startswith("gfx"):
+        l2_bytes, shared_bytes = KNOWN[gcn].l2_bytes if gcn in KNOWN else properties.L2_cache_size, 0
+    else:
+        l2_bytes, shared_bytes = properties.L2_cache_size, getattr(properties, "shared_memory_per_block_optin", 0)
+    device = describe(
         name=properties.name,
-        arch=arch,
+        arch=gcn if gcn.startswith("gfx") else f"sm_{properties.major}{properties.minor}",
         sm_count=properties.multi_processor_count,
         memory_bytes=properties.total_memory,
-        l2_bytes=KNOWN[arch].l2_bytes if gcn in KNOWN else properties.L2_cache_size,
-        shared_bytes=getattr(properties, "shared_memory_per_block_optin", 0) if not gcn.startswith("gfx") else 0,
+        l2_bytes=l2_bytes,
+        shared_bytes=shared_bytes,
     )
+    # HIP counts the transfers of a memory clock in another way than CUDA: there the architecture's figures stand.
+    return device if device.vendor == "amd" else replace(device, **dict[str, Any](_rates(properties)))
+
+
+def _rates(properties: Any) -> dict[str, int | None]:
+    """`Device.clock_mhz` and `memory_gb_per_s`, None where this torch does not give them.
+
+    They are rounded, to 10 MHz and 50 GB/s, so that cards of one model whose drivers differ by a little get equal
+    estimates, and with them equal defaults. Memory moves two words as wide as its bus in every cycle.
+    """
+    sm_khz, memory_khz, bits = (
+        getattr(properties, name, 0) for name in ("clock_rate", "memory_clock_rate", "memory_bus_width")
+    )
+    return {
+        "clock_mhz": 10 * round(sm_khz / 1e4) or None,
+        "memory_gb_per_s": 50 * round(2 * memory_khz * bits / 8 / 1e6 / 50) or None,
+    }
 
 
 def current(index: int | None = None) -> Device:

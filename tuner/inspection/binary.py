@@ -20,7 +20,7 @@ from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.sweep.compile_pool import TIME_LIMIT_S
-from tuner.sweep.process import death, last_line, scratch_folder
+from tuner.sweep.process import describe_exit, last_output_line, scratch_folder
 
 STAGES = {
     "nvidia": ("ttir", "ttgir", "llir", "ptx", "sass"),
@@ -94,7 +94,9 @@ def compile_binary(
         if ended is None:
             raise KernelError(f"{config} for {device.arch}: compile took more than {time_limit_s:g} s")
         if ended or not result.exists():
-            raise KernelError(f"{config} for {device.arch}: compiler died with {death(ended)}{last_line(log)}")
+            raise KernelError(
+                f"{config} for {device.arch}: compiler died with {describe_exit(ended)}{last_output_line(log)}"
+            )
         found = json.loads(result.read_text())
     if "error" in found:
         raise KernelError(f"{config} for {device.arch}: {found['error']}")

@@ -4,43 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tuner.hardware.arch import ARCHES, SIMDS
 
-@dataclass(frozen=True, slots=True)
-class Multiprocessor:
-    """What one multiprocessor (AMD: compute unit) has for its blocks.
-
-    Attributes:
-        warps, blocks: most that reside at once.
-        warp_size: threads of a warp.
-        registers: 32-bit registers, of a lane on AMD, where each of four SIMDs has that many.
-        register_unit: registers are given to a warp (AMD: to a lane) in multiples of this.
-        shared_bytes, shared_unit: shared memory, and the multiples it is given in.
-        reserved_bytes: shared memory that each block takes besides.
-        simds: parts that a block's warps are spread over evenly; registers belong to one.
-    """
-
-    warps: int
-    blocks: int
-    warp_size: int
-    registers: int
-    register_unit: int
-    shared_bytes: int
-    shared_unit: int
-    reserved_bytes: int
-    simds: int = 4
-
-
-MULTIPROCESSORS = {
-    "sm_80": Multiprocessor(64, 32, 32, 65_536, 256, 167_936, 128, 1024),
-    "sm_86": Multiprocessor(48, 16, 32, 65_536, 256, 102_400, 128, 1024),
-    "sm_89": Multiprocessor(48, 24, 32, 65_536, 256, 102_400, 128, 1024),
-    "sm_90": Multiprocessor(64, 32, 32, 65_536, 256, 233_472, 128, 1024),
-    "sm_100": Multiprocessor(64, 32, 32, 65_536, 256, 233_472, 128, 1024),
-    "sm_103": Multiprocessor(64, 32, 32, 65_536, 256, 233_472, 128, 1024),
-    "gfx942": Multiprocessor(32, 16, 64, 512, 8, 65_536, 512, 0),
-    "gfx950": Multiprocessor(32, 16, 64, 512, 8, 163_840, 1280, 0),
-}
-"""By arch. Another arch has no occupancy here."""
 SOURCE = {
     "nvidia": "CUDA C++ Programming Guide, technical specifications; CUDA Occupancy Calculator, allocation units",
     "amd": "AMD CDNA3 and CDNA4 ISA guides: 512 registers a lane, 8 waves a SIMD, LDS of a compute unit",
@@ -98,20 +63,20 @@ def occupancy(arch: str, *, num_warps: int, registers: int | None, shared_bytes:
         registers: registers of a thread; None where that is not known, and then they limit nothing.
         shared_bytes: shared memory of a block.
     """
-    has = MULTIPROCESSORS.get(arch)
+    has = ARCHES.get(arch)
     if has is None:
         return None
     amd = arch.startswith("gfx")
     taken = _rounded(shared_bytes + has.reserved_bytes, has.shared_unit)
-    by_shared = has.shared_bytes // taken if taken else None
+    by_shared = (has.shared_bytes + has.reserved_bytes) // taken if taken else None
     by_registers = None
     if registers is not None:
         if amd:
-            of_a_simd = has.registers // _rounded(max(1, registers), has.register_unit)
+            of_a_simd = has.registers // SIMDS // has.warp_size // _rounded(max(1, registers), has.register_unit)
         else:
             of_a_warp = _rounded(max(1, registers) * has.warp_size, has.register_unit)
-            of_a_simd = has.registers // has.simds // of_a_warp
-        by_registers = of_a_simd * has.simds // num_warps
+            of_a_simd = has.registers // SIMDS // of_a_warp
+        by_registers = of_a_simd * SIMDS // num_warps
     by_warps = has.warps // num_warps
     blocks = min(count for count in (by_registers, by_shared, by_warps, has.blocks) if count is not None)
     source = SOURCE["amd" if amd else "nvidia"]

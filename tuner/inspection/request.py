@@ -12,7 +12,8 @@ from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config, Value
 from tuner.lookup.lookup import resolver
-from tuner.problem import Problem, generic_key, typed
+from tuner.problem import Problem, generic_key
+from tuner.problem import text as problem_text
 
 _WORDS: dict[str, Value] = {"true": True, "false": False}
 
@@ -62,7 +63,7 @@ def read_problem(text: str, spec: KernelSpec) -> Problem:
         UsageError: a name that no column has, one that is there twice, a value that cannot be, a size that is missing.
     """
     cells = generic_key.cells(text)
-    return typed.read(spec.op, cells) if spec.read is None else spec.read(cells)
+    return problem_text.read(spec.op, cells) if spec.read is None else spec.read(cells)
 
 
 def find_target(text: str | None) -> Device:

@@ -1,4 +1,4 @@
-"""The contract of a kernel: what the search, the runtime and the tests ask of one implementation of an op."""
+"""What a kernel is to the tuner: its contract, its configs, its search space, and where kernels are found."""
 
 from tuner.kernel.spec import Inputs, KernelSpec
 

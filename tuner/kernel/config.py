@@ -52,7 +52,7 @@ class Config(Mapping[str, Value]):
         """The parameters as (name, value), sorted by name."""
         return tuple(self._values.items())
 
-    # Rules ask for parameters a million times a search space: no detour by Mapping's own methods and their KeyError.
+    # Rules read parameters a million times for each search space, so Mapping's slower methods are not used.
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -61,11 +61,11 @@ class Config(Mapping[str, Value]):
         return name in self._values
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A parameter; `default` when it is not there."""
+        """Return a parameter, or `default` when it is missing."""
         return self._values.get(name, default)
 
     def integer(self, name: str, default: int = 0) -> int:
-        """A parameter as an int; `default` when it is not there."""
+        """Return a parameter as an int, or `default` when it is missing."""
         return int(self._values.get(name, default))
 
     def __iter__(self) -> Iterator[str]:
@@ -85,12 +85,12 @@ class Config(Mapping[str, Value]):
         return self.kernel == other.kernel and self._values == other._values
 
     def __lt__(self, other: Config) -> bool:
-        """Canonical order: by kernel, then by the parameters; a parameter's numbers come before its words."""
+        """Compare in canonical order: by kernel, then by parameters; a parameter's numbers come before its words."""
         if self.kernel != other.kernel:
             return self.kernel < other.kernel
         try:
             return self.pairs < other.pairs
-        except TypeError:  # one parameter is a number here and a word there: 8 and "None" of one list
+        except TypeError:  # a parameter is a number in one config and a word in the other, for instance 8 and "None"
             return _ordered(self.pairs) < _ordered(other.pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -100,7 +100,7 @@ class Config(Mapping[str, Value]):
         return f"{self.kernel}({', '.join(f'{name}={value}' for name, value in self._values.items())})"
 
     def replace(self, **parameters: Value) -> Config:
-        """A copy with some parameters changed or added."""
+        """Return a copy with some parameters changed or added."""
         values = {**self._values, **parameters}
         if len(values) > len(self._values):
             values = dict(sorted(values.items()))
@@ -110,7 +110,7 @@ class Config(Mapping[str, Value]):
 
     @property
     def label(self) -> str:
-        """Short form for people: "pointer 128x256x64 group 8 stages 3 warps 8"; what is 0 or false is left out."""
+        """The short form, "pointer 128x256x64 group 8 stages 3 warps 8", without parameters that are 0 or false."""
         tile = "x".join(str(self[name]) for name in _TILE if name in self)
         rest = [
             _SHORT.get(name, name) if value is True else f"{_SHORT.get(name, name)} {value}"
@@ -121,12 +121,12 @@ class Config(Mapping[str, Value]):
 
     @property
     def parameters_json(self) -> str:
-        """Canonical JSON of the parameters: sorted keys, no spaces."""
+        """The parameters as canonical JSON: sorted keys, no spaces."""
         return json.dumps(dict(self._values), sort_keys=True, separators=(",", ":"))
 
     @property
     def digest(self) -> str:
-        """The first 16 hex digits of SHA-256 over the kernel's name and the canonical JSON: a config's name on disk."""
+        """A config's name on disk: 16 hex digits of SHA-256 over the kernel's name and the canonical JSON."""
         return hashlib.sha256(f"{self.kernel}{self.parameters_json}".encode()).hexdigest()[:16]
 
     @staticmethod

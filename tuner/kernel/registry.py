@@ -1,8 +1,8 @@
-"""Where KernelSpecs are found: the entry-point group `tuner.kernels`, the same door for ours and for third parties'.
+"""Finds KernelSpecs through the entry-point group `tuner.kernels`, third parties' kernels in the same way as ours.
 
-An entry point called `<op>.<kernel>` is loaded when that kernel is asked for, or all of that op; one of any other name
-whenever something is asked for that no such name promises. So a process that serves one op imports no other op's
-kernels, and of its own only those that its configs name.
+An entry point named `<op>.<kernel>` is loaded when that kernel or the whole op is asked for. One with any other name is
+loaded whenever no such name matches what is asked for. A process that serves one op therefore imports no other op's
+kernels, and only those of its own op that its configs name.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def points() -> tuple[EntryPoint, ...]:
-    """The entry points of all installed kernels, by name; nothing is loaded."""
+    """Return the entry points of all installed kernels, sorted by name; nothing is loaded."""
     return tuple(entry_points(GROUP))
 
 
 def add(spec: KernelSpec) -> None:
-    """Register a kernel of this process, as `tuner.tuned` does; other processes import it by its origin.
+    """Register a kernel in this process, as `tuner.tuned` does; other processes import it by its origin.
 
     Raises:
-        KernelError: another kernel has its name.
+        KernelError: another kernel has this name.
     """
     before = _added.get((spec.op, spec.name))
-    # A script that is also imported has its kernels twice, under two origins: they are the same.
+    # A script that is also imported registers the same kernels twice, under two origins.
     if before is not None and before.origin != spec.origin and before.source_hash() != spec.source_hash():
         raise KernelError(f"{spec.origin} and {before.origin} are both called {spec.op!r}: give one another name=")
     _added[spec.op, spec.name] = spec
@@ -49,24 +49,24 @@ def add(spec: KernelSpec) -> None:
 
 
 def references() -> tuple[str, ...]:
-    """How another process imports the kernels that were added here: see `load`."""
+    """Return how another process imports the kernels added here; `load` takes the result."""
     return tuple(spec.origin for spec in _added.values())
 
 
 def load(references: Iterable[str]) -> None:
-    """Import kernels that another process added; one that cannot be is a warning, and missed when it is asked for."""
+    """Import kernels that another process added; one that fails is a warning, and an error only where it is needed."""
     from tuner import reference
 
     for each in references:
         try:
             spec_in(reference.load(each))
-        except Exception as e:  # noqa: BLE001  a user's module may raise anything; others' kernels must go on
+        except Exception as e:  # noqa: BLE001  a user's module may raise anything; other kernels must still load
             _lost.append(f"{each} did not load: {type(e).__name__}: {e}")
             _log.warning("kernel %s", _lost[-1])
 
 
 def spec_in(found: Any) -> KernelSpec | None:
-    """The spec that an object is or holds: a KernelSpec, or a kernel under `tuner.tuned`, whatever decorates it."""
+    """Return the spec that an object is or holds: a KernelSpec, or a kernel under `tuner.tuned` and maybe others."""
     above: list[Any] = []
     while not isinstance(found, KernelSpec) and not hasattr(found, "kernel_spec") and hasattr(found, "fn"):
         above.append(found)
@@ -78,13 +78,13 @@ def spec_in(found: Any) -> KernelSpec | None:
 
 @functools.cache
 def specs() -> dict[tuple[str, str], KernelSpec]:
-    """Every kernel by (op, name), loaded. An entry point that fails to load is one warning, not an error."""
+    """Load and return every kernel by (op, name). An entry point that fails to load is a warning, not an error."""
     return _first(points()) | _added
 
 
 @functools.cache
 def of(op: str) -> dict[str, KernelSpec]:
-    """The kernels of one op by name, loaded; those of other ops are not, unless their entry points do not tell."""
+    """Load and return the kernels of one op by name; other ops' are only loaded where a name does not tell the op."""
     if added := {name: spec for (its, name), spec in _added.items() if its == op}:
         return added
     told = (point for point in points() if "." not in point.name or point.name.partition(".")[0] == op)
@@ -93,10 +93,10 @@ def of(op: str) -> dict[str, KernelSpec]:
 
 @functools.cache
 def find(op: str, name: str) -> KernelSpec:
-    """The kernel `name` of `op`; no other is loaded where its entry point is called `<op>.<name>`.
+    """Return the kernel `name` of `op`; no other is loaded where its entry point is named `<op>.<name>`.
 
     Raises:
-        KernelError: nobody registered it.
+        KernelError: no such kernel is registered.
     """
     if (op, name) in _added:
         return _added[op, name]
@@ -109,10 +109,10 @@ def find(op: str, name: str) -> KernelSpec:
 
 
 def serving(problem: Problem, device: Device) -> list[KernelSpec]:
-    """The kernels that can serve a problem on a device: by precedence, the highest first, then by name.
+    """Return the kernels that can serve a problem on a device, the highest precedence first, then by name.
 
     Raises:
-        KernelError: none can; the message holds each one's reason.
+        KernelError: none can; the message gives each one's reason.
     """
     reasons: list[str] = []
     able: list[KernelSpec] = []
@@ -131,17 +131,17 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
 
 
 def default_config(problem: Problem, device: Device, without: Mapping[Config, str] | None = None) -> Config:
-    """The config to use where nobody tuned: the formula of the kernel of highest precedence.
+    """Return the config to use where nobody tuned: the default of the kernel with the highest precedence.
 
-    Of several kernels as high the one whose config its model says is faster (`KernelSpec.estimate_us`); where one of
-    them has no model, the first by name.
+    Among kernels of equal precedence, the one whose config is predicted to be fastest is chosen
+    (`KernelSpec.estimate_us`); where one of them has no prediction, the first by name.
 
     Args:
         problem, device: what is to be computed, and where.
-        without: configs that cannot be launched, and why: the next kernel's serves then.
+        without: configs that cannot be launched, and why; their kernels are skipped.
 
     Raises:
-        KernelError: no kernel serves it, or none of those that do is left.
+        KernelError: no kernel serves the problem, or none of those that do is left.
     """
     able = serving(problem, device)
     if without:
@@ -160,14 +160,14 @@ def default_config(problem: Problem, device: Device, without: Mapping[Config, st
 
 
 def forget() -> None:
-    """Have the installed packages asked anew."""
+    """Clear all caches, so that installed packages are searched again."""
     entries.forget()
     for known in (points, specs, of, find, _loaded):
         known.cache_clear()
 
 
 def _first(among: tuple[EntryPoint, ...]) -> dict[tuple[str, str], KernelSpec]:
-    """What entry points hold; of two kernels of one name the one whose entry point is called so, then the first."""
+    """Load entry points; of two kernels with one name, prefer the one whose entry point is named so, then the first."""
     found: dict[tuple[str, str], KernelSpec] = {}
     for point in sorted(among, key=lambda point: "." not in point.name):
         for spec in _loaded(point):
@@ -182,7 +182,7 @@ def _loaded(point: EntryPoint) -> tuple[KernelSpec, ...]:
         one = spec_in(loaded)
         listed = (one,) if one is not None else tuple(loaded)
         names = [f"{spec.op}.{spec.name}" for spec in listed]
-    except Exception as e:  # noqa: BLE001  a third party's import may raise anything; ours must go on
+    except Exception as e:  # noqa: BLE001  a third party's import may raise anything; ours must still load
         _log.warning("kernel %s (%s) did not load: %s: %s", point.name, point.value, type(e).__name__, e)
         return ()
     if "." in point.name and names != [point.name]:

@@ -1,4 +1,4 @@
-"""A search space: axes of parameters, rules that reject configs before anything is compiled."""
+"""A search space: axes of parameters, and rules that reject configs before anything is compiled."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tuner.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Why a config cannot work, or is another config in disguise.
+    """Says why a config cannot work, or is not worth trying.
 
     Attributes:
-        name: what the rule is called in messages.
+        name: the rule's name in messages.
         source: where the rule comes from: a guide, a paper, a measurement.
-        rejects: the reason, in words, or None.
-        fatal: the config cannot run at all (too much shared memory); else it is only not worth trying. A lookup
-            refuses fatal ones, a search refuses both.
-        early: it looks at nothing that `SearchSpace.expand` or `canonical` changes: a point of the axes that it rejects
-            need not be expanded.
-        reads: of an early rule, all parameters that it looks at: it is asked once those that are axes are set, and
-            what it rejects is not completed. Empty: of whole points.
+        rejects: returns the reason in words, or None.
+        fatal: whether a rejected config cannot run at all (too much shared memory) or is only not worth trying. A
+            lookup refuses the first kind, a search both.
+        early: whether the rule reads nothing that `SearchSpace.expand` or `canonical` changes, so that a point of the
+            axes that it rejects need not be expanded.
+        reads: for an early rule, all parameters that it reads. It is asked once those among them that are axes are set,
+            and a rejected point is not completed. Empty means that it is asked about complete points.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Rule:
     reads: tuple[str, ...] = ()
 
 
-def _as_it_is(config: Config, problem: Problem, device: Device) -> tuple[Config]:  # noqa: ARG001
+def _unchanged(config: Config, problem: Problem, device: Device) -> tuple[Config]:  # noqa: ARG001
     return (config,)
 
 
-def _in_no_way(config: Config, problem: Problem, device: Device) -> tuple[()]:  # noqa: ARG001
+def _no_refinements(config: Config, problem: Problem, device: Device) -> tuple[()]:  # noqa: ARG001
     return ()
 
 
@@ -52,13 +52,14 @@ class SearchSpace:
 
     Attributes:
         kernel: the kernel's name.
-        axes: parameter name to its values, in the order configs are enumerated.
+        problem, device: what is computed, and where.
+        axes: the values of each parameter, in the order in which configs are enumerated.
         rules: what rejects a config.
-        canonical: the representative of all configs that are the same program for this problem.
-        expand: from a point of the axes to configs, where a parameter's values follow from the others'.
-        options: parameters that a config may have besides; one that lacks them does without.
-        refine: configs that differ from one in an option. They are not among `configs`: a search tries those of its
-            leaders, so that an option costs a few trials and not as many spaces as it has values.
+        canonical: returns the representative of all configs that are the same program for this problem.
+        expand: returns configs for a point of the axes, where a parameter's values follow from the others'.
+        options: parameters that a config may have in addition to the axes.
+        refine: returns configs that differ from a given one in an option. They are not among `configs`: a search tries
+            those of its leaders, so that an option costs a few trials instead of multiplying the space.
     """
 
     kernel: str
@@ -67,21 +68,21 @@ class SearchSpace:
     axes: Mapping[str, tuple[Value, ...]]
     rules: tuple[Rule, ...] = ()
     canonical: Callable[[Config, Problem, Device], Config] = lambda config, _problem, _device: config
-    expand: Callable[[Config, Problem, Device], Iterable[Config]] = _as_it_is
+    expand: Callable[[Config, Problem, Device], Iterable[Config]] = _unchanged
     options: tuple[str, ...] = ()
-    refine: Callable[[Config, Problem, Device], Iterable[Config]] = _in_no_way
+    refine: Callable[[Config, Problem, Device], Iterable[Config]] = _no_refinements
 
     def configs(self) -> list[Config]:
-        """Every config worth trying, each program once, in canonical order."""
+        """Return every config worth trying, each program once, in canonical order."""
         return sorted(config for config in self.programs() if self.rejection(config) is None)
 
     def refinements(self, config: Config) -> list[Config]:
-        """What a search tries of a config that leads: the same with one option each, as far as no rule rejects it."""
+        """Return a leading config with one option added each, as far as no rule rejects it."""
         return [one for one in self.refine(config, self.problem, self.device) if self.rejection(one) is None]
 
     def tries(self, config: Config) -> bool:
-        """Whether a search may come to a config: one of `configs`, or a refinement of one."""
-        # Of each axis only the config's own value: a handful of configs stands for the whole space.
+        """Return whether a search may try a config: it is one of `configs`, or a refinement of one."""
+        # Each axis is narrowed to the config's own value, so that a handful of configs stands for the whole space.
         near = self.narrowed(**{name: (value,) for name, value in config.pairs}).configs()
         plain = (one for one in near if set(one.pairs) < set(config.pairs))
         return config in near or any(config in self.refinements(one) for one in plain)
@@ -93,14 +94,16 @@ class SearchSpace:
         ties: Callable[[Config], Any] = lambda _config: 0,
         among: Mapping[Config, Any] | None = None,
     ) -> Config | None:
-        """The config of least cost; None where the space is empty.
+        """Return the config of least cost; None where the space is empty.
 
-        Quicker than `min(configs(), key=cost)`: rules are asked from the cheapest on, until one passes.
+        This is quicker than `min(configs(), key=cost)`: the rules are asked about the cheapest configs first, until one
+        passes.
 
         Args:
-            cost: anything that can be compared.
-            ties: decides between configs of one cost, the least first; then canonical order does.
-            among: what to look at, with its cost; where rules reject all of that, or there is none, at all configs.
+            cost: returns anything that can be compared.
+            ties: orders configs of equal cost, the least first; then canonical order decides.
+            among: configs to choose from, with their costs. Where it is empty or the rules reject all of it, every
+                config is considered.
         """
         priced = among.items() if among else ((config, cost(config)) for config in self.programs())
         ranked = sorted(((one, config) for config, one in priced), key=_first)
@@ -111,12 +114,12 @@ class SearchSpace:
         return self.best(cost, ties=ties) if among else None
 
     def refined(self, config: Config, cost: Callable[[Config], Any]) -> Config:
-        """Of a config and what refines it the one of least cost, of equals the config itself."""
+        """Return the config or the refinement of it that costs least; among equals, the config itself."""
         return min((config, *self.refinements(config)), key=cost)
 
     def points(self) -> list[Config]:
-        """Every point of the axes but those that an early rule rejects."""
-        # Made axis by axis: what a rule rejects of few parameters is never completed.
+        """Return every point of the axes that no early rule rejects."""
+        # Points are built axis by axis, so that what a rule rejects by a few parameters is never completed.
         points, settled = [Config(self.kernel)], set[str]()
         waiting = [rule for rule in self.rules if rule.early]
         for name, values in sorted(self.axes.items(), key=lambda axis: len(axis[1]) > 1):
@@ -129,24 +132,24 @@ class SearchSpace:
         return points
 
     def nearest(self, config: Config) -> Config | None:
-        """Of what a search tries here the config most like one of another problem; None where the space is empty.
+        """Return the config of this space that resembles another problem's most; None where the space is empty.
 
-        Its tile, as far as the axes have it; what follows from a tile (stages, splits, the order of tiles) as this
-        problem allows it, and none of the options.
+        It keeps the tile as far as the axes have it. What follows from a tile (stages, splits, the order of tiles) is
+        chosen as this problem allows, and options are left out.
         """
         alike = self.narrowed(**{name: (value,) for name, value in config.pairs})
-        return alike.best(lambda one: _unlikeness(one, config))
+        return alike.best(lambda one: _dissimilarity(one, config))
 
     def smallest(self) -> Config:
-        """Every axis's first value, whatever the rules say: a formula's last resort, where nothing is worth trying."""
+        """Return the config of every axis's first value, whatever the rules say: a formula's last resort."""
         return self.canonicalize(Config(self.kernel, **{name: values[0] for name, values in self.axes.items()}))
 
     def narrowed(self, **axes: tuple[Value, ...]) -> SearchSpace:
-        """The same space, of some axes only those values that are named here; the order is the axes' own.
+        """Return this space with some axes narrowed to the given values, in the axes' own order.
 
         Args:
-            axes: parameter name to the values that stay; parameters and values that the space lacks are passed over, an
-                axis that has none of the values stays whole.
+            axes: the values that stay, by parameter. Parameters and values that the space lacks are ignored; an axis
+                that has none of the values keeps all of its own.
         """
         kept = {
             name: tuple(value for value in values if value in axes.get(name, values)) or values
@@ -155,27 +158,27 @@ class SearchSpace:
         return dataclasses.replace(self, axes=kept)
 
     def programs(self) -> Iterable[Config]:
-        """Representatives of all programs but those that an early rule rejects."""
+        """Return the representatives of all programs that no early rule rejects."""
         return dict.fromkeys(config for point in self.points() for config in self._expanded(point))
 
     def _expanded(self, point: Config) -> Iterator[Config]:
         return map(self.canonicalize, self.expand(point, self.problem, self.device))
 
     def odd_parameters(self, config: Config) -> set[str]:
-        """Parameters that a config lacks, or that are neither axes nor options; what `expand` adds, the rules judge."""
+        """Return missing parameters and those that are neither axes nor options; rules judge what `expand` adds."""
         known = self.axes.keys()
-        return (known ^ config.keys()) - set(self.options) if self.expand is _as_it_is else known - config.keys()
+        return (known ^ config.keys()) - set(self.options) if self.expand is _unchanged else known - config.keys()
 
     def canonicalize(self, config: Config) -> Config:
-        """The representative of `config`'s program for this problem."""
+        """Return the representative of `config`'s program for this problem."""
         return self.canonical(config, self.problem, self.device)
 
     def rejection(self, config: Config, *, fatal_only: bool = False) -> str | None:
-        """Why a config is not tried ("rule: reason"), or None when it is.
+        """Return why a config is not tried ("rule: reason"), or None when it may be.
 
         Args:
             config: any config of this kernel.
-            fatal_only: ask only whether it cannot run at all.
+            fatal_only: ask only the rules that say whether it can run at all.
         """
         for rule in self.rules:
             if fatal_only and not rule.fatal:
@@ -186,8 +189,8 @@ class SearchSpace:
         return None
 
 
-def _unlikeness(one: Config, other: Config) -> float:
-    """In steps: a factor of two of a number, any difference of a word or truth value, a parameter that one lacks."""
+def _dissimilarity(one: Config, other: Config) -> float:
+    """Count steps: a factor of two in a number, any other word or truth value, a parameter that one config lacks."""
     steps = 0.0
     for name in one.keys() | other.keys():
         values = one.get(name), other.get(name)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
@@ -14,9 +18,12 @@ from tuner.problem import Problem
 if TYPE_CHECKING:
     import torch
 
+_SIGNIFICAND_BITS = {"float32": 11, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
+"""Significant bits that a default tolerance counts; for float32 those of TF32, which `tl.dot` uses by default."""
+
 
 class Inputs(Protocol):
-    """One set of operands and the output a launch writes."""
+    """One set of operands and the output that a launch writes."""
 
     @property
     def output(self) -> torch.Tensor:
@@ -25,51 +32,80 @@ class Inputs(Protocol):
 
     @property
     def buffer(self) -> torch.Tensor:
-        """The one contiguous allocation `output` lies inside, guard bands around it."""
+        """The contiguous allocation that `output` lies inside, with guard bands around it."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors of the set: how much of the L2 one call touches."""
+        """Bytes of all tensors of the set, which is how much of the L2 one call touches."""
         ...
+
+
+def _no_vendor(_inputs: Any) -> None:
+    raise NotImplementedError("no library is known to compute this")
+
+
+def _tolerance(problem: Problem) -> float:
+    bits = _SIGNIFICAND_BITS.get(problem.out_dtype)
+    return 0.0 if bits is None else 16 * 2.0**-bits
+
+
+def _no_compile(problem: Problem, config: Config) -> Any:
+    raise KernelError(f"{config.kernel} of {problem.op} is compiled by its launch only: its KernelSpec has no compile")
+
+
+def _source_hash(launch: Callable[..., Any]) -> str:
+    """Hash the file that defines a launch, or the function itself where there is no such file."""
+    try:
+        source = inspect.getsource(inspect.getmodule(launch) or launch)
+    except (OSError, TypeError):
+        source = repr(launch)
+    return hashlib.sha256(source.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One kernel of an op, as its module describes it. Found by the entry-point group `tuner.kernels`.
+    """One kernel of an op, found through the entry-point group `tuner.kernels`.
+
+    A kernel has to state the fields up to `reference`; the others have defaults.
 
     Attributes:
         op: the operation it implements ("matmul").
         name: its name, unique within the op; a config names its kernel.
-        version: raised when old timings no longer speak for it.
-        supports: why it cannot serve a problem on a device (a sentence), or None when it can.
-        space: its search space for a problem on a device.
-        default_config: the config to use when nobody tuned the problem: a formula.
-        make_inputs: operands N(0, 1) of a problem on a torch device, seeded; the output lies inside guard bands.
-        launch: write `inputs.output` by a config; all that the op does is inside (zeroing, reduction, copies).
-        vendor: the same result by torch's own library, into the same output; what winners are compared with. Raises
-            NotImplementedError where that library has nothing for the problem.
-        reference: the result in float64, from the inputs; shape of the output.
-        tolerance: largest error accepted, as `verify.error` defines it.
-        compile: compile for the active driver's target without launching; returns Triton's CompiledKernel.
-        compile_class: a string equal for two (problem, config) pairs exactly when they share a binary.
-        simplicity: sorts configs from simplest: of a tie the simplest wins.
-        source_hash: hash of the kernel's source, to notice a change nobody gave a version.
-        shared_bytes: shared memory that one block of a config's binary takes, predicted, as its space's rules do; None
-            where nothing is predicted.
-        estimate_us: how long a config takes, by a model, microseconds; None where there is none. It ranks configs
-            before any is compiled, and weighs a neighbour's winner against the formula where nobody tuned a problem;
-            no trial and no winner is decided by it.
+        version: raised when old timings no longer hold for the kernel.
+        supports: returns why it cannot serve a problem on a device (a sentence), or None when it can.
+        space: returns its search space for a problem on a device.
+        default_config: returns the config to use where nobody tuned the problem, by a formula.
+        make_inputs: makes operands N(0, 1) of a problem on a torch device, seeded; the output lies inside guard bands.
+        launch: writes `inputs.output` by a config, with all that the op needs inside (zeroing, reduction, copies).
+        reference: returns the result in float64, in the output's shape.
+        vendor: writes the same result by torch's own library into the same output; winners are compared with it. It
+            raises NotImplementedError, as the default does, where that library has nothing for the problem.
+        tolerance: returns the largest error accepted, as `tuner.sweep.verify.error` defines it. The default is 16
+            roundings of the output's dtype, and 0 for whole numbers.
+        compile: compiles for the active driver's target without launching, and returns Triton's CompiledKernel. Without
+            it, configs are compiled one by one where they are measured, and cannot be inspected or shipped as binaries.
+        compile_class: returns a string that is equal for two (problem, config) pairs exactly when they share a binary.
+            By default no two pairs share one.
+        simplicity: returns a sort key for configs; the least is the simplest, which wins a tie. By default all are
+            equally simple, and their canonical order decides.
+        source_hash: returns a hash of the kernel's source, which shows changes that raised no version. By default the
+            file that defines `launch` is hashed.
+        shared_bytes: predicts the shared memory of one block of a config's binary, as its space's rules do; None where
+            nothing is predicted.
+        estimate_us: predicts how long a config takes, microseconds; None without a model. It ranks configs before any
+            is compiled, and compares a neighbour's winner with the default where nobody tuned a problem. No trial and
+            no winner is decided by it.
         runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
             binary.
-        precedence: how early its `default_config` is asked for where nobody tuned a problem: of all kernels that serve
-            it the highest comes first; of equals the one whose config its `estimate_us` says is faster.
-        unmeasurable: why a problem that it supports cannot be measured (a sentence), or None.
-        read: the problem that cells describe, by the names of its key, of an op whose problems have no M, N and K
-            (`tuner.problem.generic_key`); None of all others.
-        borrows: whether a lookup may take the config of another key of such an op.
+        precedence: returns a rank where nobody tuned a problem: among the kernels that serve it, the highest gives the
+            default config. Among equal ranks, the kernel whose config `estimate_us` predicts to be faster does.
+        unmeasurable: returns why a problem that it supports cannot be measured (a sentence), or None.
+        read: for an op whose problems have no M, N and K (`tuner.problem.generic_key`), builds a problem from cells by
+            the names of its key; None for all other ops.
+        borrows: whether a lookup may use the config of another key of such an op.
         origin: how another process imports the kernel, see `tuner.reference`; "" where its entry point says so.
-        flops, bytes_moved: floating-point operations, and the fewest bytes of device memory.
+        flops, bytes_moved: return the floating-point operations and the fewest bytes of device memory of a problem.
     """
 
     op: str
@@ -80,13 +116,13 @@ class KernelSpec:
     default_config: Callable[[Problem, Device], Config]
     make_inputs: Callable[[Problem, str, int], Inputs]
     launch: Callable[[Any, Config], None]
-    vendor: Callable[[Any], None]
     reference: Callable[[Any], torch.Tensor]
-    tolerance: Callable[[Problem], float]
-    compile: Callable[[Problem, Config], Any]
-    compile_class: Callable[[Problem, Config], str]
-    simplicity: Callable[[Config], tuple[Any, ...]]
-    source_hash: Callable[[], str]
+    vendor: Callable[[Any], None] = _no_vendor
+    tolerance: Callable[[Problem], float] = _tolerance
+    compile: Callable[[Problem, Config], Any] = _no_compile
+    compile_class: Callable[[Problem, Config], str] = lambda problem, config: f"{problem} {config.digest}"
+    simplicity: Callable[[Config], tuple[Any, ...]] = lambda _config: ()
+    source_hash: Callable[[], str] = None  # type: ignore[assignment]  # set below: the default needs `launch`
     shared_bytes: Callable[[Config, Problem, Device], int] | None = None
     estimate_us: Callable[[Config, Problem, Device], float] | None = None
     runtime_parameters: tuple[str, ...] = ()
@@ -97,3 +133,12 @@ class KernelSpec:
     origin: str = ""
     flops: Callable[[Problem], int] = lambda problem: problem.flops
     bytes_moved: Callable[[Problem], int] = lambda problem: problem.bytes_moved
+
+    def __post_init__(self) -> None:
+        if self.source_hash is None:
+            object.__setattr__(self, "source_hash", functools.partial(_source_hash, self.launch))
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """Whether its configs can be compiled without a launch."""
+        return self.compile is not _no_compile

@@ -1,4 +1,4 @@
-"""Arguments of a plan's launches: made once for a stream and addresses, on which alone they depend, and kept."""
+"""The arguments of a plan's launches, kept in bounded caches: they depend on the stream and the addresses alone."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 MOST = 512
-"""Kept for each step, some 600 B each: the layers of a model share their plans."""
-MOST_ALTOGETHER = 65_536
-"""Kept by all memos of a process: where M takes every value there are thousands, and each has its layers' addresses."""
+"""Entries of one step's cache, about 600 B each. The layers of a model share their plans."""
+MOST_IN_ALL_CACHES = 65_536
+"""Entries of all caches of a process. Where M takes every value there are thousands of plans, each with many layers."""
 
 _Key = TypeVar("_Key")
-_Made = TypeVar("_Made")
+_Value = TypeVar("_Value")
 
 
-class Memo(dict[_Key, _Made]):
-    """What is made once for a key, bounded for itself and together with all others of the process."""
+class BoundedCache(dict[_Key, _Value]):
+    """Values made on demand; the cache is emptied when it is full, and all caches are when they are full together."""
 
-    def __init__(self, make: Callable[[_Key], _Made], most: int) -> None:
-        """Begin empty.
+    def __init__(self, make: Callable[[_Key], _Value], most: int) -> None:
+        """Start empty.
 
         Args:
-            make: gives what a key stands for.
-            most: kept here; one more, and all begins anew.
+            make: Returns the value of a key.
+            most: The number of entries that this cache may hold.
         """
         super().__init__()
         self._make, self._most = make, most
-        _all[id(self)] = self
+        _caches[id(self)] = self
 
-    def __missing__(self, key: _Key) -> _Made:
-        """Make it."""
+    def __missing__(self, key: _Key) -> _Value:
+        """Make the value and keep it."""
         made = self._make(key)
         if len(self) >= self._most:
             self.clear()
-        if next(_count) % MOST_ALTOGETHER == 0:
-            # `valuerefs` is a list made at once: another thread may make a memo meanwhile.
-            for memo in [reference() for reference in _all.valuerefs()]:
-                if memo is not None:
-                    memo.clear()
+        if next(_count) % MOST_IN_ALL_CACHES == 0:
+            # `valuerefs` returns a list at once: another thread may add a cache meanwhile.
+            for cache in [reference() for reference in _caches.valuerefs()]:
+                if cache is not None:
+                    cache.clear()
         self[key] = made
         return made
 
 
-class Kept:
-    """A step by a C function whose arguments are kept.
+class DirectStep:
+    """A launch by the driver's C function, with its arguments cached.
 
     Attributes:
-        launch: the C function.
-        arguments: its own, by (stream, *addresses).
+        launch: The C function.
+        arguments: The function's arguments by (stream, *addresses).
     """
 
     __slots__ = ("arguments", "launch")
@@ -57,25 +57,25 @@ class Kept:
     def __init__(self, kernel: Any, launch: Callable[..., None], make: Callable[..., tuple[Any, ...]]) -> None:
         self.launch = launch
 
-        # The kernel itself is held, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
+        # This holds the kernel, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
         def made(called: tuple[int, ...], _held: Any = kernel) -> tuple[Any, ...]:
             return make(*called)
 
-        self.arguments = Memo(made, MOST)
+        self.arguments = BoundedCache(made, MOST)
 
     def __call__(self, *called: int) -> None:
         """Launch on a stream with addresses."""
         self.launch(*self.arguments[called])
 
 
-class AsCalled(dict[tuple[int, ...], tuple[int, ...]]):
-    """In their place, of what takes a stream and addresses itself; none is kept."""
+class PassThrough(dict[tuple[int, ...], tuple[int, ...]]):
+    """Stands in for `DirectStep.arguments` where a launch takes the stream and the addresses themselves."""
 
     def __missing__(self, called: tuple[int, ...]) -> tuple[int, ...]:
-        """The same."""
+        """Return the key; nothing is stored."""
         return called
 
 
-_all: weakref.WeakValueDictionary[int, Memo[Any, Any]] = weakref.WeakValueDictionary()
+_caches: weakref.WeakValueDictionary[int, BoundedCache[Any, Any]] = weakref.WeakValueDictionary()
 _count = itertools.count(1)
-"""Of what was made."""
+"""Counts the values made by all caches."""

@@ -1,7 +1,7 @@
-"""Compiled kernels that ship beside a table: found by what their launch depends on, loaded without a compiler.
+"""Compiled kernels that ship beside a table: each is found by a key of its launch and loaded without a compiler.
 
-`tuner export --with-kernels` writes them into `<op>--<device slug>.kernels/`. They are used under the very Triton that
-made them, on the same architecture, for the same source; anything else is compiled by Triton as ever.
+`tuner export --with-kernels` writes them into `<op>--<device slug>.kernels/`. They are used only under the Triton that
+made them, on the same architecture and for the same source. Triton compiles everything else.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
+from tuner.launch import compat
 from tuner.lookup import lookup
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
@@ -30,11 +31,11 @@ class Entry:
     """One kernel of a folder.
 
     Attributes:
-        key: what its launch depends on, see `key_of`.
-        source: of the jit function and all that it calls: Triton's own hash.
-        signature: types of the arguments by name, as Triton has them; empty where the launch says them itself.
-        constants: values compiled in, by their place among the arguments; empty likewise.
-        files: SHA-256 of its metadata and of its binary, by the files' suffixes; files are named for them.
+        key: The key of its launch, see `key_of`.
+        source: Triton's hash of the jit function and of everything that it calls.
+        signature: The types of the arguments by name, as Triton writes them; empty where the launch gives them.
+        constants: The values compiled in, by their place among the arguments; empty where the launch gives them.
+        files: The SHA-256 of its metadata and of its binary, by suffix. The files are named after these hashes.
     """
 
     key: str
@@ -44,7 +45,7 @@ class Entry:
     files: Mapping[str, str]
 
 
-class Shelf:
+class ShippedBinaries:
     """The kernels of one op and device that can be loaded here."""
 
     def __init__(self) -> None:
@@ -53,20 +54,20 @@ class Shelf:
         self._bad: set[str] = set()
 
     def kernel(self, key: str, function: Any, index: int | None, source: Any = None) -> Any:
-        """The CompiledKernel under a key, for the current device; None where there is none.
+        """Load the kernel of a key for the current device; None where there is none.
 
         Args:
-            key: see `key_of`.
-            function: the jit function.
-            index: of the current device.
-            source: Triton's ASTSource of the launch, where there is one; else the entry's signature makes it.
+            key: See `key_of`.
+            function: The jit function.
+            index: The index of the current device.
+            source: Triton's ASTSource of the launch; unless given, it is made from the entry's signature.
         """
         made = self._made.get((key, index))
         if made is not None or key not in self.entries or key in self._bad:
             return made
         folder, entry = self.entries[key]
         try:
-            # Without a lock: of two threads that load it at once both use what came first.
+            # There is no lock: two threads that load it at once both use the first one's.
             return self._made.setdefault((key, index), _load(folder, entry, function, source))
         except (TableError, OSError, *BAD_VALUE) as e:
             self._bad.add(key)
@@ -75,7 +76,7 @@ class Shelf:
 
 
 def key_of(specialization: Mapping[str, Any]) -> str:
-    """The key of a launch, from all that its binary depends on but the source."""
+    """The key of a launch, from everything that its binary depends on except the source."""
     return hashlib.sha256(json.dumps(specialization, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -84,21 +85,21 @@ def folder_name(op: str, slug: str) -> str:
     return f"{op}--{slug}.kernels"
 
 
-def shelf(op: str, slug: str) -> Shelf | None:
+def shipped_binaries(op: str, slug: str) -> ShippedBinaries | None:
     """The kernels that ship beside this process's tables; None where there are none for this Triton and device."""
     try:
-        return _shelves[op, slug]
+        return _shipped[op, slug]
     except KeyError:
         pass
     resolver = lookup.resolver()
-    made = Shelf()
+    made = ShippedBinaries()
     for folder in _folders(resolver, folder_name(op, slug)):
         for entry in _read(folder):
             made.entries.setdefault(entry.key, (folder, entry))
     found = made if made.entries else None
-    _shelves[op, slug] = found
+    _shipped[op, slug] = found
     if lookup.resolver() is not resolver:
-        _shelves.pop((op, slug), None)
+        _shipped.pop((op, slug), None)
     return found
 
 
@@ -120,7 +121,7 @@ def _folders(resolver: Resolver, name: str) -> list[Path]:
 
 
 def _read(folder: Path) -> list[Entry]:
-    """A folder's entries, none where they are not for here; why is said once."""
+    """A folder's entries. There are none, and one warning, where they cannot be used on this machine."""
     try:
         document = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if document["format"] != FORMAT or document["version"] != VERSION:
@@ -130,7 +131,7 @@ def _read(folder: Path) -> list[Entry]:
     except (TableError, OSError, *BAD_VALUE) as e:
         _log.warning("%s is not used: %s: export it again with --with-kernels", folder, e)
         return []
-    here, target = _here()
+    here, target = _triton_and_target()
     if made_by != here:
         _log.warning(
             "%s was made by Triton %s, here is %s: kernels are compiled at their first launch instead; to ship them for"
@@ -151,18 +152,15 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
     return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files)
 
 
-def _here() -> tuple[str, list[Any]]:
-    """This Triton and the target it compiles for."""
+def _triton_and_target() -> tuple[str, list[Any]]:
+    """The version of Triton, and the target that it compiles for."""
     import triton
-    from triton.runtime.driver import driver
 
-    target = driver.active.get_current_target()
+    target = compat.driver.active.get_current_target()
     return str(triton.__version__), [target.backend, target.arch, target.warp_size]
 
 
 def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
-    from triton.compiler import ASTSource, CompiledKernel
-
     if function.cache_key != entry.source:
         raise TableError(f"{function.__name__} is another version than was compiled: export again with --with-kernels")
     paths: dict[str, Path] = {}
@@ -171,9 +169,9 @@ def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise TableError(f"{path.name} was changed: export again with --with-kernels")
         paths[f"{function.__name__}.{suffix}"] = path
-    made = ASTSource(function, dict(entry.signature), dict(entry.constants)) if source is None else source
-    return CompiledKernel(made, paths, entry.key)
+    made = compat.ASTSource(function, dict(entry.signature), dict(entry.constants)) if source is None else source
+    return compat.CompiledKernel(made, paths, entry.key)
 
 
-_shelves: dict[tuple[str, str], Shelf | None] = {}
-lookup.on_change(_shelves.clear)
+_shipped: dict[tuple[str, str], ShippedBinaries | None] = {}
+lookup.on_change(_shipped.clear)

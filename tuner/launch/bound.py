@@ -1,114 +1,117 @@
-"""A plan as a call runs it: in new memory or into an output, on the current stream of the operands' device."""
+"""A plan bound to a kind of call: it runs into new memory or into an output, on the operands' current stream."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from tuner.launch.plan import Plan
-
-try:  # what TorchInductor's own programs allocate by: half the time of torch.empty
-    from torch._C._dynamo.guards import _empty_strided_cuda
-except ImportError:
-    _empty_strided_cuda = None
+from tuner.launch import compat
+from tuner.launch.plan import LaunchPlan
 
 Addresses = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A plan with all that a call needs.
+class BoundPlan:
+    """A plan with everything that a call needs.
 
     Attributes:
-        matches: whether it serves a call's tensors, in order; the call's key is the plan's.
-        lie_apart: whether at these addresses the output, the first, shares no memory with an operand.
-        of_two: the result in new memory, from the addresses of two operands.
-        fresh: the same of any number of operands.
-        into: writes the output, whose address comes first.
+        matches: Whether the plan serves a call's tensors, given in order, under the key that it was stored by.
+        no_overlap: Whether the output, whose address comes first, shares no memory with an operand.
+        run_two: Returns the result in new memory, from the addresses of two operands.
+        run_new: Returns the result in new memory, from any number of addresses.
+        run_into: Writes the output, whose address comes first.
     """
 
     matches: Callable[..., bool]
-    lie_apart: Callable[[Addresses], bool]
-    of_two: Callable[[int, int], Tensor]
-    fresh: Callable[[Addresses], Tensor]
-    into: Callable[[Addresses], None]
+    no_overlap: Callable[[Addresses], bool]
+    run_two: Callable[[int, int], Tensor]
+    run_new: Callable[[Addresses], Tensor]
+    run_into: Callable[[Addresses], None]
 
 
-def make_ready(
-    plan: Plan, result: Tensor, matches: Callable[..., bool], lie_apart: Callable[[Addresses], bool]
-) -> Ready:
-    """A plan by functions, not methods: what a call uses is looked up once, here.
+def bind(
+    plan: LaunchPlan, result: Tensor, matches: Callable[..., bool], no_overlap: Callable[[Addresses], bool]
+) -> BoundPlan:
+    """Bind a plan by closures: what every call uses is looked up once, here.
 
     Args:
-        plan: of a call that has run.
-        result: what it wrote; new results are like it.
-        matches, lie_apart: as `Ready` has them.
+        plan: The plan of a call that has run.
+        result: What that call wrote; new results are allocated like it.
+        matches: See `BoundPlan`.
+        no_overlap: See `BoundPlan`.
     """
     index, stream_of, allocate = plan.index, plan.stream_of, _allocator(result)
     launch, arguments = plan.launcher()
-    # Where there is one device, no other can be the current one.
+    # On a machine with one device no other can be current.
     several, current = torch.cuda.device_count() > 1, _current_device()
 
-    def of_two(a_at: int, b_at: int) -> Tensor:
+    def run_two(a_at: int, b_at: int) -> Tensor:
         if several and current() != index:
-            return fresh((a_at, b_at))
+            return run_new((a_at, b_at))
         out = allocate()
         launch(*arguments[stream_of(index), out.data_ptr(), a_at, b_at])
         return out
 
-    def fresh(addresses: Addresses) -> Tensor:
+    def run_new(addresses: Addresses) -> Tensor:
         if several and current() != index:
             with torch.cuda.device(index):
-                return fresh(addresses)
+                return run_new(addresses)
         out = allocate()
-        launch(*arguments[(stream_of(index), out.data_ptr(), *addresses)])
+        called = (stream_of(index), out.data_ptr(), *addresses)
+        launch(*arguments[called])
         return out
 
-    def into(addresses: Addresses) -> None:
+    def run_into(addresses: Addresses) -> None:
         if several and current() != index:
             with torch.cuda.device(index):
-                return into(addresses)
-        return launch(*arguments[(stream_of(index), *addresses)])
+                return run_into(addresses)
+        called = (stream_of(index), *addresses)
+        return launch(*arguments[called])
 
-    return Ready(matches, lie_apart, of_two, fresh, into)
+    return BoundPlan(matches, no_overlap, run_two, run_new, run_into)
 
 
-def apart(operands: Sequence[Tensor], out: Tensor | None) -> Callable[[Addresses], bool]:
-    """Whether other memory of such tensors lies apart; an op that wrote over an operand may: they begin together."""
+def overlap_check(operands: Sequence[Tensor], out: Tensor | None) -> Callable[[Addresses], bool]:
+    """Return the test that an output of such a call shares no memory with its operands.
+
+    An operand that began at the output's address in the recorded call is left out: the op writes over it on purpose,
+    and the call's key says that both begin together.
+    """
     if out is None:
         return lambda _addresses: True
-    length = _span(out)
-    others = [(at, _span(each)) for at, each in enumerate(operands, 1) if each.data_ptr() != out.data_ptr()]
+    length = _extent_bytes(out)
+    others = [(at, _extent_bytes(each)) for at, each in enumerate(operands, 1) if each.data_ptr() != out.data_ptr()]
 
-    def lie_apart(addresses: Addresses) -> bool:
+    def no_overlap(addresses: Addresses) -> bool:
         start = addresses[0]
-        return all(addresses[at] + span <= start or start + length <= addresses[at] for at, span in others)
+        return all(addresses[at] + extent <= start or start + length <= addresses[at] for at, extent in others)
 
-    return lie_apart
+    return no_overlap
 
 
-def _span(tensor: Tensor) -> int:
-    """Bytes from a tensor's first to its last."""
-    reach = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-    return (reach + 1) * tensor.element_size()
+def _extent_bytes(tensor: Tensor) -> int:
+    """The number of bytes from a tensor's first to its last."""
+    reach: int = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    element: int = tensor.element_size()
+    return (reach + 1) * element
 
 
 def _allocator(like: Tensor) -> Callable[[], Tensor]:
     shape = tuple(like.shape)
-    if like.is_cuda and _empty_strided_cuda is not None:
+    if like.is_cuda and compat.empty_strided_cuda is not None:
         strides = torch.empty(shape, device="meta").stride()
-        return functools.partial(_empty_strided_cuda, shape, strides, like.dtype)
+        return functools.partial(compat.empty_strided_cuda, shape, strides, like.dtype)
     return functools.partial(torch.empty, shape, dtype=like.dtype, device=like.device)
 
 
 def _current_device() -> Callable[[], int]:
-    from triton.runtime.driver import driver
-
-    asked: Any = driver.active.get_current_device
-    # torch's own wrapper looks first whether CUDA was initialized, which it was.
-    return torch._C._cuda_getDevice if asked is torch.cuda.current_device else asked
+    asked: Callable[[], int] = compat.driver.active.get_current_device
+    # torch's own wrapper first tests whether CUDA was initialized, which it was.
+    if asked is torch.cuda.current_device and compat.cuda_get_device is not None:
+        asked = compat.cuda_get_device
+    return asked

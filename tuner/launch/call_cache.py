@@ -1,9 +1,10 @@
-"""Calls that an op has had before: what a plan of `tuner.launch.plan` needs of torch.
+"""Repeated calls of an op: the launch plan of an equal earlier call is found and run, with nothing else in between.
 
-A plan serves the calls whose tensors are as those it was made with. torch's own guards, by which TorchDynamo's programs
-are chosen, say so in one step: class, dtype, device, sizes, strides, whether a gradient may be asked for, the negative
-bit. The rest (options, alignment, which tensors begin at one address) is a dict's key; numbers of elements are in it
-too, so that a guard is seldom asked in vain. Tensors that lie where they lay before are found by that alone.
+A plan serves calls whose tensors are like those that it was made from. The guards by which TorchDynamo chooses a
+compiled program test that in one step: class, dtype, device, sizes, strides, whether a gradient may be asked for, and
+the negative bit. The rest is a dict's key: the options, the alignment, and which tensors begin at one address. The key
+also has the numbers of elements, so that few guards are asked in vain. A call whose tensors lie where those of an
+earlier call lay is found by its addresses alone.
 """
 
 from __future__ import annotations
@@ -14,32 +15,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from triton import knobs
 
-from tuner.launch.bound import Addresses, Ready, apart, make_ready
-from tuner.launch.plan import Plans, Recording, make_plan
+from tuner.launch import compat
+from tuner.launch.bound import Addresses, BoundPlan, bind, overlap_check
+from tuner.launch.plan import PlanCache, Recording, make_plan
 from tuner.launch.torch_precision import torch_precision
 
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:
-    TensorGuards = None
-
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-"""Classes whose `data_ptr` is all there is to them."""
+_PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+"""Classes whose values lie in memory at `data_ptr`."""
 _NO_TENSOR = (AttributeError, TypeError, RuntimeError)
-"""What is raised where a tensor has no memory of its own, or an option is none: the checks say which."""
+"""Raised by a tensor without memory, or by an argument of a wrong type. The checks of the slow path then say which."""
 
 _address = torch.Tensor.data_ptr
+_forward_ad, _LEVEL = compat.forward_ad_state(), compat.FORWARD_LEVEL
 _is_tracing = torch.compiler.is_dynamo_compiling
 _knobs = knobs.runtime
 _enter, _leave = _knobs.launch_enter_hook, _knobs.launch_exit_hook
 _entering, _leaving = (getattr(hook, "calls", () if hook is None else (hook,)) for hook in (_enter, _leave))
 
 
-def hooked() -> bool:
-    """Whether somebody, a profiler for instance, is to hear of launches: then Triton's own path launches."""
+def has_launch_hooks() -> bool:
+    """Whether a profiler or another hook listens to launches; then Triton's own path must launch."""
     return (
         _knobs.launch_enter_hook is not _enter
         or _knobs.launch_exit_hook is not _leave
@@ -48,59 +45,59 @@ def hooked() -> bool:
     )
 
 
-class Calls:
-    """The plans of one op.
+class CallCache:
+    """The plans of one op's earlier calls.
 
-    An op's operands are always given in one order, the last of them None where a call leaves it out. Its options are
-    all that its launches depend on beside them, but torch's float32 setting.
+    An op gives its operands in a fixed order, and None in the last place where a call has no such operand. The options
+    are everything else that its launches depend on, except torch's float32 setting.
     """
 
     def __init__(self) -> None:
-        self.plans = Plans()
+        self.plans = PlanCache()
         self._by_key, self._by_address = self.plans.by_key, self.plans.by_address
 
-    def of_two(self, a: Tensor, b: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
-        """The result of a call of two operands and nothing else, in new memory; None where there is no plan.
+    def run_two(self, a: Tensor, b: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
+        """Run a call of two operands into new memory; None where there is no plan.
 
-        All that such a call costs beside its launch stands here, so it stands in a line.
+        Everything that such a call costs besides its launch is in this one function, without calls of others.
         """
-        if _is_tracing() or type(a) not in _PLAIN or forward_ad._current_level >= 0:
+        if _is_tracing() or type(a) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
             at = (a_at, b_at, options)
-            ready = self._by_address.get(at)
-            if ready is None or not ready.matches(a, b):
-                ready = self._of_kind((a, b), (a_at, b_at), options, at)
-                if ready is None:
+            bound = self._by_address.get(at)
+            if bound is None or not bound.matches(a, b):
+                bound = self._find((a, b), (a_at, b_at), options, at)
+                if bound is None:
                     return None
         except _NO_TENSOR:
             return None
         if _entering or _leaving or _knobs.launch_enter_hook is not _enter or _knobs.launch_exit_hook is not _leave:
-            return None  # as `hooked` has it
-        return ready.of_two(a_at, b_at)
+            return None  # `has_launch_hooks`, without the call
+        return bound.run_two(a_at, b_at)
 
-    def of_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
-        """As `of_two`, of one operand."""
-        if _is_tracing() or type(x) not in _PLAIN or forward_ad._current_level >= 0:
+    def run_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
+        """Run a call of one operand into new memory; None where there is no plan."""
+        if _is_tracing() or type(x) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         try:
             x_at = x.data_ptr()
             at = (x_at, options)
-            ready = self._by_address.get(at)
-            if ready is None or not ready.matches(x):
-                ready = self._of_kind((x,), (x_at,), options, at)
-                if ready is None:
+            bound = self._by_address.get(at)
+            if bound is None or not bound.matches(x):
+                bound = self._find((x,), (x_at,), options, at)
+                if bound is None:
                     return None
         except _NO_TENSOR:
             return None
-        return None if hooked() else ready.fresh((x_at,))
+        return None if has_launch_hooks() else bound.run_new((x_at,))
 
-    def of(
+    def run(
         self, operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None = None
     ) -> Tensor | None:
-        """The result of any call, `out` where it is given; None where there is no plan."""
-        if _is_tracing() or type(operands[0]) not in _PLAIN or forward_ad._current_level >= 0:
+        """Run any call, into `out` where it is given; None where there is no plan."""
+        if _is_tracing() or type(operands[0]) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         given = operands[:-1] if operands[-1] is None else operands
         if out is not None:
@@ -108,29 +105,30 @@ class Calls:
         try:
             addresses = tuple(map(_address, given))
             at = (addresses, options)
-            ready = self._by_address.get(at)
-            if ready is None or not ready.matches(*given):
-                ready = self._of_kind(given, addresses, options, at)
-                if ready is None:
+            bound = self._by_address.get(at)
+            if bound is None or not bound.matches(*given):
+                bound = self._find(given, addresses, options, at)
+                if bound is None:
                     return None
         except _NO_TENSOR:
             return None
-        if hooked():
+        if has_launch_hooks():
             return None
         if out is None:
-            return ready.fresh(addresses)
-        ready.into(addresses)
+            return bound.run_new(addresses)
+        bound.run_into(addresses)
         return out
 
-    def _of_kind(
+    def _find(
         self, given: tuple[Tensor, ...], addresses: Addresses, options: tuple[Hashable, ...], at: Hashable
-    ) -> Ready | None:
-        """The plan of a call's tensors, the first time that they lie at these addresses."""
+    ) -> BoundPlan | None:
+        """The plan of a call whose tensors have not been at these addresses before."""
         key = _key(given, addresses, options)
-        for ready in self._by_key.get(key, ()):
-            if ready.matches(*given) and ready.lie_apart(addresses):
-                self.plans.seen(ready, key, at)
-                return ready
+        bound: BoundPlan
+        for bound in self._by_key.get(key, ()):
+            if bound.matches(*given) and bound.no_overlap(addresses):
+                self.plans.add_address(bound, key, at)
+                return bound
         return None
 
     def remember(
@@ -144,50 +142,52 @@ class Calls:
         out: Tensor | None = None,
         precision: str | None = None,
     ) -> None:
-        """Keep the plan of a call that has run, where it can be run again by addresses alone.
+        """Store the plan of a call that has run, if addresses are all that it takes to run it again.
 
         Args:
-            operands, options, out: the call's.
-            seen: what it launched.
-            result: what it wrote, all of it by these launches.
+            operands: The call's operands.
+            options: The call's options.
+            seen: What the call launched.
+            result: What the call wrote, all of it by these launches.
             sources: `tuner.lookup.lookup.resolver()`, asked before the call.
-            precision: torch's float32 setting where the call went by it.
+            out: The call's output, if it was given one.
+            precision: torch's float32 setting, if the call depended on it.
         """
-        given, options = _form(operands, options, out)
-        if any(type(each) not in _PLAIN or each.is_neg() for each in given) or not _guards_hold():
+        given, options = _given(operands, options, out)
+        if any(type(each) not in _PLAIN_TENSORS or each.is_neg() for each in given) or not _guards_hold():
             return
         key = _key(given, tuple(map(_address, given)), options)
-        if any(ready.matches(*given) for ready in self._by_key.get(key, ())):
-            return  # somebody hears of launches, so it was not used
+        if any(bound.matches(*given) for bound in self._by_key.get(key, ())):
+            return  # a plan exists, but a hook listened to this launch
         read = given if out is None else given[1:]
         addresses: list[int | None] = []
         for tensor in (result, *read):
             at = tensor.data_ptr()
-            addresses.append(None if at in addresses else at)  # one memory for both: the key says so too
+            addresses.append(None if at in addresses else at)  # the key says which tensors share an address
         plan = make_plan(seen, addresses, result.device.index or 0)
         if plan is not None:
-            ready = make_ready(plan, result, _matches(given, precision), apart(read, out))
-            self.plans.keep(key, ready, sources)
+            bound = bind(plan, result, _matches(given, precision), overlap_check(read, out))
+            self.plans.add(key, bound, sources)
 
 
-def _form(
+def _given(
     operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None
 ) -> tuple[tuple[Any, ...], tuple[Hashable, ...]]:
-    """The tensors that a call was given, the output first, and options that say whether there is one."""
+    """The tensors of a call, the output first, and options that say whether there is an output."""
     given = operands[:-1] if operands[-1] is None else operands
     return (given, options) if out is None else ((out, *given), (options, "out"))
 
 
 def _key(given: Sequence[Tensor], addresses: Addresses, options: tuple[Hashable, ...]) -> Hashable:
     kinds = [tensor.numel() << 4 | at & 15 for tensor, at in zip(given, addresses, strict=True)]
-    # Which of them begin at one address.
+    # Which tensors begin at the same address.
     together = None if len({*addresses}) == len(addresses) else tuple(map(addresses.index, addresses))
     return (*kinds, together, options)
 
 
 def _matches(tensors: Sequence[Tensor], precision: str | None) -> Callable[..., bool]:
-    """Whether other tensors are as these: a guard, and what a guard does not ask, only where it matters."""
-    # A guard takes no tensor twice.
+    """Return the test that other tensors are like these: a guard, and what a guard leaves out where it matters."""
+    # A guard refuses the same tensor twice.
     first = [next(at for at, each in enumerate(tensors) if each is tensor) for tensor in tensors]
     once = sorted(set(first))
     guard = _guard([tensors[at] for at in once])
@@ -207,17 +207,19 @@ def _matches(tensors: Sequence[Tensor], precision: str | None) -> Callable[..., 
 
 def _guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     sizes, strides = [[*tensor.shape] for tensor in tensors], [[*tensor.stride()] for tensor in tensors]
-    check: Callable[..., bool] = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    check: Callable[..., bool] = compat.TensorGuards(
+        *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+    ).check
     return check
 
 
 @functools.cache
 def _guards_hold() -> bool:
-    """Whether this torch's guards, which are its own affair, tell apart what plans rely on."""
-    if TensorGuards is None:
+    """Whether this torch's guards, which are private, tell apart everything that plans rely on."""
+    if compat.TensorGuards is None or compat.neg_view is None:
         return False
     one, wide = (torch.empty(size, device="cpu") for size in ((4, 2), (4, 4)))
     guard = _guard([one])
     sizes = (one[:2], one.view(2, 4), one.view(1, 4, 2), wide[:, :2], one.view(2, 4).t())
-    kinds = (one.int(), one.to("meta"), torch.nn.Parameter(one), one.clone().requires_grad_(), torch._neg_view(one))
+    kinds = (one.int(), one.to("meta"), torch.nn.Parameter(one), one.clone().requires_grad_(), compat.neg_view(one))
     return guard(one.clone()) and not any(map(guard, (*sizes, *kinds)))

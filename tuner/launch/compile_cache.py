@@ -1,10 +1,11 @@
-"""A shortcut to kernels that were compiled before: those that ship, and those that Triton's cache holds.
+"""Finds kernels that were compiled before, shipped or in Triton's cache, without hashing Triton itself.
 
-Triton keys each binary by all that it depends on, its own sources and what `ptxas --version` prints among it: a process
-hashes hundreds of MB and starts a subprocess before its first launch, though nothing is compiled. Those two are told
-here by the sizes and times of the same files, as make tells what changed; all else is hashed as Triton does. Under that
-cheaper key Triton's cache holds Triton's own, under which it holds the kernel. Triton alone compiles and fills its
-cache, and nothing is found there that its own key would not have found.
+Triton's key of a binary covers everything that the binary depends on, Triton's own sources and the output of
+`ptxas --version` among it: a process hashes hundreds of MB and starts a subprocess before its first launch, even when
+nothing is compiled. This module tells a changed Triton or ptxas by the sizes and times of the same files, as make does,
+and hashes the rest as Triton does. Under this cheaper key a small file in Triton's cache holds Triton's own key, under
+which the cache holds the kernel. Only Triton compiles and fills its cache, and nothing is found here that Triton's own
+key would not have found.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
-from tuner.launch import binaries
+from tuner.launch import binaries, compat
 from tuner.lookup.row import BAD_VALUE
 
 VARIABLE = "TUNER_SHORTCUT"
-"""`0` there: every process asks Triton for its own key."""
+"""An environment variable; with `0` every process asks Triton for its own key."""
 FILE = "triton-tuner.json"
 VERSION = 1
 _KEY_LENGTH = 64
 _BESIDE = ("__pycache__", "include")
-"""Folders of Triton's that no binary depends on."""
+"""Folders of Triton that no binary depends on."""
 _log = logging.getLogger(__name__)
 _local = threading.local()
 
-Shelf = Callable[[], binaries.Shelf | None]
-"""Gives the kernels that ship for a jit function and the current device."""
+FindShipped = Callable[[], binaries.ShippedBinaries | None]
+"""Returns the kernels that ship for a jit function and the current device."""
 
 
-def take(function: Any, shelf: Shelf | None = None) -> None:
-    """Let a jit function's compiles take the shortcut from here on; anything else stays as it is.
+def install(function: Any, find_shipped: FindShipped | None = None) -> None:
+    """Make a jit function look for compiled kernels here before it compiles. Any other object stays as it is.
 
     Args:
-        function: a `triton.JITFunction`, what a decorator made of one, or the interpreter's stand-in for it.
-        shelf: where kernels of it may ship.
+        function: A `triton.JITFunction`, possibly wrapped by a decorator, or the interpreter's stand-in for one.
+        find_shipped: Returns the kernels that may ship for it.
     """
     while not hasattr(function, "device_caches"):
         if not hasattr(function, "fn"):
@@ -51,28 +52,28 @@ def take(function: Any, shelf: Shelf | None = None) -> None:
         function = function.fn
     caches = function.device_caches
     make = getattr(caches, "default_factory", None)
-    if make is None or isinstance(make, _Binders):
+    if make is None or isinstance(make, _BinderFactory):
         return
-    caches.default_factory = _Binders(function, make, shelf)
+    caches.default_factory = _BinderFactory(function, make, find_shipped)
     if caches:
-        function.compile = Shortcut(function.compile, shelf)
+        function.compile = CachedCompile(function.compile, find_shipped)
 
 
-class _Binders:
-    """Makes what a jit function needs on a device it has not seen, as Triton does, which sets its `compile` anew."""
+class _BinderFactory:
+    """Makes a jit function's binder for a new device as Triton does, and replaces the `compile` that Triton sets."""
 
-    def __init__(self, function: Any, make: Callable[[], Any], shelf: Shelf | None) -> None:
-        self._function, self._make, self._shelf = function, make, shelf
+    def __init__(self, function: Any, make: Callable[[], Any], find_shipped: FindShipped | None) -> None:
+        self._function, self._make, self._find_shipped = function, make, find_shipped
 
     def __call__(self) -> Any:
         made = self._make()
-        self._function.compile = Shortcut(self._function.compile, self._shelf)
+        self._function.compile = CachedCompile(self._function.compile, self._find_shipped)
         return made
 
 
 @contextmanager
-def watched() -> Iterator[list[tuple[str, Any]]]:
-    """Collect what this thread compiles by shortcuts inside the block: what each kernel is found by, and the kernel."""
+def collect_compiled() -> Iterator[list[tuple[str, Any]]]:
+    """Collect the key and the kernel of everything that this thread compiles or finds inside the block."""
     before = getattr(_local, "seen", None)
     seen: list[tuple[str, Any]] = []
     _local.seen = seen
@@ -82,92 +83,87 @@ def watched() -> Iterator[list[tuple[str, Any]]]:
         _local.seen = before
 
 
-class Shortcut:
-    """In the place of Triton's `compile`: the kernel that was shipped, or that Triton's cache holds."""
+class CachedCompile:
+    """Replaces a jit function's `compile`: returns the kernel that was shipped or that Triton's cache holds."""
 
-    def __init__(self, compiles: Callable[..., Any], shelf: Shelf | None) -> None:
-        self._compiles, self._shelf = compiles, shelf
+    def __init__(self, compiles: Callable[..., Any], find_shipped: FindShipped | None) -> None:
+        self._compiles, self._find_shipped = compiles, find_shipped
 
     def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
         """Compile as `triton.compile` does, or find what was compiled before."""
-        told = _told(src, target, options)
-        kernel = None if told is None else self._found(told, src, target)
+        key = _compile_key(src, target, options)
+        kernel = None if key is None else self._find(key, src, target)
         if kernel is None:
             kernel = self._compiles(src, target=target, options=options, **more)
-            if told is not None:
-                _keep(told, target, kernel)
+            if key is not None:
+                _store(key, target, kernel)
         seen = getattr(_local, "seen", None)
-        if seen is not None and told is not None:
-            seen.append((told, kernel))
+        if seen is not None and key is not None:
+            seen.append((key, kernel))
         return kernel
 
-    def _found(self, told: str, src: Any, target: Any) -> Any:
+    def _find(self, key: str, src: Any, target: Any) -> Any:
         from triton import knobs
-        from triton.runtime.driver import driver
 
         if knobs.compilation.always_compile:
             return None
-        shelf = None if self._shelf is None else self._shelf()
-        if shelf is not None:
-            kernel = shelf.kernel(told, src.fn, driver.active.get_current_device(), source=src)
+        shipped = None if self._find_shipped is None else self._find_shipped()
+        if shipped is not None:
+            kernel = shipped.kernel(key, src.fn, compat.driver.active.get_current_device(), source=src)
             if kernel is not None:
                 return kernel
-        return _cached(told, target, src)
+        return _load(key, target, src)
 
 
-def _told(src: Any, target: Any, options: Any) -> str | None:
-    """All that a binary depends on but who compiles it; None where that is more than can be told here."""
+def _compile_key(src: Any, target: Any, options: Any) -> str | None:
+    """The key of everything that a binary depends on except its compiler; None where this module cannot tell."""
     from triton import knobs
-    from triton._C.libtriton import get_cache_invalidating_env_vars
-    from triton.compiler import ASTSource, make_backend
 
-    if not isinstance(src, ASTSource) or target is None:
+    if not isinstance(src, compat.ASTSource) or target is None:
         return None
     if getattr(knobs.runtime, "add_stages_inspection_hook", None) is not None:
         return None
-    parsed = make_backend(target).parse_options({**(options or {}), **src.parse_options()})
-    told = {"source": src.hash(), "options": parsed.hash(), "target": str(target)}
-    return binaries.key_of({**told, "environment": sorted(get_cache_invalidating_env_vars().items())})
+    parsed = compat.make_backend(target).parse_options({**(options or {}), **src.parse_options()})
+    specialization = {"source": src.hash(), "options": parsed.hash(), "target": str(target)}
+    return binaries.key_of({**specialization, "environment": sorted(compat.get_cache_invalidating_env_vars().items())})
 
 
-def _key(told: str, target: Any) -> str | None:
-    """With this Triton, and what it calls: what its cache holds our file under; None where that is turned off."""
-    from triton.compiler import make_backend
-
+def _file_key(key: str, target: Any) -> str | None:
+    """The key of our file in Triton's cache, from a kernel's key, this Triton and its ptxas; None if turned off."""
     if os.environ.get(VARIABLE) == "0":
         return None
-    compiler = _assembler(target) or make_backend(target).hash()
-    return hashlib.sha256(json.dumps([VERSION, told, _triton(), compiler]).encode()).hexdigest()
+    compiler = _ptxas_fingerprint(target) or compat.make_backend(target).hash()
+    return hashlib.sha256(json.dumps([VERSION, key, _triton_fingerprint(), compiler]).encode()).hexdigest()
 
 
 @functools.cache
-def _triton() -> str:
-    """Path, size and time of Triton's files, those that its own key reads among them; and the list of their hashes."""
+def _triton_fingerprint() -> str:
+    """A hash of the path, size and time of Triton's files, and of the installer's list of their hashes."""
     import triton
 
     root = Path(triton.__file__).parent
-    told = [str(triton.__version__), _installed(root, triton.__version__), *sorted(_files(root))]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    parts = [str(triton.__version__), _installed(root, triton.__version__), *sorted(_file_stats(root))]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _installed(root: Path, version: str) -> str:
-    """The installer's list of hashes: it tells builds apart whose files are as long, and all of one time."""
+    """A hash of the installer's list of hashes, which tells builds apart whose files have equal sizes and times."""
     try:
         return hashlib.sha256((root.parent / f"triton-{version}.dist-info" / "RECORD").read_bytes()).hexdigest()
     except OSError:
         return ""
 
 
-def _files(folder: Path | str) -> Iterator[str]:
+def _file_stats(folder: Path | str) -> Iterator[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if not entry.is_dir():
-                yield _file(entry.path)
+                yield _stat(entry.path)
             elif entry.name not in _BESIDE:
-                yield from _files(entry.path)
+                yield from _file_stats(entry.path)
 
 
-def _file(path: str) -> str:
+def _stat(path: str) -> str:
     try:
         found = Path(path).stat()
     except OSError as e:
@@ -175,58 +171,53 @@ def _file(path: str) -> str:
     return f"{path} {found.st_size} {found.st_mtime_ns}"
 
 
-def _assembler(target: Any) -> str | None:
-    """Which ptxas would compile for a target; None where the target's backend says cheaply what its key needs.
+def _ptxas_fingerprint(target: Any) -> str | None:
+    """Which ptxas would compile for a target; None where the backend's own hash must be asked for.
 
-    Triton's own lies among its files. Another is chosen by the environment, or, against which nothing is known here but
-    to ask Triton, by an assignment in this process.
+    Triton's own ptxas lies among its files. An environment variable may choose another. So may an assignment to a knob
+    in this process, which only Triton itself can tell.
     """
     from triton import knobs
 
     if target.backend != "cuda" or vars(knobs.nvidia):
         return None
-    told = [str(target.arch), os.environ.get("TRITON_MOCK_PTX_VERSION", "")]
+    parts = [str(target.arch), os.environ.get("TRITON_MOCK_PTX_VERSION", "")]
     for variable in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
-        told.append(_file(os.environ[variable]) if os.environ.get(variable) else "")
-    return "\n".join(told)
+        parts.append(_stat(os.environ[variable]) if os.environ.get(variable) else "")
+    return "\n".join(parts)
 
 
-def _place(key: str) -> Any:
-    """Where Triton's cache holds our file: its manager; None where there can be none."""
-    from triton.runtime.cache import get_cache_manager
-
+def _cache_manager(key: str) -> Any:
+    """The manager of the folder of Triton's cache for our file; None where it cannot be created."""
     try:
-        return get_cache_manager(key)
+        return compat.get_cache_manager(key)
     except OSError as e:  # read-only media that hold Triton's own files, but none of ours
-        _say_unkept(e.strerror or str(e))
+        _warn_not_stored(e.strerror or str(e))
         return None
 
 
 @functools.cache
-def _say_unkept(why: str) -> None:
+def _warn_not_stored(why: str) -> None:
     _log.warning("Triton's cache takes no %s, so each start hashes Triton's sources: %s", FILE, why)
 
 
-def _cached(told: str, target: Any, src: Any) -> Any:
-    """The kernel in Triton's cache, told to whoever listens as Triton does; None where it is not there."""
+def _load(key: str, target: Any, src: Any) -> Any:
+    """The kernel in Triton's cache, announced to a listener as Triton does; None where it is not there."""
     from triton import knobs
-    from triton.compiler import CompiledKernel
-    from triton.compiler.compiler import CompileTimer
-    from triton.runtime.cache import get_cache_manager
 
-    timer, key = CompileTimer(), _key(told, target)
-    place = None if key is None else _place(key)
-    path = None if place is None else place.get_file(FILE)
-    if path is None or key is None:
+    timer, file_key = compat.CompileTimer(), _file_key(key, target)
+    manager = None if file_key is None else _cache_manager(file_key)
+    path = None if manager is None else manager.get_file(FILE)
+    if path is None or file_key is None:
         return None
     try:
-        theirs = _read(Path(path), key)
+        triton_key = _read(Path(path), file_key)
         metadata = f"{src.name[:150]}.json"
-        group = get_cache_manager(theirs).get_group(metadata) or {}
+        group = compat.get_cache_manager(triton_key).get_group(metadata) or {}
         if metadata not in group:
             return None
-        kernel = CompiledKernel(src, group, theirs)
-        if (kernel.metadata.hash, kernel.metadata.target) != (theirs, target):
+        kernel = compat.CompiledKernel(src, group, triton_key)
+        if (kernel.metadata.hash, kernel.metadata.target) != (triton_key, target):
             raise TableError(f"{group[metadata]} is of another kernel")
     except (OSError, *BAD_VALUE) as e:
         _log.warning("%s is not used, Triton looks its kernel up itself: %s", path, e)
@@ -239,24 +230,24 @@ def _cached(told: str, target: Any, src: Any) -> Any:
 
 
 def _read(path: Path, key: str) -> str:
-    """Triton's key, from the file that `_keep` wrote."""
+    """Read Triton's key from the file that `_store` wrote."""
     document = json.loads(path.read_text(encoding="utf-8"))
     if document["key"] != key:
         raise TableError("it is for another key")
-    theirs = bytes.fromhex(document["triton_key"]).hex()
-    if len(theirs) != _KEY_LENGTH:
-        raise TableError(f"it holds {theirs!r}, which is no key of Triton's")
-    return theirs
+    triton_key = bytes.fromhex(document["triton_key"]).hex()
+    if len(triton_key) != _KEY_LENGTH:
+        raise TableError(f"it holds {triton_key!r}, which is no key of Triton's")
+    return triton_key
 
 
-def _keep(told: str, target: Any, kernel: Any) -> None:
-    from triton.compiler import CompiledKernel
-
-    key = _key(told, target)
-    place = None if key is None or not isinstance(kernel, CompiledKernel) else _place(key)
-    if place is None:
+def _store(key: str, target: Any, kernel: Any) -> None:
+    file_key = _file_key(key, target)
+    if file_key is None or not isinstance(kernel, compat.CompiledKernel):
+        return
+    manager = _cache_manager(file_key)
+    if manager is None:
         return
     try:
-        place.put(json.dumps({"key": key, "triton_key": kernel.hash}), FILE, binary=False)
+        manager.put(json.dumps({"key": file_key, "triton_key": kernel.hash}), FILE, binary=False)
     except OSError as e:
-        _say_unkept(e.strerror or str(e))
+        _warn_not_stored(e.strerror or str(e))

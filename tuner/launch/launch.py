@@ -1,4 +1,4 @@
-"""Launches of jit functions: run, compiled without a GPU, and told apart by the binary they need."""
+"""Launches of jit functions: run, compiled without a GPU, and compared by the binary that they need."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Launch:
     """One launch of one jit function.
 
     Attributes:
-        function: the jit function.
-        grid: programs along one to three axes.
-        arguments: everything before the constexprs, in the function's order.
-        constants: constexpr arguments by name.
-        options: the compiler's: num_warps, num_stages and so on.
-        beside: the next launch's programs are to start beside this one's: see `carveout`.
+        function: The jit function.
+        grid: The number of programs along one to three axes.
+        arguments: Everything before the constexprs, in the function's order.
+        constants: The constexpr arguments by name.
+        options: The compiler's options: num_warps, num_stages and so on.
+        beside: Whether the next launch's programs are to start beside this one's, see `carveout`.
     """
 
     function: Any
@@ -55,19 +55,19 @@ class Launch:
 
     @property
     def key(self) -> str:
-        """What a compiled kernel that ships is found by: all that the binary depends on, but the source."""
+        """The key of a shipped kernel: everything that the binary depends on except the source."""
         return shipped.key_of(_specialization(self))
 
 
 def compiler_options(config: Config) -> dict[str, Value]:
-    """The parameters of a config that are Triton's own; the rest are the kernel's."""
+    """The parameters of a config that Triton's compiler takes; all others are the kernel's."""
     options = {name: value for name, value in config.items() if name in _COMPILER}
     # Triton 3.9 warns unless told: contraction into fused multiply-adds is what every figure was measured with.
     return {**options, "enable_fp_fusion": True}
 
 
 def run(launches: Iterable[Launch]) -> None:
-    """Launch on the current device and stream, one after the other; what records this thread's launches sees them."""
+    """Launch in order on the current device and stream. An active recording of this thread gets each launch."""
     seen = recording()
     for launch in launches:
         shipped = seen.find(launch) if seen is not None and seen.find is not None else None
@@ -86,7 +86,7 @@ def run(launches: Iterable[Launch]) -> None:
 def _launch(launch: Launch) -> Any:
     # The interpreter's functions take none of the compiler's options.
     options = launch.options if isinstance(launch.function, triton.JITFunction) else {}
-    compile_cache.take(launch.function)
+    compile_cache.install(launch.function)
     return launch.function[launch.grid](*launch.arguments, **launch.constants, **options)
 
 
@@ -106,7 +106,7 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
 
 
 def binary_class(launches: Iterable[Launch]) -> str:
-    """What the binaries depend on, as canonical JSON: the specialization of every argument, constants, options."""
+    """Everything that the binaries depend on, as canonical JSON: specializations of arguments, constants, options."""
     return json.dumps([_specialization(launch) for launch in launches], sort_keys=True, separators=(",", ":"))
 
 
@@ -116,7 +116,7 @@ def source_hash(parts: Sequence[Callable[..., Any] | Any]) -> str:
 
 
 def _specialization(launch: Launch) -> dict[str, Any]:
-    # AMD's backend alone asks whether a 32-bit offset reaches all of a tensor.
+    # Only AMD's backend depends on whether a 32-bit offset reaches all of a tensor.
     sized = "matrix_instr_nonkdim" in launch.options
     arguments = [
         _argument_class(parameter, argument, sized=sized)

@@ -1,7 +1,7 @@
-"""Launches resolved once: what a call was seen to launch becomes a plan, and a call like it runs the plan.
+"""Launch plans: what a call was recorded to launch, ready to run again on other addresses.
 
-A plan is made of a call that has run: the compiled kernels it launched, and where in their arguments the call's own
-addresses stand. Nothing checks a plan's arguments any more, so whoever keeps plans asks first for all that the launches
+A plan is made from a call that has run. It has the compiled kernels, and the places among their arguments where the
+call's addresses go. A plan checks nothing, so whoever stores plans must first compare everything that the launches
 depend on: shapes, strides, dtypes, alignment of addresses, device and options.
 """
 
@@ -11,49 +11,21 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from tuner.launch.arguments import AsCalled, Kept
+from tuner.launch import compat
+from tuner.launch.arguments import DirectStep, PassThrough
 from tuner.launch.step import Address, Step, make_step
 from tuner.lookup import lookup
 
 Make = Callable[[int], tuple[Any, ...]]
-"""Makes a launch's temporary tensors on a stream, given by its handle."""
+"""Makes a launch's temporary tensors on a stream, which is given by its handle."""
 MOST_KEYS = 4096
-"""Keys of plans of a few KB; beyond it all are forgotten: a process that sees so many shapes must not grow for ever."""
+"""Keys with plans, of a few KB each. Beyond it all are dropped, so that a process with many shapes stays bounded."""
 MOST_ADDRESSES = 8192
-"""Addresses that plans are known to serve, some 400 B each: a model's weights by what its allocator gives in turn."""
+"""Combinations of addresses with a plan, about 400 B each: a model's weights times the outputs that torch reuses."""
 MOST_OF_A_KEY = 16
-"""Plans of one key: they are asked one after the other."""
-
-
-class Launched(Protocol):
-    """One launch of one jit function, as `tuner.launch.launch.Launch` has it."""
-
-    @property
-    def function(self) -> Any:
-        """The jit function."""
-        ...
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """Programs along one to three axes."""
-        ...
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """Everything before the constexprs, in the function's order."""
-        ...
-
-    @property
-    def constants(self) -> Mapping[str, Any]:
-        """Constexpr arguments by name."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """What its binary depends on but the source, see `tuner.launch.binaries`."""
-        ...
+"""PlanCache of one key: they are asked one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +33,8 @@ class Temporary:
     """Memory that a launch needs beside its operands.
 
     Attributes:
-        tensors: those of the launch that was recorded.
-        make: the like for another launch, on a stream given by its handle.
+        tensors: The tensors of the launch that was recorded.
+        make: Makes such tensors for another launch, on a stream given by its handle.
     """
 
     tensors: tuple[Any, ...]
@@ -74,19 +46,19 @@ class Recording:
     """What one call launched, in order.
 
     Attributes:
-        find: a compiled kernel that was shipped for a launch, or None.
-        launches: each launch with its CompiledKernel; None under the interpreter.
-        temporaries: what it asked for besides.
-        count: counts a call like it, where somebody counts them.
+        find: Returns the compiled kernel that was shipped for a launch, or None.
+        launches: Each `tuner.launch.launch.Launch` with its CompiledKernel, which is None under the interpreter.
+        temporaries: The memory that the launches needed besides their operands.
+        count: Counts such a call, where calls are counted.
     """
 
     find: Callable[[Any], Any] | None = None
-    launches: list[tuple[Launched, Any]] = field(default_factory=list)
+    launches: list[tuple[Any, Any]] = field(default_factory=list)
     temporaries: list[Temporary] = field(default_factory=list)
     count: Callable[[], Any] | None = None
 
     def forget(self) -> None:
-        """Begin anew: what was launched failed."""
+        """Drop everything, because a launch failed."""
         self.launches.clear()
         self.temporaries.clear()
 
@@ -106,65 +78,63 @@ def recorded(find: Callable[[Any], Any] | None = None) -> Iterator[Recording]:
 
 
 def recording() -> Recording | None:
-    """What records this thread's launches now, if anything does."""
+    """The innermost active recording of this thread, if there is one."""
     return getattr(_local, "recording", None)
 
 
-class Plan:
+class LaunchPlan:
     """The launches of a call, ready to run again on other addresses."""
 
     __slots__ = ("index", "steps", "stream_of", "temporaries")
 
     def __init__(self, index: int, steps: Sequence[Step], temporaries: Sequence[Make]) -> None:
-        from triton.runtime.driver import driver
-
         self.index = index
         self.steps = tuple(steps)
         self.temporaries = tuple(temporaries)
-        self.stream_of: Callable[[int], int] = driver.active.get_current_stream
+        self.stream_of: Callable[[int], int] = compat.driver.active.get_current_stream
 
     def launcher(self) -> tuple[Callable[..., None], Mapping[tuple[int, ...], tuple[Any, ...]]]:
-        """What `launch` comes to, with the least between: `function(*arguments[stream, *addresses])`."""
-        if len(self.steps) == 1 and not self.temporaries and isinstance(self.steps[0], Kept):
+        """A function and a mapping such that `function(*arguments[stream, *addresses])` is the cheapest launch."""
+        if len(self.steps) == 1 and not self.temporaries and isinstance(self.steps[0], DirectStep):
             return self.steps[0].launch, self.steps[0].arguments
-        return self.launch, AsCalled()
+        return self.launch, PassThrough()
 
     def launch(self, stream: int, *addresses: int) -> None:
         """Launch on a stream of the plan's device, which must be the current device.
 
         Args:
-            stream: its handle, `stream_of(index)` for the current one.
-            addresses: of the call's tensors, in the order that the plan was made with.
+            stream: The stream's handle, `stream_of(index)` for the current stream.
+            addresses: The addresses of the call's tensors, in the order that the plan was made with.
         """
-        held = [tensor for make in self.temporaries for tensor in make(stream)]  # until all is launched
+        held = [tensor for make in self.temporaries for tensor in make(stream)]  # alive until everything is launched
         addresses += tuple([tensor.data_ptr() for tensor in held])
         for step in self.steps:
             step(stream, *addresses)
 
 
-def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> Plan | None:
-    """The plan of a call that was recorded; None where its launches cannot be repeated without looking.
+def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> LaunchPlan | None:
+    """Make the plan of a recorded call; None where addresses are not enough to repeat its launches.
 
     Args:
-        seen: what the call launched. All that it wrote was written by these launches.
-        addresses: of the tensors that a later call will give, None for one it will not.
-        index: of the CUDA device.
+        seen: What the call launched; everything that it wrote was written by these launches.
+        addresses: The addresses of the tensors that a later call will give, None for one that it will not give.
+        index: The index of the CUDA device.
     """
-    known = [Address(at, 1, slot) for slot, at in enumerate(addresses) if at is not None]
-    if not seen.launches or len({each.start for each in known}) < len(known):
+    memory = [Address(at, 1, slot) for slot, at in enumerate(addresses) if at is not None]
+    if not seen.launches or len({each.start for each in memory}) < len(memory):
         return None
     slot = len(addresses)
     for temporary in seen.temporaries:
         for tensor in temporary.tensors:
-            known.append(Address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), slot))
+            memory.append(Address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), slot))
             slot += 1
-    steps = [make_step(launch, kernel, known) for launch, kernel in seen.launches]
+    steps = [make_step(launch, kernel, memory) for launch, kernel in seen.launches]
     if any(step is None for step in steps):
         return None
     if seen.count is not None:
         steps.insert(0, _counting(seen.count))
     made = [temporary.make for temporary in seen.temporaries]
-    return Plan(index, [step for step in steps if step is not None], made)
+    return LaunchPlan(index, [step for step in steps if step is not None], made)
 
 
 def _counting(count: Callable[[], Any]) -> Step:
@@ -174,11 +144,11 @@ def _counting(count: Callable[[], Any]) -> Step:
     return step
 
 
-class Plans:
-    """Plans by key, several under one where a key does not say all.
+class PlanCache:
+    """Plans by key, several under one key where the key does not tell them apart.
 
-    A hit is one access of `by_key`, without a lock, or of `by_address`, which has those that served a call at these
-    addresses last; `tuner.use` forgets them all.
+    A hit takes one access, without a lock, of `by_address`, which has the plan that last served these addresses, or of
+    `by_key`. `tuner.use` drops all plans.
     """
 
     def __init__(self) -> None:
@@ -187,12 +157,12 @@ class Plans:
         lookup.on_change(self.by_key.clear)
         lookup.on_change(self.by_address.clear)
 
-    def keep(self, key: Hashable, plan: Any, sources: object) -> None:
-        """Keep a plan, unless the sources are no longer those that its config was looked up in.
+    def add(self, key: Hashable, plan: Any, sources: object) -> None:
+        """Store a plan, unless the sources have changed since its config was looked up.
 
         Args:
-            key: what tells most plans apart.
-            plan: what `by_key` gives, the newest first.
+            key: Tells most plans apart.
+            plan: The plan, which becomes the first of its key.
             sources: `lookup.resolver()`, asked before the config was looked up.
         """
         if len(self.by_key) >= MOST_KEYS:
@@ -202,8 +172,8 @@ class Plans:
         if lookup.resolver() is not sources:
             self.by_key.pop(key, None)
 
-    def seen(self, plan: Any, key: Hashable, at: Hashable) -> None:
-        """Keep a plan of `by_key` under the addresses, and whatever else of a call, that it served."""
+    def add_address(self, plan: Any, key: Hashable, at: Hashable) -> None:
+        """Store a plan of `by_key` under the addresses and options that it served."""
         if len(self.by_address) >= MOST_ADDRESSES:
             self.by_address.clear()
         self.by_address[at] = plan

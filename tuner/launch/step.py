@@ -1,26 +1,25 @@
-"""One launch of a plan: a compiled kernel, its arguments ready but for addresses, and the cheapest way to the driver.
+"""One launch of a plan: a compiled kernel whose arguments are complete except for the call's addresses.
 
-What is called is the C function beneath `CompiledKernel.run` where this Triton's is known, with arguments made once for
-the same addresses; elsewhere `CompiledKernel.run` itself, whose signature is the same in Triton 3.6 to 3.9.
+A step calls the C function beneath `CompiledKernel.run` where `compat.driver_launch` knows it, with arguments that are
+made once for the same addresses. Elsewhere it calls `CompiledKernel.run` itself.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tuner.launch.arguments import Kept, Memo
+from tuner.launch import compat
+from tuner.launch.arguments import BoundedCache, DirectStep
 
 Step = Callable[..., None]
-"""Launches on a stream, given by its handle, with the addresses of a call: all integers."""
-MOST_MAPS = 256
-"""Encoded descriptors kept for each descriptor argument, 128 B each; an allocator gives few addresses in turn."""
-_SHARED_FUNCTION = ("3.7.", "3.8.", "3.9.")
-_UNKNOWN = object()
+"""Launches on a stream, given by its handle, with the addresses of a call; all of them are integers."""
+MOST_DESCRIPTORS = 256
+"""Encoded descriptors of one argument, 128 B each. An allocator reuses few addresses."""
+_UNSUPPORTED = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +27,10 @@ class Address:
     """Memory that a recorded launch was given.
 
     Attributes:
-        start: its address then.
-        length: bytes an argument may begin in: 1 for an operand, which is passed by its own address alone.
-        slot: where later calls have its address.
+        start: Its address in the recorded launch.
+        length: The number of bytes in which an argument may begin. It is 1 for an operand, which is always passed by
+            its own address.
+        slot: The index of its address among the addresses of later calls.
     """
 
     start: int
@@ -39,28 +39,28 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an argument's memory lies: an address of a call, and bytes beyond it."""
+class _AddressArgument:
+    """An argument's memory: the slot of a call's address, and an offset from it in bytes."""
 
     slot: int
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Descriptor:
-    """A descriptor argument: where its memory lies, and the rest of it: the memory itself must not be held.
+class _DescriptorArgument:
+    """A TMA descriptor without its tensor, which a plan must not keep alive.
 
     Attributes:
-        place: of its memory.
-        rest: Triton's TensorDescriptor by name, but for its base.
+        place: Where its memory lies.
+        rest: The fields of Triton's TensorDescriptor by name, except its base.
     """
 
-    place: _Place
+    place: _AddressArgument
     rest: Mapping[str, Any]
 
 
-class _Base:
-    """Memory as Triton's launchers ask for it."""
+class _Pointer:
+    """An address that Triton's launchers take for a tensor."""
 
     __slots__ = ("at",)
 
@@ -71,49 +71,47 @@ class _Base:
         return self.at
 
 
-def make_step(launch: Any, kernel: Any, known: Sequence[Address]) -> Step | None:
-    """The step of a launch that ran; None where an argument is neither a number nor memory that is known.
+def make_step(launch: Any, kernel: Any, memory: Sequence[Address]) -> Step | None:
+    """Make the step of a launch that ran; None where an argument is neither a number nor within `memory`.
 
     Args:
-        launch: see `tuner.launch.plan.Launched`.
-        kernel: the CompiledKernel it launched.
-        known: memory whose addresses later calls will give.
+        launch: A `tuner.launch.launch.Launch`.
+        kernel: The CompiledKernel that it launched.
+        memory: The memory whose addresses later calls will give.
     """
-    from triton.compiler import CompiledKernel
-
-    if not isinstance(kernel, CompiledKernel) or launch.function.pre_run_hooks:
+    if not isinstance(kernel, compat.CompiledKernel) or launch.function.pre_run_hooks:
         return None
-    given = [_sorted_out(argument, known) for argument in launch.arguments]
-    if any(argument is _UNKNOWN for argument in given):
+    given = [_classified(argument, memory) for argument in launch.arguments]
+    if any(argument is _UNSUPPORTED for argument in given):
         return None
     names = [parameter.name for parameter in launch.function.params]
     if set(names[len(given) :]) != set(launch.constants):
         return None
     given += [launch.constants[name] for name in names[len(given) :]]
     grid = (*launch.grid, 1, 1)[:3]
-    return _bare(kernel, grid, given) or _ordinary(kernel, grid, given)
+    return _direct_step(kernel, grid, given) or _run_step(kernel, grid, given)
 
 
-def _sorted_out(argument: Any, known: Sequence[Address]) -> Any:
+def _classified(argument: Any, memory: Sequence[Address]) -> Any:
     if argument is None or isinstance(argument, (int, float)):
         return argument
     if hasattr(argument, "block_shape"):  # a TensorDescriptor, Triton's or Gluon's
-        place = _sorted_out(argument.base, known)
+        place = _classified(argument.base, memory)
         rest = {name: getattr(argument, name) for name in argument.__dataclass_fields__ if name != "base"}
-        return _Descriptor(place, rest) if isinstance(place, _Place) else _UNKNOWN
+        return _DescriptorArgument(place, rest) if isinstance(place, _AddressArgument) else _UNSUPPORTED
     if not hasattr(argument, "data_ptr"):
-        return _UNKNOWN
+        return _UNSUPPORTED
     at = argument.data_ptr()
-    found = [each for each in known if each.start <= at < each.start + each.length]
-    return _Place(found[0].slot, at - found[0].start) if len(found) == 1 else _UNKNOWN
+    found = [each for each in memory if each.start <= at < each.start + each.length]
+    return _AddressArgument(found[0].slot, at - found[0].start) if len(found) == 1 else _UNSUPPORTED
 
 
-def _ordinary(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
-    """By `CompiledKernel.run`: all arguments in order, constexprs included, whose values are ignored."""
+def _run_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
+    """A step by `CompiledKernel.run`, which takes all arguments in order and ignores the values of constexprs."""
     run, packed = kernel.run, kernel.packed_metadata
     x, y, z = grid
-    places = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _Place)]
-    descriptors = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _Descriptor)]
+    places = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _AddressArgument)]
+    descriptors = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _DescriptorArgument)]
 
     def step(stream: int, *addresses: int) -> None:
         arguments = list(given)
@@ -121,125 +119,72 @@ def _ordinary(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
             arguments[at] = addresses[place.slot] + place.offset
         for at, descriptor in descriptors:
             arguments[at] = _at(descriptor.rest, addresses[descriptor.place.slot] + descriptor.place.offset)
-        # The kernel itself is held, not its function: Triton 3.9 unloads a binary with its CompiledKernel.
+        # This holds the kernel, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
         run(x, y, z, stream, kernel.function, packed, None, None, None, *arguments)
 
     return step
 
 
 def _at(rest: Mapping[str, Any], at: int) -> Any:
-    """A descriptor of other memory: what launchers read of a TensorDescriptor, without checking it again."""
-    return SimpleNamespace(**rest, base=_Base(at))
+    """A descriptor at another address: what launchers read of a TensorDescriptor, without its checks."""
+    return SimpleNamespace(**rest, base=_Pointer(at))
 
 
-def _bare(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
-    """By the C function beneath `run`; None where this Triton's launcher is not known or has more to do."""
-    import triton
-
-    if not _is_simple(kernel, given):
+def _direct_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
+    """A step by the C function beneath `run`; None where `compat.driver_launch` gives none."""
+    ranks = [len(argument.rest["shape"]) if isinstance(argument, _DescriptorArgument) else None for argument in given]
+    found = compat.driver_launch(kernel, ranks)
+    if found is None:
         return None
-    if triton.__version__.startswith("3.6."):
-        return _by_own_function(kernel, grid, given)
-    return _by_shared_function(kernel, grid, given) if triton.__version__.startswith(_SHARED_FUNCTION) else None
+    fixed, flattened = found.fixed, _DeviceArguments(kernel, given, constexprs=not found.in_a_list)
 
-
-def _is_simple(kernel: Any, given: Sequence[Any]) -> bool:
-    """Whether NVIDIA's driver launches it, without memory of Triton's own and with each descriptor encoded."""
-    metadata = kernel.metadata
-    if type(kernel.run).__module__ != "triton.backends.nvidia.driver":
-        return False
-    if metadata.global_scratch_size or metadata.profile_scratch_size or getattr(kernel.run, "gsan_enabled", False):
-        return False
-    described = sum(isinstance(argument, _Descriptor) for argument in given)
-    if "tensordesc_meta" not in metadata._fields or len(metadata.tensordesc_meta or ()) != described:
-        return False
-    return all(isinstance(kind, str) for kind in kernel.src.signature.values())
-
-
-def _by_own_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
-    """Triton 3.6 compiles a C function for each signature: all arguments in a row, constexprs not looked at."""
-    launcher = kernel.run
-    launch = launcher.launch
-    if kernel.metadata.tensordesc_meta:
-        # What is there encodes descriptors at each call, then calls the C function.
-        launch = inspect.getclosurevars(launch).nonlocals.get("launcher")
-    if launch is None:
-        return None
-    flags = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    fixed = (kernel.function, *flags, None, None, kernel.packed_metadata, None, None, None)
-    flattened = _Flattened(kernel, given, constexprs=True)
-
-    def arguments(stream: int, *addresses: int) -> tuple[Any, ...]:
+    def in_a_row(stream: int, *addresses: int) -> tuple[Any, ...]:
         return *grid, stream, *fixed, *flattened.at(addresses)
 
-    return Kept(kernel, launch, arguments)
-
-
-def _by_shared_function(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
-    """Triton 3.7 to 3.9 have one C function, told what the arguments in its last one are."""
-    launcher = _lean_launcher(kernel, given)
-    flags = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    told = (launcher.arg_annotations, launcher.kernel_signature)
-    fixed = (kernel.function, *flags, kernel.packed_metadata, None, None, None, None, None, *told)
-    flattened = _Flattened(kernel, given)
-
-    def arguments(stream: int, *addresses: int) -> tuple[Any, ...]:
+    def in_a_list(stream: int, *addresses: int) -> tuple[Any, ...]:
         return *grid, stream, *fixed, flattened.at(addresses)
 
-    return Kept(kernel, launcher.launch, arguments)
+    return DirectStep(kernel, found.function, in_a_list if found.in_a_list else in_a_row)
 
 
-def _maps(descriptor: _Descriptor, made: Callable[..., list[Any]], meta: Any) -> Memo[int, Any]:
-    """Encoded descriptors by address. What they say is their address, sizes and strides: they never become wrong."""
+def _encoded_descriptors(
+    descriptor: _DescriptorArgument, made: Callable[..., list[Any]], meta: Any
+) -> BoundedCache[int, Any]:
+    """Encoded descriptors by address. They consist of address, sizes and strides, so they never become wrong."""
     rest = (meta, None)[: len(inspect.signature(made).parameters) - 1]
 
     def encoded(at: int) -> Any:
-        return made(_at(descriptor.rest, at), *rest)[0]  # by Triton's own rules
+        return made(_at(descriptor.rest, at), *rest)[0]  # encoded by Triton itself
 
-    return Memo(encoded, MOST_MAPS)
-
-
-def _lean_launcher(kernel: Any, given: Sequence[Any]) -> Any:
-    """Triton's own launcher for the arguments as the device takes them: no constexprs, descriptors encoded."""
-    from triton.runtime.driver import driver
-
-    types: list[str] = []
-    for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
-        if isinstance(argument, _Descriptor):
-            rank = len(argument.rest["shape"])
-            types += ["nvTmaDesc", *["i32"] * rank, *["i64"] * rank]
-        elif kind != "constexpr":
-            types.append(kind)
-    source = SimpleNamespace(fn=kernel.src.fn, constants={}, signature={str(at): kind for at, kind in enumerate(types)})
-    return driver.active.launcher_cls(source, kernel.metadata._replace(tensordesc_meta=None))
+    return BoundedCache(encoded, MOST_DESCRIPTORS)
 
 
-class _Flattened:
-    """A kernel's arguments as the device takes them: where addresses go among them, and where descriptors."""
+class _DeviceArguments:
+    """A kernel's arguments as the device takes them, with the places of addresses and of descriptors."""
 
-    def __init__(self, kernel: Any, given: Sequence[Any], *, constexprs: bool = False) -> None:
-        made = sys.modules["triton.backends.nvidia.driver"].make_tensordesc_arg
+    def __init__(self, kernel: Any, given: Sequence[Any], *, constexprs: bool) -> None:
+        made = compat.make_tensordesc_arg
         metas = iter(kernel.metadata.tensordesc_meta or ())
         self._template: list[Any] = []
-        self._places: list[tuple[int, _Place]] = []
-        self._maps: list[tuple[int, _Place, Memo[int, Any]]] = []
+        self._places: list[tuple[int, _AddressArgument]] = []
+        self._descriptors: list[tuple[int, _AddressArgument, BoundedCache[int, Any]]] = []
         for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
             here = len(self._template)
-            if isinstance(argument, _Descriptor):
-                self._maps.append((here, argument.place, _maps(argument, made, next(metas))))
+            if isinstance(argument, _DescriptorArgument):
+                self._descriptors.append((here, argument.place, _encoded_descriptors(argument, made, next(metas))))
                 self._template += [None, *argument.rest["shape"], *argument.rest["strides"]]
             elif kind != "constexpr":
-                if isinstance(argument, _Place):
+                if isinstance(argument, _AddressArgument):
                     self._places.append((here, argument))
                 self._template.append(argument)
             elif constexprs:
                 self._template.append(None)
 
     def at(self, addresses: Sequence[int]) -> list[Any]:
-        """The arguments of a call."""
+        """The arguments of a call with these addresses."""
         arguments = self._template.copy()
         for here, place in self._places:
             arguments[here] = addresses[place.slot] + place.offset
-        for here, place, known in self._maps:
-            arguments[here] = known[addresses[place.slot] + place.offset]
+        for here, place, encoded in self._descriptors:
+            arguments[here] = encoded[addresses[place.slot] + place.offset]
         return arguments

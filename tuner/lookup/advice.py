@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
-from tuner.errors import ProblemError
+from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.lookup import match_rules
 from tuner.lookup.decision import Decision
+from tuner.lookup.row import Row
 from tuner.problem import Problem
 
 _log = logging.getLogger("tuner.lookup.lookup")  # the name under which people silence or keep it
@@ -16,17 +18,17 @@ _log = logging.getLogger("tuner.lookup.lookup")  # the name under which people s
 
 def command(problem: Problem) -> str:
     """The command that tunes a problem."""
-    from tuner.problem import typed
+    from tuner.problem import text
 
     p = problem
     if p.is_keyed:
         origin = next((spec.origin for spec in registry.of(p.op).values() if spec.origin), p.op)
-        return f"tuner run --kernel {origin} --problem {typed.typed_key(p)}"
+        return f"tuner run --kernel {origin} --problem {text.write_key(p)}"
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
         return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     try:
-        return f"tuner run --kernel {p.op} --problem {typed.typed(p)}"
+        return f"tuner run --kernel {p.op} --problem {text.write(p)}"
     except ProblemError:
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
 
@@ -34,8 +36,11 @@ def command(problem: Problem) -> str:
 def report(problem: Problem, device: Device, decision: Decision) -> None:
     """Log a miss and the refusals of a problem's own rows; log nothing where all is well."""
     match = decision.match
+    missing = {(r.row.config.kernel, r.source) for r in decision.refused if not _is_installed(r.row)}
+    for kernel, source in sorted(missing):
+        _report_missing(problem.op, kernel, source)
     # That a neighbour's config does not fit another problem is no fault of its row: `tuner.explain` tells.
-    own = [r for r in decision.refused if r.rule == "exact"]
+    own = [r for r in decision.refused if r.rule == "exact" and (r.row.config.kernel, r.source) not in missing]
     refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
     formulas = [config for config in decision.lost if config not in {r.row.config for r in decision.refused}]
     refused += "".join(
@@ -56,3 +61,21 @@ def report(problem: Problem, device: Device, decision: Decision) -> None:
         )
     elif refused:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)
+
+
+def _is_installed(row: Row) -> bool:
+    try:
+        registry.find(row.problem.op, row.config.kernel)
+    except KernelError:
+        return False
+    return True
+
+
+@functools.cache
+def _report_missing(op: str, kernel: str, source: str) -> None:
+    """Log once a process, not once a row, that rows name a kernel which is not installed."""
+    _log.warning(
+        "%s: rows of kernel %s of op %s are passed over, it is not installed (another package has it, or this "
+        "triton-tuner no longer does): `tuner verify` lists them",
+        *(source, kernel, op),
+    )

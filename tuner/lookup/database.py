@@ -16,11 +16,11 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tuner.errors import TableError
-from tuner.hardware.device import Device, Environment
+from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import fault
 from tuner.lookup.fault import Fault
@@ -30,8 +30,10 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MAGIC = b"SQLite format 3\0"
-REVISION = "0001"
+REVISION = "0002"
 """The schema that the queries below speak: the head of migrations/. A test holds the two together."""
+OLDEST_REVISION = "0001"
+"""The oldest schema that the queries below can still read: a serving process does not wait for an upgrade."""
 BUSY_SECONDS = 2.0
 """How long a first lookup waits for a writer that recovers its log; ordinary writing never blocks a reader."""
 
@@ -63,7 +65,9 @@ FROM winner {" ".join(f"JOIN {table} ON {table}.{table}_id = {key}" for table, k
 WHERE winner.superseded_by IS NULL AND device.slug = ?
 ORDER BY winner.decided_at DESC, winner.winner_id DESC
 """  # noqa: S608  every name is a literal of this package
-_DEVICES = "SELECT slug, name, vendor, arch, sm_count, memory_bytes, shared_bytes, l2_bytes FROM device ORDER BY slug"
+_DEVICES = f"SELECT {', '.join(IDENTITY)}, device.* FROM device ORDER BY slug"  # noqa: S608
+_RATES = ("clock_mhz", "memory_gb_per_s")
+"""Columns of a device that revision 0001 lacks; NULL where nobody asked the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +123,13 @@ def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]
     found: list[Device] = []
     faults: list[Fault] = []
     for number, row in enumerate(connection.execute(_DEVICES), start=1):
-        words, numbers = tuple(row[:4]), tuple(row[4:])
-        if all(isinstance(word, str) for word in words) and all(isinstance(number, int) for number in numbers):
-            found.append(Device(*words, *numbers))
+        known = dict(zip(row.keys(), row, strict=True))
+        identity: list[Any] = [known.get(name) for name in IDENTITY]
+        if [type(one) for one in identity] == 4 * [str] + 4 * [int]:
+            rates = [known.get(name) for name in _RATES]
+            found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))
         else:
-            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(row)}")
+            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(identity)}")
             faults.append(fault.unreadable(f"device {number}", wrong))
     return found, faults
 
@@ -235,7 +241,7 @@ def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
     (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
     revision = found if isinstance(found, str) else repr(found)
     shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"
-    if revision < REVISION:
-        raise TableError(f"{path} has schema {shown}, older than {REVISION}: tuner db upgrade --db {path}")
+    if revision < OLDEST_REVISION:
+        raise TableError(f"{path} has schema {shown}, older than {OLDEST_REVISION}: tuner db upgrade --db {path}")
     if revision > REVISION:
         raise TableError(f"{path} has schema {shown}, newer than {REVISION}, which this reads: upgrade triton-tuner")

@@ -1,7 +1,7 @@
 """A table as lookups read it: its JSON is parsed once, and a row is made when its problem is asked for.
 
 A process asks for few of a large table's problems, and making a row, with the check of its every part, takes several
-times as long as parsing it (benchmarks/loading.py).
+times as long as parsing it (benchmarks/claims/loading.py).
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ times as long for 68.
 ACROSS = 0.3
 """The share that counts of a gain measured on the other side of such a boundary, in log time.
 
-Over recorded trials it does as little harm as a share of 0 (benchmarks/results/lending-h200.json), and a config that
-was many times as fast there is still borrowed.
+Over recorded trials (150 problems of three races on an H200, November 2026) it does as little harm as a share of 0, and
+a config that was many times as fast there is still borrowed.
 """
 BLIND = 1.0
 """The distance within which a row is borrowed although its kernel has no cost model: less than twice one size."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner import files
 from tuner.errors import TableError
-from tuner.hardware.device import Device
+from tuner.hardware.device import IDENTITY, Device
 from tuner.lookup import fault, regret, table_digest
 from tuner.lookup.fault import Fault
 from tuner.lookup.regret import Regrets
@@ -245,7 +245,7 @@ def _document(table: Table) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "op": table.op,
-        "device": dataclasses.asdict(table.device),
+        "device": {name: getattr(table.device, name) for name in IDENTITY},
         "kernels": _kernels(table.rows),
         "environments": [m.fields() for m in made],
         **({"regret": regret.to_json(table.regret)} if table.regret else {}),

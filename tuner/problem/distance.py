@@ -1,4 +1,4 @@
-"""How near two problems are: what they may not differ in, and how far their sizes lie apart."""
+"""The distance between problems: what they must have in common, and how far apart their sizes are."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tuner.problem import Problem, dtype
 from tuner.problem.generic_key import Extra
 
 _TILE = 128
-"""Edge of the tiles that waves are counted in: what large problems are tuned to."""
+"""The edge of the tiles used to count waves, as in the configs of large problems."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a problem lies.
+    """A problem's coordinates.
 
     Attributes:
-        kind: what no neighbour may differ in: op, bytes an element, alignment, precision, scales. Configs of another
-            kind meet other rules, or other instructions.
-        family: what it may differ in at a price: which 16-bit or 8-bit dtype, layout, epilogue.
+        kind: what neighbours must have in common: op, bytes an element, alignment, precision, scales. Other kinds have
+            other rules or other instructions.
+        family: what neighbours may differ in at a cost: which 16-bit or 8-bit dtype, layout, epilogue.
         sizes: log2 of M, N, K and of every other number among the problem's keys, in the order of their names.
         tiles: log2 of how many tiles cover M and N.
     """
@@ -31,7 +31,7 @@ class Place:
 
 
 def place(problem: Problem) -> Place:
-    """Where a problem lies."""
+    """Return a problem's coordinates."""
     p = problem
     numbers = [(name, value) for name, value in p.extras if _is_number(value)]
     words = tuple((name, value) for name, value in p.extras if not _is_number(value))
@@ -46,18 +46,18 @@ def place(problem: Problem) -> Place:
 
 
 def apart(one: Place, other: Place, sm_count: int) -> float:
-    """How far apart two places of a kind are: in log2 of their sizes, and of how many waves of tiles they make.
+    """Return the distance of two problems' coordinates: in log2 of their sizes and of their waves of tiles.
 
     Args:
-        one, other: of one kind.
-        sm_count: multiprocessors of the device: below one wave all are as one.
+        one, other: coordinates of the same kind.
+        sm_count: multiprocessors of the device; problems of less than one wave do not differ in waves.
     """
     wave = math.log2(sm_count)
     return math.dist(one.sizes, other.sizes) + abs(max(wave, one.tiles) - max(wave, other.tiles))
 
 
 def distance(one: Problem, other: Problem, sm_count: int) -> float:
-    """How far apart two problems of a kind are; see `apart`."""
+    """Return how far apart two problems of a kind are; see `apart`."""
     return apart(place(one), place(other), sm_count)
 
 
@@ -66,10 +66,10 @@ def _is_number(value: object) -> bool:
 
 
 def key_distance(one: Problem, other: Problem) -> float | None:
-    """How far apart two problems of an op are; None where a config of one says nothing about the other.
+    """Return how far apart two problems of an op are; None where a config of one says nothing about the other.
 
-    Words, truth values and dtypes must agree. Numbers differ by their logarithms; an argument that is aligned, or 1,
-    for one of the two alone counts as a factor of 2 in a number.
+    Words, truth values and dtypes must agree. Numbers differ by their logarithms. An argument that is aligned or 1 in
+    only one of the problems counts like a factor of 2 in a number.
     """
     if (one.op, one.a_dtype) != (other.op, other.a_dtype):
         return None

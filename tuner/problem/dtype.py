@@ -1,4 +1,4 @@
-"""Dtype names: torch's are canonical, the short ones are understood. No torch needed to speak of them."""
+"""Names of dtypes. Torch's names are canonical and short ones are understood; torch itself is not needed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def canonical(name: str) -> str:
         name: torch's name ("bfloat16", "torch.bfloat16") or a short one ("bf16", "e4m3").
 
     Raises:
-        ProblemError: nobody knows the name.
+        ProblemError: the name is unknown.
     """
     plain = name.strip().lower().removeprefix("torch.")
     plain = SHORT.get(plain, plain)
@@ -55,10 +55,10 @@ def canonical(name: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """Torch's name of any dtype, also of those that no GEMM has ("int64"); short names are understood.
+    """Return torch's name of any dtype, even one that no GEMM has ("int64"); short names are understood.
 
     Raises:
-        ProblemError: the text is no name.
+        ProblemError: the text is not a name.
     """
     plain = name.strip().removeprefix("torch.")
     plain = SHORT.get(plain.lower(), plain)
@@ -70,14 +70,14 @@ def spelled(name: str) -> str:
 
 
 def is_fp8(name: str) -> bool:
-    """Whether a canonical dtype name is one of the 8-bit floats."""
+    """Return whether a canonical dtype name is one of the 8-bit floats."""
     return name.startswith("float8")
 
 
 def default_out(name: str, *, scaled: bool = False) -> str:
-    """Output dtype of a GEMM over operands of a dtype, as torch would give it.
+    """Return the output dtype that torch gives a GEMM over operands of a dtype.
 
-    fp8 gives bfloat16; int8 gives int32, scaled int8 bfloat16.
+    It is bfloat16 for fp8, int32 for int8, and bfloat16 for scaled int8.
     """
     if is_fp8(name) or (name == "int8" and scaled):
         return "bfloat16"
@@ -85,15 +85,15 @@ def default_out(name: str, *, scaled: bool = False) -> str:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Canonical name of a torch dtype (`torch.float16` -> "float16")."""
+    """Return the canonical name of a torch dtype (`torch.float16` -> "float16")."""
     return str(dtype).removeprefix("torch.")
 
 
 def to_torch(name: str) -> torch.dtype:
-    """The torch dtype of a canonical name.
+    """Return the torch dtype of a canonical name.
 
     Raises:
-        ProblemError: torch has none of that name.
+        ProblemError: torch has no dtype of that name.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The parts of a GEMM's problem: what each may be, and what it is unless told. What cannot be is a ProblemError."""
+"""The fields of a GEMM's problem: their valid values and their defaults. Anything invalid is a ProblemError."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from tuner.problem import dtype
 from tuner.problem.generic_key import Extra
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Row-major storage of A, then B: `t` means stored transposed (`nt`: B is stored [N, K], as nn.Linear weights are)."""
+"""Row-major storage of A, then B; `t` means transposed (`nt`: B is stored [N, K], as nn.Linear weights are)."""
 ACTIVATIONS = ("none", "relu", "leaky_relu", "gelu", "silu")
 PRECISIONS = ("default", "ieee", "tf32", "tf32x3")
-"""How fp32 operands are multiplied; every other dtype has one way, `default`."""
+"""How float32 operands are multiplied; every other dtype has only `default`."""
 SCALINGS = ("none", "scalar", "row", "block")
-"""Scales of 8-bit operands: none; one an operand; one for each row of A and column of B; one for each 1x128 block of A
-and 128x128 block of B."""
+"""Scales of 8-bit operands: none; one for each operand; one for each row of A and column of B; one for each 1x128 block
+of A and 128x128 block of B."""
 COARSE_SUMS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-"""Outputs that do not show what Hopper's fp8 accumulators lose: there fast accumulation is the default."""
+"""Output dtypes too coarse to show what Hopper's fp8 accumulators lose; fast accumulation is their default."""
 MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
 
 
 def check_size(name: str, size: int) -> None:
-    """A size that a kernel's run-time arguments hold."""
+    """Check a size, which must fit into a kernel's run-time arguments."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise ProblemError(f"{name} must be a whole number, got {size!r}")
     if not 1 <= size <= MAX_SIZE:
@@ -29,7 +29,7 @@ def check_size(name: str, size: int) -> None:
 
 
 def check_epilogue(epilogue: str) -> str:
-    """The canonical spelling of an epilogue."""
+    """Return the canonical spelling of an epilogue."""
     parts = epilogue.split("+")
     activation = parts[-1] if parts[0] == "bias" else parts[0]
     known = activation in ACTIVATIONS or parts == ["bias"]
@@ -41,7 +41,7 @@ def check_epilogue(epilogue: str) -> str:
 
 
 def check_precision(precision: str | None, a_dtype: str) -> str:
-    """The precision of operands of a dtype, the default filled in."""
+    """Return the precision for operands of a dtype, with the default filled in."""
     if precision is not None and precision not in PRECISIONS:
         raise ProblemError(f"unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
     if a_dtype != "float32":
@@ -52,7 +52,7 @@ def check_precision(precision: str | None, a_dtype: str) -> str:
 
 
 def check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
-    """Check the keys of a GEMM's scales, in place; "none" is dropped, since no key means none."""
+    """Check the keys of a GEMM's scales, and drop "none" in place, because no key means the same."""
     scaling, fast_accum = extras.get("scaling", "none"), extras.get("fast_accum")
     if scaling not in SCALINGS:
         raise ProblemError(f"unknown scaling {scaling!r}: expected one of {', '.join(SCALINGS)}")
@@ -71,17 +71,17 @@ def check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
 
 
 def gains_by_padding(n: int, k: int, b_dtype: str, layout: str) -> bool:
-    """Whether B has rows (or columns, where those are contiguous) of which only the first can be aligned."""
+    """Return whether only the first of B's contiguous rows or columns can be aligned."""
     rows, extent = (k, n) if layout[1] == "n" else (n, k)
     return rows > 1 and extent * dtype.ITEMSIZE[b_dtype] % 16 != 0
 
 
 def contiguous_aligned(op: str, shape: tuple[int, int, int], dtype_names: tuple[str, str, str], layout: str) -> bool:
-    """What `aligned` would be for contiguous operands."""
+    """Return what `aligned` is for contiguous operands."""
     m, n, k = shape
     extents = (k if layout[0] == "n" else m, n if layout[1] == "n" else k, n)
     if op == "vector_add":
-        return True  # whatever the length: only the last block is cut short
+        return True  # for every length, since only the last block is partial
     if op == "softmax":
         extents = (n if layout[0] == "n" else m, n, n)
     return all(extent * dtype.ITEMSIZE[name] % 16 == 0 for extent, name in zip(extents, dtype_names, strict=True))

@@ -1,11 +1,11 @@
-"""Keys of any names: problems of ops that have no M, N and K, as those of kernels under `tuner.tuned`.
+"""Keys with arbitrary names, for problems of ops without M, N and K such as kernels under `tuner.tuned`.
 
-Such a problem's `extras` hold the values of its key by name. What else of a call's arguments may change which config is
-fastest stands beside them, by argument and fact, where it is not the usual:
+The `extras` of such a problem hold the values of its key by name. Beside them stand further facts about a call's
+arguments that may change which config is fastest, by argument and fact, where they are not the usual ones:
 
-    Mean.dtype = "float32"    another dtype than most operands have
-    X.aligned = False         an address (in bytes) or a stride (in elements) that is no multiple of 16
-    stride.one = True         a stride that is 1: of a matrix the strides say how it lies
+    Mean.dtype = "float32"    the dtype differs from that of most operands
+    X.aligned = False         the address (in bytes) or stride (in elements) is no multiple of 16
+    stride.one = True         the stride is 1; a matrix's strides say which of its dimensions is contiguous
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tuner.problem import dtype as dtypes
 
 Extra = int | float | str | bool
 LAYOUT = "keyed"
-"""In place of a layout: there are no operands A and B whose storage could have one."""
+"""The layout of these problems, which have no operands A and B."""
 SIZED = ("matmul", "bmm", "grouped_mm", "vector_add", "softmax")
-"""Ops whose problems have M, N and K: no op of a key may be called so."""
+"""Ops whose problems have M, N and K; no other op may have one of these names."""
 FACTS = ("dtype", "aligned", "one")
 
 _OP = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
@@ -31,10 +31,10 @@ _TRUTH = {"true": True, "false": False}
 
 
 def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, int, int]) -> dict[str, Any]:
-    """The parts of a problem that is all key.
+    """Return the fields of a problem whose key is all in `extras`.
 
     Raises:
-        ProblemError: a part that cannot be.
+        ProblemError: a part is invalid.
     """
     check_op(op)
     if shape != (1, 1, 1):
@@ -62,7 +62,7 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
 
 
 def check_op(op: str) -> None:
-    """Raise ProblemError where an op of a key cannot be called so: its name becomes part of tables' file names."""
+    """Raise ProblemError for an invalid name of an op; the name becomes part of tables' file names."""
     if op in SIZED:
         raise ProblemError(f"{op!r} is an op of tuner.kernels: choose another name, my_{op} for instance")
     if not _OP.fullmatch(op):
@@ -70,7 +70,7 @@ def check_op(op: str) -> None:
 
 
 def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
-    """A key for people: "M=4096", "N=1024", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)"."""
+    """Return a key in words: "M=4096", "N=1024", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)"."""
     named: list[str] = []
     facts: dict[str, list[str]] = {}
     for name, value in extras:
@@ -90,7 +90,7 @@ def cells(text: str) -> dict[str, str]:
     """Read "M=4096,N=1024" into cells by name.
 
     Raises:
-        ProblemError: a part that is no NAME=VALUE, or a name that is there twice.
+        ProblemError: a part is not NAME=VALUE, or a name occurs twice.
     """
     found: dict[str, str] = {}
     for part in text.split(","):
@@ -104,7 +104,7 @@ def cells(text: str) -> dict[str, str]:
 
 
 def value(cell: str) -> Extra:
-    """A cell as what it looks like: a whole number, a number, true or false, else a word."""
+    """Return a cell's value: a whole number, a number, true or false, or else a word."""
     if cell.lower() in _TRUTH:
         return _TRUTH[cell.lower()]
     for kind in (int, float):

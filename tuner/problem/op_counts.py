@@ -1,4 +1,4 @@
-"""The least work that a GEMM is: operations, and bytes of device memory."""
+"""The operations and the fewest bytes of device memory of a GEMM."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Extras = tuple[tuple[str, Extra], ...]
 
 
 def flops(shape: Shape, extras: Extras) -> int:
-    """2·M·N·K, of every product of a batch."""
+    """Return 2·M·N·K for each product of a batch."""
     m, n, k = shape
     return 2 * m * n * k * _count(extras, "batch")
 
 
 @functools.lru_cache(maxsize=1024)
 def bytes_moved(shape: Shape, dtypes: tuple[str, str, str], extras: Extras) -> int:
-    """A and B read once, the output written once; `dtypes` are those of A, B and the output."""
+    """Return the bytes when A and B are read and the output is written once; `dtypes` are theirs, in this order."""
     m, n, k = shape
     batch, groups = _count(extras, "batch"), _count(extras, "groups")
     a, b, out = (dtype.ITEMSIZE[name] for name in dtypes)
@@ -27,6 +27,6 @@ def bytes_moved(shape: Shape, dtypes: tuple[str, str, str], extras: Extras) -> i
 
 
 def _count(extras: Extras, name: str) -> int:
-    """What `extras` holds under a name: "batch" products of M x N x K, or M rows in "groups" with a B each."""
+    """Return a count from `extras`: "batch" is the number of products, "groups" that of the matrices B."""
     count = dict(extras).get(name, 1)
     return count if isinstance(count, int) else 1

@@ -1,4 +1,4 @@
-"""A problem: what is computed, and everything about it that may change which config is fastest."""
+"""A problem: what is computed, with everything that may change which config is fastest."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, init=False, order=True)
 class Problem:
-    """One GEMM (or another op's key): `out[M, N] = epilogue(a[M, K] @ b[K, N])`.
+    """One GEMM, `out[M, N] = epilogue(a[M, K] @ b[K, N])`, or a problem of another op.
 
     Attributes:
         op: what is computed ("matmul").
         m, n, k: sizes in elements; at least 1 to be tuned or looked up.
         a_dtype, b_dtype, out_dtype: torch's dtype names.
         layout: row-major storage of A, then B: nn, nt, tn, tt.
-        aligned: every operand's address, leading stride and contiguous extent is a multiple of 16 bytes (of the op
-            `vector_add` the addresses alone, with neighbours one element apart).
+        aligned: every operand's address, leading stride and contiguous extent is a multiple of 16 bytes. For the op
+            `vector_add` only the addresses count, and neighbours must be one element apart.
         epilogue: "none", "bias", an activation, or "bias+" an activation.
         precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
-        extras: further keys, as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
-            is not the default, "b_padded" where only B's rows are aligned, keys of ops that are no GEMM.
+        extras: further keys as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
+            is not the default, "b_padded" where only B's rows are aligned, and the keys of other ops.
 
     A problem whose layout is `tuner.problem.generic_key.LAYOUT` has all of its key in `extras`: see `Problem.keyed`.
     """
@@ -79,23 +79,23 @@ class Problem:
 
         Args:
             m, n, k: sizes in elements.
-            dtype: of both operands, unless `a_dtype` or `b_dtype` says otherwise; torch's names or short ones.
-            a_dtype, b_dtype, out_dtype: as named; `out_dtype` defaults to what torch would give (fp8 and scaled int8:
-                bfloat16).
+            dtype: the dtype of both operands unless `a_dtype` or `b_dtype` is given; torch's names or short ones.
+            a_dtype, b_dtype, out_dtype: the dtypes of A, B and the output; the output defaults to what torch would
+                return (bfloat16 for fp8 and scaled int8).
             layout: nn, nt, tn, tt.
-            aligned: defaults to what contiguous tensors of this shape would be.
+            aligned: by default, what contiguous tensors of this shape are.
             epilogue: see the class.
             precision: see the class; float32 defaults to "ieee".
-            scaling: of fp8 or int8 operands: none, scalar, row, block.
-            fast_accum: whether Hopper's fp8 tensor cores may sum all of K by themselves, as torch._scaled_mm's
-                use_fast_accum; by the output's dtype unless given.
-            b_padded: B lies as `tuner.kernels.pad_weight` lays a weight: address and leading stride are multiples of 16
-                bytes though its contiguous extent is not. Dropped where that extent is one itself.
+            scaling: how fp8 or int8 operands are scaled: none, scalar, row, block.
+            fast_accum: whether Hopper's fp8 tensor cores may sum all of K by themselves, like use_fast_accum of
+                torch._scaled_mm; by default it follows from the output's dtype.
+            b_padded: B is stored as `tuner.kernels.pad_weight` stores a weight: its address and leading stride are
+                multiples of 16 bytes though its contiguous extent is not. Ignored where the extent is one too.
             op: the operation.
             extras: further keys of the problem.
 
         Raises:
-            ProblemError: a part that cannot be, saying what was found and what was expected.
+            ProblemError: a part is invalid; the message says what was found and what was expected.
         """
         if layout == keyed.LAYOUT:
             self._set(keyed.fields(op, a_dtype or dtype, extras or {}, (m, n, k)))
@@ -137,15 +137,16 @@ class Problem:
 
     @staticmethod
     def keyed(op: str, key: Mapping[str, Extra], *, dtype: str = "float16") -> Problem:
-        """A problem of an op that has no M, N and K: `Problem.keyed("layer_norm", {"M": 4096, "N": 1024})`.
+        """Make a problem of an op without M, N and K: `Problem.keyed("layer_norm", {"M": 4096, "N": 1024})`.
 
         Args:
-            op: the operation, the `name` of `tuner.tuned`.
-            key: what makes it one problem, by names; further facts by argument and fact (`tuner.problem.generic_key`).
-            dtype: of most operands.
+            op: the operation, which is the `name` given to `tuner.tuned`.
+            key: the values that identify the problem, by name, and facts about arguments
+                (`tuner.problem.generic_key`).
+            dtype: the dtype of most operands.
 
         Raises:
-            ProblemError: a name or a value that cannot be.
+            ProblemError: a name or a value is invalid.
         """
         return Problem(1, 1, 1, op=op, layout=keyed.LAYOUT, dtype=dtype, extras=key)
 
@@ -219,12 +220,12 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: 2·M·N·K, of every product of a batch; 0 where nobody knows."""
+        """Floating-point operations, 2·M·N·K for each product of a batch; 0 where they are unknown."""
         return 0 if self.is_keyed else op_counts.flops(self.shape, self.extras)
 
     @property
     def bytes_moved(self) -> int:
-        """Fewest bytes of device memory: A and B read once, the output written once; 0 where nobody knows."""
+        """The fewest bytes of memory: A and B read once, the output written once; 0 where they are unknown."""
         if self.is_keyed:
             return 0
         return op_counts.bytes_moved(self.shape, (self.a_dtype, self.b_dtype, self.out_dtype), self.extras)
@@ -236,7 +237,7 @@ class Problem:
 
     @property
     def fast_accum(self) -> bool:
-        """Whether Hopper's fp8 tensor cores may sum all of K by themselves: as asked, else by the output's dtype."""
+        """Whether Hopper's fp8 tensor cores may sum all of K by themselves; by default the output's dtype decides."""
         return bool(dict(self.extras).get("fast_accum", self.out_dtype in COARSE_SUMS))
 
     @property
@@ -245,12 +246,12 @@ class Problem:
         return bool(dict(self.extras).get("b_padded", False))
 
     def unscaled(self) -> Problem:
-        """The same product of the same operands, without scales."""
+        """Return the same product of the same operands without scales."""
         extras = {name: value for name, value in self.extras if name != "scaling"}
         return _from_fields({**self.fields(), "extras": extras})
 
     def exchanged(self) -> Problem:
-        """The problem of the transposed output: `out.T[N, M] = b.T @ a.T`."""
+        """Return the problem of the transposed output, `out.T[N, M] = b.T @ a.T`."""
         flipped = {"n": "t", "t": "n"}
         layout = flipped[self.layout[1]] + flipped[self.layout[0]]
         swapped = {"m": self.n, "n": self.m, "a_dtype": self.b_dtype, "b_dtype": self.a_dtype, "layout": layout}
@@ -258,24 +259,24 @@ class Problem:
         return _from_fields({**self.fields(), **swapped})
 
     def with_shape(self, m: int, n: int, k: int) -> Problem:
-        """The same class of problem at another shape; `aligned` stays as it is."""
+        """Return the same class of problem at another shape; `aligned` stays as it is."""
         return _from_fields({**self.fields(), "m": m, "n": n, "k": k})
 
     def group(self) -> Problem:
-        """This problem with M = 1: what neighbours in M have in common."""
+        """Return this problem with M = 1, which is equal for all problems that differ only in M."""
         return self.with_shape(1, self.n, self.k)
 
     def fields(self) -> dict[str, Any]:
-        """Every part by name, as JSON holds it; `extras` as a dict. `from_fields` reads it back."""
+        """Return every part by name as JSON holds it, with `extras` as a dict; `from_fields` reads it back."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "_hash"]
         return {name: getattr(self, name) for name in names} | {"extras": dict(self.extras)}
 
     @staticmethod
     def from_fields(fields: Mapping[str, Any]) -> Problem:
-        """The problem that `fields()` described.
+        """Return the problem that `fields()` described.
 
         Raises:
-            ProblemError: a part is missing or cannot be.
+            ProblemError: a part is missing or invalid.
         """
         try:
             return _from_fields(fields)

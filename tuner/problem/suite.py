@@ -1,4 +1,4 @@
-"""Suites: lists of problems, in CSV files of the user's or in the ones that come with the package."""
+"""Suites: lists of problems in CSV files, the user's own or those of the package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tuner.problem import Problem
 
 REQUIRED = ("m", "n", "k", "dtype", "layout")
 OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned", "scaling", "fast_accum", "b_padded")
-"""Columns that a problem takes as they are; an empty cell means the problem's own default."""
+"""Columns that are passed to the problem; an empty cell means the problem's default."""
 OTHER_OPS = ("op", "batch", "groups", "listed")
-"""Columns of ops other than matmul: the op's name, then what its problems have besides, in `Problem.extras`."""
+"""Columns for ops other than matmul: the op's name, then further keys that go into `Problem.extras`."""
 REMARKS = ("group", "note")
-"""Columns for people: they change nothing that is measured. Any other column is an error, for a misspelt one would be
-lost silently."""
+"""Columns for people, which change nothing that is measured. Any other column is an error, because a misspelt one would
+be ignored silently."""
 
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -28,36 +28,36 @@ Read = Callable[[Mapping[str, str]], Problem]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A problem of a suite, and the groups it is in: none where the suite has no such column."""
+    """A problem of a suite and its groups; there are none where the suite has no such column."""
 
     problem: Problem
     groups: tuple[str, ...]
 
 
 def names() -> list[str]:
-    """The suites inside the package, sorted."""
+    """Return the names of the package's suites, sorted."""
     return sorted(entry.name.removesuffix(".csv") for entry in _folder().iterdir() if entry.name.endswith(".csv"))
 
 
 def load(name_or_path: str) -> list[Problem]:
-    """The problems of a suite, as `entries` reads them."""
+    """Return the problems of a suite as `entries` reads them."""
     return [entry.problem for entry in entries(name_or_path)]
 
 
 def entries(name_or_path: str, *, read: Read | None = None) -> list[Entry]:
-    """Read a suite: each problem once, in the file's order, with every group that a line puts it in.
+    """Read a suite: each problem once, in the file's order, with all groups that its lines name.
 
     Args:
-        name_or_path: a suite of the package ("demo"), or a CSV file. What ends in .csv or holds a slash is a file.
-            Columns: m, n, k, dtype, layout, and where wanted a_dtype, b_dtype, out_dtype, epilogue, precision,
-            aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group, note. Lines that begin with # are
-            comments.
-        read: turns a line's cells into its problem, of a kernel with columns of its own (`KernelSpec.read`); group and
-            note are none of them.
+        name_or_path: a suite of the package ("demo") or a CSV file, whose name ends in .csv or holds a slash.
+            The columns are m, n, k, dtype and layout, and optionally a_dtype, b_dtype, out_dtype, epilogue, precision,
+            aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group and note. Lines that begin with #
+            are comments.
+        read: for a kernel with columns of its own, turns a line's cells without group and note into its problem
+            (`KernelSpec.read`).
 
     Raises:
         UsageError: no suite of the package has that name.
-        SuiteError: the file cannot be read, or a line of it is no problem; the message tells the line.
+        SuiteError: the file cannot be read, or a line describes no valid problem; the message names the line.
     """
     if name_or_path.endswith(".csv") or "/" in name_or_path:
         return _parse(name_or_path, _read(Path(name_or_path)), read)
@@ -126,10 +126,10 @@ def _columns(where: str, header: list[str]) -> list[str]:
 
 
 def problem_of(row: Mapping[str, str]) -> Problem:
-    """The problem that cells describe, by column name; an empty or missing cell means the problem's own default.
+    """Build a problem from cells by column name; an empty or missing cell means the problem's default.
 
     Raises:
-        ProblemError: a cell cannot be, or a size is missing.
+        ProblemError: a cell is invalid, or a size is missing.
     """
     given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL, "op") if row.get(name)}
     for name in ("aligned", "fast_accum", "b_padded"):

@@ -13,7 +13,7 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem, generic_key
 from tuner.problem.generic_key import Extra
-from tuner.problem.order import problem_order
+from tuner.problem.text import problem_order
 from tuner.store.column_values import read_list
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
 from tuner.store.records import Outcome, State

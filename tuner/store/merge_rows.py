@@ -50,6 +50,8 @@ _IN_TRIAL = ("run_id", "problem_id", "config_id")
 _DECISION = _columns(models.winner, "superseded_by")
 """What identifies a decision: its whole row but for what supersedes it, which follows from the others."""
 _LIMITS = ("sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
+_RATES = ("clock_mhz", "memory_gb_per_s")
+"""What a driver may have said: cards of one model may differ, so that a difference is no conflict."""
 _STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
 """Where two databases disagree on a run, the last of these holds: a copy may be from before the run's end."""
 
@@ -163,6 +165,8 @@ class Destination:
                 self.conflicts.append(Conflict("device", text))
             # The smaller of each limit holds on both; of the drivers' names one must be the device's own.
             agreed = {name: min(mine[name], theirs[name]) for name in (*_LIMITS, "name")}
+            for name in _RATES:
+                agreed[name] = min((row[name] for row in (mine, theirs) if row[name] is not None), default=None)
         elif table is models.run:
             agreed = _agreed_run(source, mine, theirs)
         else:

@@ -60,6 +60,8 @@ device = Table(
     *_columns(Text, "slug", "name", "vendor", "arch"),
     *_columns(Integer, "sm_count"),
     *_columns(BigInteger, "memory_bytes", "shared_bytes", "l2_bytes"),
+    Column("clock_mhz", Integer),
+    Column("memory_gb_per_s", Integer),
     UniqueConstraint("slug"),
 )
 

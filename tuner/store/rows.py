@@ -14,7 +14,7 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.lookup.database import WINNER_JOINS
 from tuner.problem import Problem
-from tuner.problem.order import problem_order
+from tuner.problem.text import problem_order
 from tuner.store.column_values import StrayValue, read_list, read_one_of
 from tuner.store.models import config, device, environment, kernel, metadata, problem, run, trial, winner
 from tuner.store.records import Outcome, Resources, State, Winner

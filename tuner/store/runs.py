@@ -58,6 +58,7 @@ def begin(
     table = models.run
     device_id = keys.make(connection, device)
     _keep_name(connection, device_id, device.name)
+    _keep_rates(connection, device_id, device)
     killed = (table.c.device_id == device_id, table.c.host == host, table.c.status == RunStatus.RUNNING.value)
     connection.execute(update(table).where(*killed).values(status=RunStatus.INTERRUPTED.value))
     run = Run(0, str(uuid.uuid4()), device, environment, PROTOCOL, __version__)
@@ -84,6 +85,15 @@ def end(connection: Connection, run: Run, status: RunStatus) -> None:
 def now() -> str:
     """The time as the database holds it: UTC, ISO 8601, to the second."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _keep_rates(connection: Connection, device_id: int, device: Device) -> None:
+    """Keep what the driver said of a device's clock and memory where the row, of an older version, lacks them."""
+    table = models.device
+    for name, rate in (("clock_mhz", device.clock_mhz), ("memory_gb_per_s", device.memory_gb_per_s)):
+        unknown = (table.c.device_id == device_id, table.c[name].is_(None))
+        if rate is not None:
+            connection.execute(update(table).where(*unknown).values({name: rate}))
 
 
 def _keep_name(connection: Connection, device_id: int, name: str) -> None:

@@ -24,7 +24,7 @@ from tuner.store.engine import Database, locate, opened, writing
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0001"
+HEAD = "0002"
 """The revision this version reads and writes: the newest of migrations/versions (a test compares them)."""
 
 

@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a device, read from its binary: no GPU needed."""
+"""The registers, spills and shared memory of a compiled kernel, read from its binary without a GPU."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from tuner.store.records import Resources
 
 _RESERVED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
-"""An array of shared memory in PTX; Triton's own has no length there."""
+"""A shared memory array in PTX that inline assembly reserves; Triton's own array has no length."""
 
 
 def read_resources(compiled: Any, compile_ms: float) -> Resources:
-    """Registers, spills and shared memory of one of Triton's CompiledKernels, no GPU needed.
+    """Read the resources of one of Triton's CompiledKernels.
 
     Args:
-        compiled: with `asm` holding a cubin or amdgcn text.
-        compile_ms: kept as it is.
+        compiled: its `asm` holds a cubin or amdgcn text.
+        compile_ms: how long the compile took; kept in the result.
     """
     registers = spill_bytes = None
     if cubin := compiled.asm.get("cubin"):
@@ -32,12 +32,12 @@ def read_resources(compiled: Any, compile_ms: float) -> Resources:
 
 
 def shared_bytes(compiled: Any) -> int:
-    """Shared memory of a block: what Triton asks for, and what inline PTX reserves, which Triton does not count."""
+    """Return a block's shared memory: what Triton requests, and what inline PTX reserves without Triton knowing."""
     return int(compiled.metadata.shared) + sum(map(int, _RESERVED.findall(compiled.asm.get("ptx", ""))))
 
 
 def program(compiled: Any) -> str:
-    """Equal for two of Triton's CompiledKernels whose binaries and launch shapes are the same."""
+    """Return a digest that is equal for two CompiledKernels whose binaries and launch shapes are the same."""
     binary = compiled.asm.get("cubin") or compiled.asm.get("hsaco") or b""
     digest = hashlib.sha256(binary)
     digest.update(f"{compiled.metadata.num_warps} {compiled.metadata.shared}".encode())
@@ -45,7 +45,7 @@ def program(compiled: Any) -> str:
 
 
 def _cubin_usage(cubin: bytes) -> tuple[int | None, int | None]:
-    """Registers and stack by cuobjdump; (None, None) where it is missing: a config is not worse for that."""
+    """Return registers and stack by cuobjdump, (None, None) where the tool is missing."""
     from triton import knobs
 
     try:

@@ -1,7 +1,7 @@
-"""Compile configs in child processes while the GPU measures; whatever a compiler does there stays there.
+"""Compiles configs in child processes while the GPU measures.
 
-A compile can raise, print 40 KB of PTX, abort the process or hang (TRITON.md's list is long). Each runs in a child with
-a time limit and descriptors of its own; the binary goes into Triton's cache, where the GPU's worker finds it.
+A compile can raise, print 40 KB of PTX, abort the process or hang. Each runs in a child process with a time limit and
+output of its own; the binary goes into Triton's cache, where the GPU's worker finds it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from tuner.problem import Problem
 from tuner.store.records import Resources, State
 from tuner.sweep.binary_resources import program, read_resources
 from tuner.sweep.process import (
-    deaf_to_interrupts,
-    death,
+    clear_output,
+    describe_exit,
     die_with_parent,
-    forget_output,
-    last_line,
+    interrupts_blocked,
+    last_output_line,
     redirect_output,
     scratch_folder,
 )
 
 TIME_LIMIT_S = 60.0
-"""Of one compile. Even the largest tiles take seconds; beyond this it hangs."""
-_REPAIRS = 3
-_TASKS_A_CHILD = 2
-"""Handed to each child at a time: one at work, one to go on with. The rest waits here, in order of promise."""
+"""The time limit of one compile. Even the largest tiles take seconds; a compile that takes longer hangs."""
+_MOST_RESTARTS = 3
+_TASKS_PER_CHILD = 2
+"""Tasks given to each child at a time: one at work, one to go on with. The rest wait here by urgency."""
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -55,8 +55,8 @@ class Compiled:
     """A config that compiled.
 
     Attributes:
-        resources: what it takes of the device.
-        program: equal for two configs whose binaries and launch shapes are the same.
+        resources: registers, spills and shared memory.
+        program: a digest that is equal for configs whose binaries and launch shapes are the same.
     """
 
     resources: Resources
@@ -75,54 +75,54 @@ CompileResult = Compiled | Failed
 
 
 class Urgency(IntEnum):
-    """What a binary is wanted for; the lowest is compiled first."""
+    """How soon a binary is needed; the lowest is compiled first."""
 
     NOW = 0
-    """A GPU is at the problem."""
+    """A GPU works on the problem."""
     NEXT = 1
-    """The problem comes soon."""
+    """The problem is next."""
     SPARE = 2
-    """A search may come to it."""
+    """A search may need it."""
 
 
 def cpu_count() -> int:
-    """Cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start_fork_server() -> None:
-    """Start the process that compile children are forked from, with what each of them would import."""
+    """Start the process that compile children are forked from, with their imports done."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tuner.sweep.preload"])
-    with deaf_to_interrupts():
+    with interrupts_blocked():
         forkserver.ensure_running()
 
 
 class CompilePool:
-    """Child processes that compile for one device; every binary is asked for once, however often it is requested."""
+    """Child processes that compile for one device. Each binary is compiled once, however often it is requested."""
 
     def __init__(self, device: Device, *, workers: int | None = None, time_limit_s: float = TIME_LIMIT_S) -> None:
-        """Start the children, which takes seconds; what is requested meanwhile is handed out when they are there.
+        """Start the children, which takes seconds; requests made meanwhile wait for them.
 
         Args:
             device: what to compile for.
-            workers: children; all cores but one, which the GPU's worker needs, unless told.
-            time_limit_s: of one compile, seconds.
+            workers: how many children; by default all cores but one, which the GPU's worker needs.
+            time_limit_s: the time limit of one compile, seconds.
         """
         self.workers = workers or max(1, cpu_count() - 1)
         self.arch = device.arch
         self._time_limit_s = time_limit_s
         self._scratch = scratch_folder()
         self._results: dict[str, CompileResult] = {}
-        self._asked: dict[str, tuple[str, str, Problem, Config]] = {}
+        self._requested: dict[str, tuple[str, str, Problem, Config]] = {}
         self._queue: list[tuple[Urgency, int, str]] = []
         self._queued: dict[str, Urgency] = {}
         self._order = itertools.count()
-        self._handed = self._ended = 0
+        self._scheduled = self._ended = 0
         self._lost: deque[str] = deque()
         self._tried_again: set[str] = set()
         self._broken = False
-        self._repairs = 0
-        self._first_asked = self._last_done = 0.0
+        self._restarts = 0
+        self._first_request = self._last_done = 0.0
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="tuner-compile")
         self._pool = self._starter.submit(self._start)
 
@@ -136,56 +136,56 @@ class CompilePool:
 
     @property
     def compiled(self) -> int:
-        """How many binaries were asked for and are done."""
+        """How many requested binaries are done."""
         return len(self._results)
 
     @property
     def waiting(self) -> int:
-        """How many binaries were asked for and are not done."""
-        return len(self._asked) - len(self._results)
+        """How many requested binaries are not done."""
+        return len(self._requested) - len(self._results)
 
     @property
     def seconds(self) -> float:
         """Wall time from the first request to the last result."""
-        return max(0.0, self._last_done - self._first_asked)
+        return max(0.0, self._last_done - self._first_request)
 
     def request(self, spec: KernelSpec, problem: Problem, config: Config, urgency: Urgency = Urgency.NOW) -> str:
-        """Have a config's binary made, unless it was asked for before; returns the key of its result.
+        """Have a config's binary compiled unless it was requested before; return the key of its result.
 
-        Asked for again with more urgency it moves forward in the queue.
+        A second request with more urgency moves it forward in the queue.
         """
         key = f"{spec.op}/{spec.name}/{spec.compile_class(problem, config)}"
-        new = key not in self._asked
+        new = key not in self._requested
         if new:
-            self._first_asked = self._first_asked or time.monotonic()
-            self._asked[key] = (spec.op, spec.name, problem, config)
+            self._first_request = self._first_request or time.monotonic()
+            self._requested[key] = (spec.op, spec.name, problem, config)
         if new or urgency < self._queued.get(key, Urgency.NOW):
             self._queued[key] = urgency
             heapq.heappush(self._queue, (urgency, next(self._order), key))
-        self._hand_out()
+        self._schedule_waiting()
         return key
 
     def result(self, key: str) -> CompileResult | None:
-        """The result under a key, None while it is being made."""
-        self._hand_out()
+        """Return the result under a key, None while there is none yet."""
+        self._schedule_waiting()
         return self._results.get(key)
 
-    def mend(self) -> None:
-        """Ask again for what was lost with a child that somebody killed; call it now and then.
+    def recover(self) -> None:
+        """Restart children that died and schedule their lost tasks again; call it now and then.
 
         Raises:
             SweepError: the children die again and again before they can compile anything.
         """
         if self._broken:
-            if self._repairs >= _REPAIRS:
+            if self._restarts >= _MOST_RESTARTS:
                 raise SweepError(
-                    f"compile processes die as soon as they start{self._last_words()}; type `tuner doctor`"
+                    f"compile processes die as soon as they start{self._last_output()}; type `tuner doctor`"
                 )
-            self._repairs += 1
+            self._restarts += 1
             self._stop()
             self._pool = self._starter.submit(self._start)
             self._broken = False
-            self._handed = self._ended = 0
+            self._scheduled = self._ended = 0
         for _ in range(len(self._lost)):
             self._schedule(self._lost.popleft())
 
@@ -197,7 +197,7 @@ class CompilePool:
             initargs=(self.arch, self._scratch.name, list(sys.path), registry.references()),
             context=multiprocessing.get_context("forkserver"),
         )
-        pool.schedule(os.getpid)  # the children start with the first task; until the fork server is ready this waits
+        pool.schedule(os.getpid)  # starts the children, once the fork server is ready
         return pool
 
     def _stop(self) -> None:
@@ -205,36 +205,36 @@ class CompilePool:
         pool.stop()
         pool.join()
 
-    def _hand_out(self) -> None:
+    def _schedule_waiting(self) -> None:
         if not self._pool.done():
             return
-        while self._queue and self._handed - self._ended < _TASKS_A_CHILD * self.workers:
+        while self._queue and self._scheduled - self._ended < _TASKS_PER_CHILD * self.workers:
             _, _, key = heapq.heappop(self._queue)
-            # One that moved forward is in the queue twice.
+            # A task that moved forward is in the queue twice.
             if self._queued.pop(key, None) is not None:
                 self._schedule(key)
 
     def _schedule(self, key: str) -> None:
-        self._handed += 1
+        self._scheduled += 1
         try:
             pool = self._pool.result()
-            future = pool.schedule(compile_config, args=self._asked[key], timeout=self._time_limit_s)
+            future = pool.schedule(compile_config, args=self._requested[key], timeout=self._time_limit_s)
         except RuntimeError:
-            # Pebble's word for a pool whose children are all gone.
+            # Pebble raises this for a pool whose children are all gone.
             self._lost.append(key)
             self._broken = True
         else:
             future.add_done_callback(functools.partial(self._finish, key))
 
     def _finish(self, key: str, future: concurrent.futures.Future[CompileResult]) -> None:
-        # Called in the pool's own thread; what it does to dicts and deques is atomic.
+        # Called in the pool's own thread; its operations on dicts and deques are atomic.
         if future.cancelled():
             return
         self._ended += 1
         self._last_done = time.monotonic()
         error = future.exception()
         if error is None:
-            self._repairs = 0
+            self._restarts = 0
             self._results[key] = future.result()
         elif isinstance(error, BrokenProcessPool):
             self._lost.append(key)
@@ -242,26 +242,28 @@ class CompilePool:
         elif isinstance(error, (TimeoutError, concurrent.futures.TimeoutError)):
             self._results[key] = Failed(State.TIMEOUT, f"compile took more than {self._time_limit_s:g} s")
         elif getattr(error, "exitcode", 0) in _KILLED and key not in self._tried_again:
-            # Somebody's kill, the system's out of memory for instance: it says nothing of the config, the first time.
+            # Killed from outside, for instance by the system out of memory. The config gets a second chance.
             self._tried_again.add(key)
             self._lost.append(key)
         else:
-            self._results[key] = Failed(State.COMPILE_ERROR, self._epitaph(error))
+            self._results[key] = Failed(State.COMPILE_ERROR, self._failure_message(error))
 
-    def _epitaph(self, error: BaseException) -> str:
+    def _failure_message(self, error: BaseException) -> str:
         exitcode, pid = getattr(error, "exitcode", None), getattr(error, "pid", None)
         if exitcode is None:
             return f"{type(error).__name__}: {error}"
-        return f"compiler died with {death(exitcode)}{last_line(Path(self._scratch.name) / f'{pid}.log')}"
+        return (
+            f"compiler died with {describe_exit(exitcode)}{last_output_line(Path(self._scratch.name) / f'{pid}.log')}"
+        )
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         logs = sorted(Path(self._scratch.name).glob("*.log"), key=lambda log: log.stat().st_mtime)
-        return last_line(logs[-1]) if logs else ""
+        return last_output_line(logs[-1]) if logs else ""
 
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
-    """Compile one config for the active driver's target; runs in a child of the pool."""
-    forget_output()
+    """Compile one config for the active driver's target. Runs in a child of the pool."""
+    clear_output()
     start = time.perf_counter()
     try:
         compiled = registry.find(op, kernel).compile(problem, config)
@@ -280,4 +282,4 @@ def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str
 
     cross_target.activate(arch)
     registry.load(kernels)
-    registry.specs()  # imports the kernels, before the first of them is asked for
+    registry.specs()  # imports the kernels before the first compile

@@ -1,4 +1,4 @@
-"""The crew of a sweep: a worker for each GPU, and the compilers; they start while the caller does something else."""
+"""The processes of a sweep: a worker for each GPU, and the compilers. They start while the caller does other work."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import SweepError
 from tuner.hardware.device import KNOWN, Device, Environment
-from tuner.sweep.clocks import first_arch
+from tuner.sweep.nvml import first_arch
 from tuner.sweep.worker import Worker
 
 if TYPE_CHECKING:
     from tuner.sweep.compile_pool import CompilePool
-    from tuner.sweep.supervisor import Lane
+    from tuner.sweep.supervisor import WorkerSupervisor
 
 
 class Crew:
@@ -22,9 +22,9 @@ class Crew:
 
     Attributes:
         begun: when the processes were started, by `time.monotonic`.
-        lanes: one a GPU.
-        arch: of the machine's first GPU, None where nobody knows before a worker says so.
-        pool: the compilers, None under the interpreter; final once the crew has met.
+        supervisors: one for each GPU.
+        arch: the architecture of the machine's first GPU; None where only a worker can tell.
+        pool: the compilers, None under the interpreter. It may change until `wait_until_ready` returns.
     """
 
     def __init__(self, gpus: Sequence[int | None], *, compilers: bool = True) -> None:
@@ -37,30 +37,31 @@ class Crew:
         self.begun = time.monotonic()
         self._compilers = compilers
         self._stack = contextlib.ExitStack()
-        self.lanes = _manned([Worker(gpu) for gpu in gpus])
-        for lane in self.lanes:
-            self._stack.callback(lane.close)
+        self.supervisors = _supervise([Worker(gpu) for gpu in gpus])
+        for supervisor in self.supervisors:
+            self._stack.callback(supervisor.close)
         self.arch = None if None in gpus else first_arch()
         self.pool: CompilePool | None = None
         if compilers and (likely := KNOWN.get(self.arch or "")) is not None:
-            self.pool = self._hired(likely)
+            self.pool = self._start_pool(likely)
 
     def __enter__(self) -> Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for lane in self.lanes:
-            lane.worker.end()  # all die together: to give a GPU back takes a process a tenth of a second
+        for supervisor in self.supervisors:
+            # All are killed before any is waited for, since a process needs a tenth of a second to free its GPU.
+            supervisor.worker.send_kill()
         self._stack.close()
 
-    def meet(self) -> tuple[Device, Environment]:
-        """Wait for the workers; the device and the versions they work with.
+    def wait_until_ready(self) -> tuple[Device, Environment]:
+        """Wait until every worker has opened its GPU; return the device and the versions they work with.
 
         Raises:
             DeviceError: a GPU is not there.
             SweepError: a worker could not be started, or the GPUs are of several models.
         """
-        hellos = [lane.worker.hello() for lane in self.lanes]
+        hellos = [supervisor.worker.hello() for supervisor in self.supervisors]
         models = sorted({hello.device.slug for hello in hellos})
         if len(models) > 1:
             raise SweepError(
@@ -68,22 +69,24 @@ class Crew:
             )
         device, environment = hellos[0].device, hellos[0].environment
         if self._compilers and (self.pool is None or self.pool.arch != device.arch):
-            self.pool = self._hired(device)
+            self.pool = self._start_pool(device)
+        for supervisor in self.supervisors:
+            supervisor.pool = self.pool
         return device, environment
 
-    def _hired(self, device: Device) -> CompilePool | None:
+    def _start_pool(self, device: Device) -> CompilePool | None:
         pool = _pool_for(device)
         return None if pool is None else self._stack.enter_context(pool)
-
-
-def _manned(workers: Sequence[Worker]) -> list[Lane]:
-    # Imported while the workers start: numpy and all that a search is made of.
-    from tuner.sweep.supervisor import Lane
-
-    return [Lane(worker) for worker in workers]
 
 
 def _pool_for(device: Device) -> CompilePool | None:
     from tuner.sweep.compile_pool import CompilePool
 
     return None if device.is_interpreter else CompilePool(device)
+
+
+def _supervise(workers: Sequence[Worker]) -> list[WorkerSupervisor]:
+    # This imports numpy and the search, which takes a while: by now the workers are starting.
+    from tuner.sweep.supervisor import WorkerSupervisor
+
+    return [WorkerSupervisor(worker) for worker in workers]

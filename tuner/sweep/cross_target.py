@@ -1,4 +1,4 @@
-"""Compile for any GPU without one: a driver that names a target and owns no device."""
+"""Compiles for any GPU without having one: a Triton driver that names a target and owns no device."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from tuner.errors import DeviceError
+from tuner.launch import compat
 
 _known: list[Any] = []
-"""Targets that were active in this process: the place of each is its device's index."""
+"""Targets that were active in this process; the position of each is its device's index."""
 
 
 def activate(arch: str) -> None:
     """Make Triton compile for `arch` from here on, in this process.
 
-    Kernels then compile through `warmup`, with Triton's real specialization rules and its real cache key; none can be
-    launched. Meant for child processes that only compile.
+    Kernels then compile through `warmup`, with Triton's real specialization rules and its real cache key, but they
+    cannot be launched. This is meant for child processes that only compile.
 
     Args:
         arch: "sm_90", "gfx942" and so on, as `Device.arch` names them.
@@ -23,27 +24,22 @@ def activate(arch: str) -> None:
     Raises:
         DeviceError: no compiler serves an architecture of that name.
     """
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime.driver import driver
-
     if arch.startswith("sm_") and arch[3:].isdigit():
-        target = GPUTarget("cuda", int(arch[3:]), 32)
+        target = compat.GPUTarget("cuda", int(arch[3:]), 32)
     elif arch.startswith("gfx9"):
-        target = GPUTarget("hip", arch, 64)
+        target = compat.GPUTarget("hip", arch, 64)
     else:
         raise DeviceError(f"cannot compile for {arch!r}: expected an architecture such as sm_90 or gfx942")
-    driver.set_active(_target_only_driver(target))
+    compat.driver.set_active(_target_only_driver(target))
 
 
 def _target_only_driver(target: Any) -> Any:
-    from triton.backends.driver import DriverBase
-
     if target not in _known:
         _known.append(target)
-    index = _known.index(target)  # jit functions keep what they compiled, and for what, by device
+    index = _known.index(target)  # jit functions keep their binaries by device index
 
-    class TargetOnly(DriverBase):  # type: ignore[misc]  # Triton carries no types
-        """What `JITFunction.warmup` asks of a driver, and nothing else."""
+    class TargetOnly(compat.DriverBase):  # type: ignore[misc]  # Triton carries no types
+        """The part of a driver that `JITFunction.warmup` uses."""
 
         @classmethod
         def is_active(cls) -> bool:

@@ -1,4 +1,4 @@
-"""The finals of protocol 1: paired rounds, a bootstrap interval, ties broken in a written order."""
+"""The finals of protocol 1: paired rounds, bootstrap intervals, and ties."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 TIE = 0.005
-"""Paired medians closer than this are a tie: one config's paired ratio moves by about as much between processes."""
+"""Paired medians closer than this are a tie: one config's ratio varies by about as much between processes."""
 _SLIGHT = 0.01
-"""Who is slower by less than this for certain may count as a tie or not: that is worth no more rounds."""
+"""More rounds are not worth it to decide whether a contestant that is at most this much slower is a tie."""
 _STEP = 10
 _RESAMPLES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One contestant against another.
+class PairedRatio:
+    """One contestant's time over another's.
 
     Attributes:
-        ratio: its time over the other's: median of the paired log ratios, as a factor.
-        low, high: bootstrap 95% interval of the ratio.
-        median_us: median of its own times.
+        ratio: the median of the paired log ratios, as a factor.
+        low, high: the bootstrap 95% interval of the ratio.
+        median_us: the median of the contestant's own times.
     """
 
     ratio: float
@@ -35,13 +35,13 @@ class Standing:
 
     @property
     def undecided(self) -> bool:
-        """Whether the interval lies on both sides of the tie's edge, and so far out that it matters."""
+        """Whether the interval contains the limit of a tie and reaches far enough beyond it to matter."""
         return self.low < 1 + TIE and self.high >= 1 + _SLIGHT
 
 
 def play(
     contestants: Sequence[str],
-    fire: Callable[[Sequence[str]], Sequence[float]],
+    replay: Callable[[Sequence[str]], Sequence[float]],
     *,
     seed: int,
     rounds: int,
@@ -51,20 +51,20 @@ def play(
 ) -> dict[str, list[float]]:
     """Run the contestants together, round after round, in an order shuffled each round.
 
-    After `rounds` those that are clearly slower leave; the others play on, `max_rounds` at most, while somebody's
-    interval straddles the edge of a tie and reaches beyond 1%.
+    After `rounds`, those that are clearly slower leave. The others go on to at most `max_rounds`, while the interval of
+    any of them contains the limit of a tie and reaches beyond 1%.
 
     Args:
         contestants: their names.
-        fire: runs the named contestants in the order given; microseconds a call for each.
-        seed: of the shuffles.
-        rounds: rounds that everybody plays.
-        max_rounds: rounds that anybody plays.
-        beside: contestants that are only there to be compared with: they decide nothing.
-        flagged: whether the card was throttled during the last round; such a round is repeated, `rounds` times at most.
+        replay: runs the named contestants in the order given and returns microseconds a call for each.
+        seed: seeds the shuffles.
+        rounds: how many rounds every contestant plays.
+        max_rounds: the most rounds that any contestant plays.
+        beside: contestants that are only there for comparison, and decide nothing.
+        flagged: whether the GPU was throttled during the last round. Such rounds are repeated, at most `rounds` times.
 
     Returns:
-        Times of each contestant, one a counted round; the i-th of all are from one round.
+        The times of each contestant, one for each counted round; the i-th of all come from the same round.
     """
     shuffler = random.Random(seed)
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -72,8 +72,8 @@ def play(
     counted = repeated = 0
     while counted < max_rounds and playing:
         order = shuffler.sample(playing, len(playing))
-        figures = dict(zip(order, fire(order), strict=True))
-        # Better throttled figures, paired as they are, than none: repeats have an end.
+        figures = dict(zip(order, replay(order), strict=True))
+        # After too many repeats, throttled figures are counted: they are paired, and better than none.
         if flagged() and repeated < rounds:
             repeated += 1
             continue
@@ -85,55 +85,55 @@ def play(
     return times
 
 
-def standings(times: Mapping[str, Sequence[float]]) -> dict[str, Standing]:
-    """Each contestant against the fastest by median, from the rounds that both played.
+def compare_to_fastest(times: Mapping[str, Sequence[float]]) -> dict[str, PairedRatio]:
+    """Compare each contestant with the fastest by median, over the rounds that both played.
 
     Args:
-        times: of each contestant, microseconds, the i-th of all from one round; those that left early have fewer.
+        times: microseconds of each contestant, the i-th of all from the same round; those that left early have fewer.
     """
     medians = {name: float(np.median(figures)) for name, figures in times.items()}
     longest = max(len(figures) for figures in times.values())
-    # Among those that played to the end: a shorter list's median is of other rounds.
+    # The fastest is one that played to the end, since a shorter list's median comes from other rounds.
     fastest = min((name for name in times if len(times[name]) == longest), key=lambda name: (medians[name], name))
-    return {name: standing(figures, times[fastest]) for name, figures in times.items()}
+    return {name: compare(figures, times[fastest]) for name, figures in times.items()}
 
 
-def standing(figures: Sequence[float], base: Sequence[float]) -> Standing:
-    """One contestant against another, from the rounds that both played.
+def compare(figures: Sequence[float], base: Sequence[float]) -> PairedRatio:
+    """Compare one contestant with another, over the rounds that both played.
 
     Args:
         figures: its times, microseconds.
-        base: the other's, the i-th of both from one round.
+        base: the other's times; the i-th of both come from the same round.
     """
     logs = paired_logs(figures, base)
     picks = np.random.default_rng(0).integers(0, len(logs), size=(_RESAMPLES, len(logs)))
     low, high = np.percentile(np.median(logs[picks], axis=1), [2.5, 97.5])
     middle = float(np.median(logs))
-    return Standing(math.exp(middle), math.exp(float(low)), math.exp(float(high)), float(np.median(figures)))
+    return PairedRatio(math.exp(middle), math.exp(float(low)), math.exp(float(high)), float(np.median(figures)))
 
 
 def paired_logs(figures: Sequence[float], base: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Log ratios of two contestants' times, round by round, over the rounds that both played."""
+    """Return the log ratios of two contestants' times, round by round, over the rounds that both played."""
     shared = min(len(figures), len(base))
     ratios: np.ndarray[Any, np.dtype[np.float64]] = np.log(np.asarray(figures[:shared]) / np.asarray(base[:shared]))
     return ratios
 
 
 def ratio(figures: Sequence[float], base: Sequence[float]) -> float:
-    """One contestant's time over another's: the median of their paired log ratios, as a factor."""
+    """Return one contestant's time over another's: the median of their paired log ratios, as a factor."""
     return math.exp(float(np.median(paired_logs(figures, base))))
 
 
-def ties(table: Mapping[str, Standing]) -> list[str]:
-    """Contestants within `TIE` of the fastest."""
-    return [name for name, standing in table.items() if standing.ratio <= 1 + TIE]
+def ties(table: Mapping[str, PairedRatio]) -> list[str]:
+    """Return the contestants within `TIE` of the fastest."""
+    return [name for name, paired in table.items() if paired.ratio <= 1 + TIE]
 
 
 def _undecided(times: Mapping[str, Sequence[float]]) -> list[str]:
-    """Who plays on: everybody that may still be a tie, if for one of them that is not clear yet."""
+    """Return everybody that may still be a tie, if that is not clear yet for at least one of them."""
     if not times:
         return []
-    table = standings(times)
-    if not any(standing.undecided for standing in table.values()):
+    table = compare_to_fastest(times)
+    if not any(paired.undecided for paired in table.values()):
         return []
-    return [name for name, standing in table.items() if standing.low < 1 + TIE]
+    return [name for name, paired in table.items() if paired.low < 1 + TIE]

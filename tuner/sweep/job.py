@@ -1,10 +1,11 @@
-"""One problem of a sweep: what is left to try, what came out, who won. Knows no process and no device."""
+"""One problem of a sweep: what is left to try, how trials ended, and who won. It knows no process and no device."""
 
 from __future__ import annotations
 
 import functools
+import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
@@ -12,73 +13,108 @@ from tuner.store.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals
 from tuner.sweep.compile_pool import CompilePool, CompileResult, Failed, Urgency
 from tuner.sweep.measure import VENDOR
-from tuner.sweep.refine import Refined
-from tuner.sweep.search import Strategy
-from tuner.sweep.search_problem import Field
-from tuner.sweep.stopwatch import Stopwatch
+from tuner.sweep.refine import RefinedSearch
+from tuner.sweep.search import Strategy, by_time
+from tuner.sweep.search_task import SearchTask
 
 SPENT = "the time budget is spent"
-_LONGEST = 200  # characters of a trial's message in one of a problem
-_SPARE = 2
-"""Binaries waiting for each compiler below which some are compiled that a search may never come to."""
+_MESSAGE_CHARACTERS = 200
+"""How much of a trial's message becomes part of a problem's."""
+_SPARE_PER_COMPILER = 2
+"""While fewer binaries than this wait for each compiler, some are compiled that the search may never need."""
+
+
+class Stopwatch:
+    """Adds up a problem's wall time by phase, one phase at a time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._spent: dict[str, float] = {}
+        self._phase = ""
+        self._since = 0.0
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase or go on with it; "" stops the watch."""
+        now = self._clock()
+        if self._phase:
+            self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
+        self._phase, self._since = phase, now
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """Seconds spent in each phase, in the order they were first entered."""
+        if not self._phase:
+            return dict(self._spent)
+        return {**self._spent, self._phase: self._spent.get(self._phase, 0.0) + self._clock() - self._since}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent in all phases together."""
+        return sum(self.phases_s.values())
 
 
 class Job:
     """The search for one problem's winner.
 
     Attributes:
-        watch: where the wall time goes, since a lane took it on.
-        draft_s: what it took to make, before that.
+        problem, device, strategy, specs, default: as in the search task.
+        considered: how many configs the search spaces hold.
+        candidates: the configs that the search proposed.
+        outcomes: how they fared, earlier runs' trials included.
+        rejected: reasons by digest, for configs that failed in the finals.
+        measured, resumed: how many trials this run measured, and how many it took from earlier runs.
+        stopwatch: the wall time since a worker took the job on.
+        draft_s: the seconds it took to make the job, before that.
     """
 
-    def __init__(self, field: Field, strategy: Strategy) -> None:
+    def __init__(self, task: SearchTask, strategy: Strategy) -> None:
         """Begin a search; nothing is proposed yet.
 
         Args:
-            field: what may be tried.
+            task: what may be tried.
             strategy: picks the configs.
         """
-        self.problem, self.device, self.strategy = field.problem, field.device, strategy
-        self.specs, self.default = field.specs, field.default
+        self.problem, self.device, self.strategy = task.problem, task.device, strategy
+        self.specs, self.default = task.specs, task.default
         self._versions = {name: _version(spec) for name, spec in self.specs.items()}
-        self.considered = len(field.configs)
-        self._search = Refined(strategy.start(field), field.refine, field.trials, able=field.refinable)
+        self.considered = len(task.configs)
+        self._search = RefinedSearch(strategy.start(task), task.refine, task.trials, able=task.refinable)
         self.candidates: list[Config] = []
         self.outcomes: dict[Config, Outcome] = {}
         self.rejected: dict[str, str] = {}
         self.measured = self.resumed = 0
         self._known: Mapping[Config, Outcome] = {}
         self._stopped = ""
-        self.watch = Stopwatch()
+        self.stopwatch = Stopwatch()
         self.draft_s = 0.0
         self._todo: deque[Config] = deque()
-        self._flying = 0
+        self._in_flight = 0
         self._keys: dict[Config, str] = {}
-        self._asked: dict[Config, int] = {}
+        self._urgencies: dict[Config, int] = {}
         self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
 
     @property
     def kernels(self) -> list[KernelVersion]:
-        """The kernels whose configs are candidates."""
+        """The kernels whose configs may be candidates."""
         return list(self._versions.values())
 
     def version(self, config: Config) -> KernelVersion:
-        """The version of a config's kernel, as trials record it."""
+        """Return the version of a config's kernel, as trials record it."""
         return self._versions[config.kernel]
 
     @property
     def searching(self) -> bool:
-        """Whether candidates are left to measure, of those proposed so far."""
+        """Whether candidates that were proposed are left to measure."""
         return bool(self._todo)
 
     @property
     def most(self) -> int:
-        """How many configs the search will propose at most."""
+        """The most configs that the search will propose."""
         return max(self._search.most, len(self.candidates))
 
     @property
     def binaries(self) -> int:
-        """How many binaries were asked for on this problem's behalf."""
+        """How many binaries were requested for this problem."""
         return len(set(self._keys.values()))
 
     @property
@@ -88,46 +124,48 @@ class Job:
 
     @property
     def best_us(self) -> float | None:
-        """Median of the fastest trial so far."""
+        """The fastest trial's median so far, None without one."""
         return min((o.median_us for o in self.outcomes.values() if o.median_us is not None), default=None)
 
     @property
     def states(self) -> Counter[State]:
-        """How many candidates ended in which state, earlier runs' trials counted."""
+        """How many candidates ended in each state, earlier runs' trials included."""
         return Counter(outcome.state for outcome in self.outcomes.values())
 
     @property
-    def trouble(self) -> str:
-        """What most trials failed of, as the end of a message: ": 6 of 8 RUNTIME_ERROR, ..."; "" where none failed."""
+    def failure_summary(self) -> str:
+        """The most frequent failure as the end of a message (": 6 of 8 RUNTIME_ERROR, ..."), "" without failures."""
         failed = [outcome for outcome in self.outcomes.values() if outcome.state is not State.COMPLETE]
         if not failed:
             return ""
         ((state, count),) = Counter(outcome.state for outcome in failed).most_common(1)
         message = next(outcome.message for outcome in failed if outcome.state is state)
-        return f": {count} of {len(self.outcomes)} {state}, for instance {message[:_LONGEST]}"
+        return f": {count} of {len(self.outcomes)} {state}, for instance {message[:_MESSAGE_CHARACTERS]}"
 
     def resume(self, settled: Mapping[Config, Outcome]) -> None:
-        """Begin the search; trials of earlier runs among what it proposes are taken over."""
+        """Begin the search; a proposed config that an earlier run measured keeps that outcome."""
         self._known = settled
         self._advance()
 
     def request(self, pool: CompilePool, urgency: Urgency = Urgency.NOW) -> None:
-        """Ask for the binaries of everything that is left, and, if compilers are idle, of what may come next."""
+        """Request the binaries of all that is left, and of what may come next where compilers are idle."""
         for config in self._todo:
-            self._ask(config, pool, urgency)
+            self._request(config, pool, urgency)
         for config in self._search.reserve():
-            if pool.waiting >= _SPARE * pool.workers:
+            if pool.waiting >= _SPARE_PER_COMPILER * pool.workers:
                 break
-            self._ask(config, pool, Urgency.SPARE)
+            self._request(config, pool, Urgency.SPARE)
 
-    def _ask(self, config: Config, pool: CompilePool, urgency: Urgency) -> None:
-        if urgency < self._asked.get(config, len(Urgency)):
-            self._asked[config] = urgency
+    def _request(self, config: Config, pool: CompilePool, urgency: Urgency) -> None:
+        if not self.specs[config.kernel].compiles_ahead:
+            return  # its launch compiles it
+        if urgency < self._urgencies.get(config, len(Urgency)):
+            self._urgencies[config] = urgency
             self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config, urgency)
 
     def _advance(self) -> None:
-        """Have the search propose more, once it knows how all that it proposed fared."""
-        while not self._todo and not self._flying and not self._stopped:
+        """Have the search propose more once it knows how all its earlier proposals fared."""
+        while not self._todo and not self._in_flight and not self._stopped:
             wave = self._search.propose({**self._known, **self.outcomes})
             if not wave:
                 self._stopped = self._search.stopped
@@ -140,10 +178,10 @@ class Job:
                     self._todo.append(config)
 
     def take(self, limit: int, pool: CompilePool | None) -> tuple[list[Config], list[tuple[Config, Outcome]]]:
-        """Configs to measure now, at most `limit`, and those whose compile already decided them.
+        """Return configs to measure now, and the outcomes of configs that need no measurement.
 
         Args:
-            limit: configs of one batch.
+            limit: the most configs to measure now.
             pool: where the binaries come from, None under the interpreter.
         """
         self._advance()
@@ -154,66 +192,68 @@ class Job:
         waiting: list[Config] = []
         while self._todo and len(batch) < limit:
             config = self._todo.popleft()
-            result = pool.result(self._keys[config]) if pool else None
-            if pool and result is None:
+            key = self.key(config) if pool else None
+            result = pool.result(key) if pool and key else None
+            if key and result is None:
                 waiting.append(config)
             elif result is not None and (outcome := self._without_measuring(config, result)) is not None:
                 decided.append((config, outcome))
             else:
                 batch.append(config)
         self._todo.extendleft(reversed(waiting))
-        self._flying += len(batch) + len(decided)
+        self._in_flight += len(batch) + len(decided)
         return batch, decided
 
-    def key(self, config: Config) -> str:
-        """Under which key the pool holds a requested config's binary."""
-        return self._keys[config]
+    def key(self, config: Config) -> str | None:
+        """Return the key of a requested binary in the pool, None for a config that its launch compiles."""
+        return self._keys.get(config)
 
     def put_back(self, configs: Sequence[Config]) -> None:
-        """Have configs measured after all, whose worker died before it came to them."""
+        """Return configs to the queue because their worker died before it measured them."""
         self._todo.extendleft(reversed(configs))
-        self._flying -= len(configs)
+        self._in_flight -= len(configs)
 
     def finish(self, config: Config, outcome: Outcome) -> None:
-        """Take note of a config's outcome."""
+        """Record a config's outcome."""
         self.outcomes[config] = outcome
         self.measured += 1
-        self._flying -= 1
+        self._in_flight -= 1
 
     def abandon(self) -> None:
-        """Leave the rest of the candidates untried, but for the default config: the time is up."""
+        """Leave the remaining candidates untried, except the default config, because the time is up."""
         self._todo = deque(config for config in self._todo if config == self.default)
         self._stopped = SPENT
 
     def finalists(self) -> list[Config]:
-        """Who plays the finals: the fastest trials, as far as they are close, and the default config.
+        """Return who plays the finals: the fastest trials within the strategy's margin, and the default config.
 
-        Only configs whose trial is COMPLETE and that no earlier finals rejected.
+        Only configs whose trial is COMPLETE and that no earlier finals rejected take part.
         """
-        complete = sorted(
-            (outcome.median_us, config)
-            for config, outcome in self.outcomes.items()
-            if outcome.state is State.COMPLETE and outcome.median_us is not None and config.digest not in self.rejected
-        )
-        margin = self.strategy.margin
-        near = [config for median_us, config in complete if median_us <= margin * complete[0][0]]
-        near = near[: self.strategy.finalists]
-        if self.default not in near and any(config == self.default for _, config in complete):
+        ranked = [config for config in by_time(self.outcomes) if config.digest not in self.rejected]
+        if not ranked:
+            return []
+        limit_us = self.strategy.margin * self._median_us(ranked[0])
+        near = [config for config in ranked if self._median_us(config) <= limit_us][: self.strategy.finalists]
+        if self.default not in near and self.default in ranked:
             near.append(self.default)
         return near
 
+    def _median_us(self, config: Config) -> float:
+        median_us = self.outcomes[config].median_us
+        assert median_us is not None
+        return median_us
+
     def verdict(self, times: Mapping[str, Sequence[float]]) -> Verdict | None:
-        """The winner of the finals, None when no contestant but the vendor's library finished.
+        """Return the winner of the finals, None when no contestant but the vendor's library finished.
 
         Args:
-            times: by config digest, and "vendor"; microseconds a call, the i-th of all from one round.
+            times: microseconds a call by config digest, and by "vendor"; the i-th of all come from the same round.
         """
-        known = {config.digest: config for config in self.outcomes}
-        table = (
-            finals.standings({name: times[name] for name in times if name != VENDOR}) if set(times) - {VENDOR} else {}
-        )
-        if not table:
+        ours = {name: figures for name, figures in times.items() if name != VENDOR}
+        if not ours:
             return None
+        known = {config.digest: config for config in self.outcomes}
+        table = finals.compare_to_fastest(ours)
         tied = sorted((known[digest] for digest in finals.ties(table)), key=self._simplest_first)
         winner = tied[0]
         median_us = table[winner.digest].median_us
@@ -230,10 +270,11 @@ class Job:
         )
 
     def _simplest_first(self, config: Config) -> tuple[object, ...]:
-        # A config that does not beat the default by more than a tie is not worth a table's row of its own.
+        # The default comes before even simpler configs: what only ties with it is not worth a row in a table.
         return (config != self.default, self.specs[config.kernel].simplicity(config), config)
 
     def _without_measuring(self, config: Config, result: CompileResult) -> Outcome | None:
+        """Return the outcome of a config whose compile already decides it, None when it has to be measured."""
         if isinstance(result, Failed):
             return Outcome(result.state, result.message)
         shared = result.resources.shared_bytes or 0
@@ -241,13 +282,13 @@ class Job:
             message = f"needs {shared} bytes of shared memory, a block has {self.device.shared_bytes}"
             return Outcome(State.OUT_OF_RESOURCES, message, resources=result.resources)
         runtime = tuple(config.get(name) for name in self.specs[config.kernel].runtime_parameters)
-        twin = self._programs.setdefault((result.program, (config.kernel, *runtime)), config)
-        if twin != config:
-            return Outcome(State.INVALID, f"same program as {twin}", resources=result.resources)
+        first = self._programs.setdefault((result.program, (config.kernel, *runtime)), config)
+        if first != config:
+            return Outcome(State.INVALID, f"same program as {first}", resources=result.resources)
         return None
 
 
 @functools.cache
 def _version(spec: KernelSpec) -> KernelVersion:
-    # Hashing a source reads and tokenizes files.
+    # Cached, because hashing a source reads and tokenizes files.
     return KernelVersion(spec.op, spec.name, spec.version, spec.source_hash())

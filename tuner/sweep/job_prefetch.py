@@ -1,7 +1,7 @@
-"""Drafts: the jobs of problems to come, made in a thread while workers start and measure.
+"""Makes the jobs of coming problems in a thread, while workers start and measure.
 
-To list a problem's search space and to rank it takes tenths of a second, and the kernels' first import about one. No
-GPU waits for either, as long as somebody asked in time.
+Listing and ranking a problem's search space takes tenths of a second, and the first import of the kernels takes about
+one second. No GPU waits for either as long as a job is requested in time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from tuner.hardware.device import Device
@@ -17,85 +18,97 @@ from tuner.store.records import Winner
 from tuner.sweep.job import Job
 from tuner.sweep.neighbours import nearest
 from tuner.sweep.report import Plan
-from tuner.sweep.search_problem import survey
+from tuner.sweep.search_task import make_search_task
 
 
-class Drafts:
-    """Makes one job after the other, in the order they were asked for; a context manager.
+def make_job(problem: Problem, device: Device, plan: Plan, winners: Sequence[Winner] = ()) -> Job:
+    """List a problem's search space and begin a job on it.
+
+    Args:
+        problem, device: what is tuned, and where.
+        plan: how it is searched.
+        winners: the device's winners, read again whenever the search asks for neighbours.
+
+    Raises:
+        KernelError: no kernel serves the problem, or it cannot be measured.
+    """
+    start = time.monotonic()
+    task = make_search_task(
+        problem,
+        device,
+        trials=plan.trials,
+        seed=plan.seed,
+        nearby=lambda: nearest(problem, winners, device.sm_count),
+        suggested=plan.suggested.get(problem, ()),
+    )
+    job = Job(task, plan.strategy)
+    job.draft_s = time.monotonic() - start
+    return job
+
+
+class JobPrefetcher:
+    """Makes jobs one after the other in the order they are requested; a context manager.
 
     Attributes:
-        winners: of the device: the neighbours of the jobs' problems; whoever drives the jobs adds to them.
+        winners: the device's winners, the neighbours of the jobs' problems; the sweep adds to them as problems end.
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Nothing is made yet.
+        """Start without any request.
 
         Args:
             plan: what to do for each problem.
         """
         self.winners: list[Winner] = []
         self._plan = plan
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tuner-drafts")
-        self._made: deque[tuple[Problem, Future[Job]]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tuner-jobs")
+        self._requested: deque[tuple[Problem, Future[Job]]] = deque()
 
-    def __enter__(self) -> Drafts:
+    def __enter__(self) -> JobPrefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._requested)
 
-    def warm_up(self) -> None:
-        """Have imported what every kernel imports."""
+    def import_ahead(self) -> None:
+        """Import in the thread what every kernel imports."""
         for module in ("torch", "triton", "triton.language"):
             self._thread.submit(importlib.import_module, module)
 
-    def ask(self, problem: Problem, device: Device) -> None:
+    def request(self, problem: Problem, device: Device) -> None:
         """Have a problem's job made."""
-        self._made.append((problem, self._thread.submit(self._make, problem, device)))
+        future = self._thread.submit(make_job, problem, device, self._plan, self.winners)
+        self._requested.append((problem, future))
 
     @property
     def problems(self) -> list[Problem]:
-        """Those asked for and not taken, in order."""
-        return [problem for problem, _ in self._made]
+        """The problems whose jobs were requested and not taken, in order."""
+        return [problem for problem, _ in self._requested]
 
     @property
     def ready(self) -> bool:
-        """Whether the first of them is made."""
-        return bool(self._made) and self._made[0][1].done()
+        """Whether the next job is made."""
+        return bool(self._requested) and self._requested[0][1].done()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the first of them, not longer than this."""
-        if self._made:
-            wait([self._made[0][1]], timeout_s)
+        """Wait for the next job, at most this long."""
+        if self._requested:
+            wait([self._requested[0][1]], timeout_s)
 
     def take(self) -> Job:
-        """The first of them.
+        """Return the next job, waiting for it if need be.
 
         Raises:
-            KernelError: no kernel serves its problem.
+            KernelError: no kernel serves its problem, or it cannot be measured.
         """
-        _, made = self._made.popleft()
-        return made.result()
+        _, future = self._requested.popleft()
+        return future.result()
 
     def clear(self) -> None:
-        """Forget those that were not taken."""
-        for _, made in self._made:
-            made.cancel()
-        self._made.clear()
-
-    def _make(self, problem: Problem, device: Device) -> Job:
-        plan, start = self._plan, time.monotonic()
-        field = survey(
-            problem,
-            device,
-            trials=plan.trials,
-            seed=plan.seed,
-            nearby=lambda: nearest(problem, self.winners, device.sm_count),
-            suggested=plan.suggested.get(problem, ()),
-        )
-        job = Job(field, plan.strategy)
-        job.draft_s = time.monotonic() - start
-        return job
+        """Cancel the requests whose jobs were not taken."""
+        for _, future in self._requested:
+            future.cancel()
+        self._requested.clear()

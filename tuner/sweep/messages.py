@@ -1,4 +1,4 @@
-"""What the parent and a GPU's worker say to each other over their pipe."""
+"""The messages between the parent and a GPU's worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SetProblem:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """To the worker: measure configs of the problem, each in rotation. Answered by `Result`s, then `Idle`.
+    """To the worker: measure configs of the problem in rotation. Answered by a `Result` for each, then `Idle`.
 
     Attributes:
         configs: what to measure.
@@ -43,22 +43,22 @@ class PlayFinals:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """From the worker, once: what it works on."""
+    """From the worker, once: the device and versions it works with."""
 
     device: Device
     environment: Environment
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """From the worker: it is about to touch the device for this config, None for the problem as a whole."""
+class Heartbeat:
+    """From the worker: it is about to touch the device for this config, or for several configs together (None)."""
 
     config: Config | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From the worker: inputs and reference of the problem are there."""
+    """From the worker: the problem's inputs and reference are ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """From the worker: how a config fared."""
+    """From the worker: a config's outcome."""
 
     config: Config
     outcome: Outcome
@@ -78,18 +78,18 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """From the worker: the request is done. When `poisoned`, its CUDA context is lost and it ends now."""
+    """From the worker: the request is done. With `context_lost`, its CUDA context is lost and the worker ends."""
 
-    poisoned: bool = False
+    context_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FinalsPlayed:
-    """From the worker: the figures of the finals.
+    """From the worker: what the finals measured.
 
     Attributes:
-        times: microseconds a call of each finalist (by the config's digest), "vendor" among them where there is one.
-        rejected: digest to reason, for finalists whose result was wrong or that failed.
+        times: microseconds a call for each finalist, by the config's digest, and for "vendor" where it can run.
+        rejected: reasons by digest, for finalists that failed or whose result was wrong.
     """
 
     times: dict[str, list[float]]
@@ -97,4 +97,4 @@ class FinalsPlayed:
 
 
 Request = SetProblem | Measure | PlayFinals
-Reply = Hello | Beat | Ready | Refused | Result | Idle | FinalsPlayed
+Reply = Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed

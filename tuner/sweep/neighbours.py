@@ -1,4 +1,4 @@
-"""Winners of problems like the one at hand: what worked nearby is worth a try here."""
+"""Winners of similar problems: a config that won nearby is worth a try here."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tuner.store.records import Winner
 
 
 def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[Config]:
-    """The configs of winners of the same class, each once, from the nearest problem on.
+    """Return the configs of similar problems' winners, each once, those of the nearest problem first.
 
     Args:
-        problem: not among them.
-        winners: of one device, of any problems: only those that differ in M, N and K alone count, and of an op with a
-            key of its own those whose config says something about this one (`tuner.problem.distance.key_distance`).
+        problem: the problem to tune; its own winner is ignored.
+        winners: winners on one device. Only problems that differ in nothing but M, N and K count; for an op with keys
+            of its own, those for which `tuner.problem.distance.key_distance` gives a distance.
         sm_count: multiprocessors of that device.
     """
     others = [winner for winner in winners if winner.problem != problem]
@@ -32,13 +32,14 @@ def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[
 
 
 def fitted(winners: Iterable[Config], spaces: Mapping[str, SearchSpace]) -> Iterator[Config]:
-    """What this problem's spaces have that is most like such winners, each once, worked out as it is asked for.
+    """Yield the configs of this problem's spaces that resemble such winners most, each once.
 
-    A winner may carry an option, or stages, splits and groups that its own shape called for: no space here holds it.
+    A winner itself may be in no space here: it may carry an option, or stages, splits and groups that suited its own
+    shape.
 
     Args:
-        winners: configs of `nearest`.
-        spaces: of the problem, by kernel; winners of other kernels are left out.
+        winners: configs from `nearest`.
+        spaces: the problem's search spaces by kernel; winners of other kernels are skipped.
     """
     found: set[Config] = set()
     for config in winners:

@@ -1,19 +1,19 @@
-"""What compile children are forked from: a process that has imported this module, and with it what each of them needs.
+"""Imports what every compile child needs; the children are forked from a process that has imported this module.
 
-The one module whose import does something: a fork server runs nothing else. Kernels of others are left to the children
-that ask for them; nobody knows what those do when they are imported.
+This is the only module whose import has side effects, because a fork server runs nothing else. Third parties' kernels
+are left to the children that need them, since nobody knows what importing those does.
 """
 
 from __future__ import annotations
 
 import torch  # noqa: F401
-import triton.compiler  # noqa: F401
-from triton.runtime.cache import triton_key
+import triton  # noqa: F401
 
 from tuner.kernel import registry
+from tuner.launch import compat
 
 for point in registry.points():
     if point.value.startswith("tuner."):
         point.load()
-registry.forget()  # a child looks for itself: its path may be another
-triton_key()  # reads all of Triton, hundreds of MB, and is remembered
+registry.forget()  # a child looks again, since its path may differ
+compat.triton_key()  # reads all of Triton, hundreds of MB, and caches the result

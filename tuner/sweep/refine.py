@@ -1,21 +1,21 @@
-"""The end of a search: what options make of the configs that lead (`SearchSpace.refine`)."""
+"""The end of a search: trying the options of the leading configs (`SearchSpace.refine`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 from tuner.kernel.config import Config
-from tuner.store.records import Outcome, State
-from tuner.sweep.search import Search
+from tuner.store.records import Outcome
+from tuner.sweep.search import Search, by_time
 
 LEADERS = 2
-"""Whose refinements are tried: options move a time by a few percent, and so far apart the two fastest may be."""
+"""How many leading configs are refined: an option changes a time by a few percent, as much as separates the leaders."""
 MOST = 8
-"""Refinements tried, at most."""
+"""The most refinements tried."""
 
 
-class Refined:
-    """A search, and after its end the refinements of the configs that lead."""
+class RefinedSearch:
+    """A search followed by the refinements of the configs that lead at its end."""
 
     def __init__(
         self, search: Search, refine: Callable[[Config], Sequence[Config]], trials: int | None, *, able: bool
@@ -23,10 +23,10 @@ class Refined:
         """Begin with the search itself.
 
         Args:
-            search: what comes first.
-            refine: a config's refinements; none for one that is a refinement itself.
-            trials: configs to try at most, those of the search counted; None for no limit.
-            able: whether any config may have refinements: else `most` is the search's own.
+            search: the search that comes first.
+            refine: returns a config's refinements; a refinement has none itself.
+            trials: the most configs to try, those of the search included; None for no limit.
+            able: whether any config may have refinements; otherwise `most` is the search's own.
         """
         self._search, self._refine, self._trials, self._able = search, refine, trials, able
         self._count = 0
@@ -35,17 +35,17 @@ class Refined:
 
     @property
     def stopped(self) -> str:
-        """Why the search ended, in words; "" before what follows it came too."""
+        """Why the search ended, in words; "" until the refinements were proposed too."""
         return self._search.stopped if self._over else ""
 
     @property
     def most(self) -> int:
-        """How many configs it will propose at most."""
+        """The most configs that it will propose."""
         most = self._search.most + (MOST if self._able else 0)
         return most if self._trials is None else min(most, self._trials)
 
     def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:
-        """What the search proposes; when that is nothing, once, what leads refined."""
+        """Return what the search proposes, and once the search has ended, the leaders' refinements."""
         if self._over:
             return ()
         wave = self._search.propose(outcomes)
@@ -60,15 +60,10 @@ class Refined:
         return wave
 
     def reserve(self) -> Sequence[Config]:
-        """The search's own, then the refinements of those that lead now: most leaders are found early."""
+        """Return the search's own reserve, then the current leaders' refinements: most leaders are found early."""
         return [*self._search.reserve(), *self._coming]
 
     def _refinements(self, outcomes: Mapping[Config, Outcome]) -> list[Config]:
-        """Those of the leaders that were not tried."""
-        fastest = sorted(
-            (outcome.median_us, config)
-            for config, outcome in outcomes.items()
-            if outcome.state is State.COMPLETE and outcome.median_us is not None
-        )
-        found = dict.fromkeys(one for _, leader in fastest[:LEADERS] for one in self._refine(leader))
+        """Return the leaders' refinements that were not tried yet."""
+        found = dict.fromkeys(one for leader in by_time(outcomes)[:LEADERS] for one in self._refine(leader))
         return [config for config in found if config not in outcomes]

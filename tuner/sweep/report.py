@@ -1,4 +1,4 @@
-"""What a sweep is asked to do, and what it says of itself."""
+"""What a sweep is asked to do, and what it reports."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Plan:
 
     Attributes:
         strategy: picks and orders the candidates.
-        trials: candidates of a problem at most, None for all.
-        time_budget_s: what the sweep may take from the start of its processes on, seconds. No trial is begun that would
-            leave no time for finals; problems of which something was measured are decided on what there is.
+        trials: the most candidates tried for a problem, None for all.
+        time_budget_s: seconds that the sweep may take, from the start of its processes. No trial is begun that would
+            leave no time for finals; a problem with any trial is decided on what was measured.
         fresh: measure again what earlier runs measured.
-        seed: of random choices.
+        seed: seeds random choices.
         suggested: configs that others chose for a problem (`tuner import`), tried beside the strategy's own.
     """
 
@@ -42,20 +42,20 @@ class ProblemReport:
     """How one problem of a sweep ended.
 
     Attributes:
-        problem: which.
-        winner: None when there is none.
+        problem: the problem.
+        winner: None when the problem has none.
         reason: why there is no winner, or why nothing was measured; "" otherwise.
-        considered: configs of the search space.
-        measured: trials of this sweep.
-        resumed: trials of earlier runs taken over.
-        binaries: asked for on its behalf; problems of a class share them.
+        considered: how many configs the search space holds.
+        measured: how many trials this sweep measured.
+        resumed: how many trials of earlier runs were taken over.
+        binaries: how many binaries were requested; similar problems share them.
         stopped: why the search ended; "" where there was none.
-        states: trials by state, both kinds.
-        best_us: median of the fastest trial, None without one; it has not been through the finals.
-        seconds: wall time since a GPU was free for it.
-        phases_s: the same by phase: "set up" (inputs, reference), "search", "compile" (the GPU waits for a binary),
+        states: measured and resumed trials by state.
+        best_us: the median of the fastest trial, None without one. It has not been through the finals.
+        seconds: wall time since a worker took the problem on.
+        phases_s: that time by phase: "set up" (inputs, reference), "search", "compile" (the GPU waits for a binary),
             "finals".
-        draft_s: listing and ranking its configs, which happens before.
+        draft_s: seconds to list and rank the configs, which happens before.
     """
 
     problem: Problem
@@ -75,10 +75,11 @@ class ProblemReport:
 
 @dataclass(slots=True)
 class Report:
-    """How a sweep ended; problems it never came to are in `untried`.
+    """How a sweep ended; problems that no GPU began are in `untried`.
 
     Attributes:
-        compiled: binaries made, and `compile_s` the wall time from the first request to the last of them.
+        compiled: how many binaries were made.
+        compile_s: wall time from the first request for a binary to the last result.
         start_s: wall time from the start of the workers until they had opened their devices.
         seconds: wall time of everything, from the same start.
     """
@@ -95,14 +96,14 @@ class Report:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the time budget ended it before every problem was decided."""
+        """Whether the time budget ended the sweep before every problem was decided."""
         given_up = any(problem.winner is None and problem.reason == SPENT for problem in self.problems)
         return not self.interrupted and (bool(self.untried) or given_up)
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a sweep would do for one problem: try `to_try` of its `considered` configs at most, beside `known` ones."""
+    """What a sweep would do for a problem: try at most `to_try` of `considered` configs, besides `known` trials."""
 
     problem: Problem
     default: Config | None
@@ -113,16 +114,16 @@ class Forecast:
 
 
 class Observer:
-    """Told what happens; the command line draws it. Every method may be left as it is."""
+    """Is told what happens in a sweep; a subclass overrides the methods that it needs."""
 
     def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
-        """The workers are up."""
+        """The workers have opened their devices."""
 
     def problem_started(self, job: Job, gpu: int | None) -> None:
-        """A lane took a problem on."""
+        """A GPU begins a problem."""
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:
-        """A config has its outcome."""
+        """A trial ended."""
 
     def problem_ended(self, report: ProblemReport) -> None:
-        """A problem was decided, or given up."""
+        """A problem was decided or given up."""

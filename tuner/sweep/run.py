@@ -10,20 +10,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from tuner.errors import KernelError, StoreError
-from tuner.hardware.device import Device, Environment
+from tuner.hardware.device import Device
 from tuner.location import sqlite_path
 from tuner.problem import Problem
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.crew import Crew
-from tuner.sweep.job import Job
-from tuner.sweep.job_prefetch import Drafts
+from tuner.sweep.history import History
+from tuner.sweep.job_prefetch import JobPrefetcher, make_job
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
-from tuner.sweep.search_problem import survey
-from tuner.sweep.settled import decided
 
 Problems = Iterable[Problem] | Callable[[Device], Iterable[Problem]]
-"""What to tune; or a function that says it once the device is known."""
+"""What to tune, or a function that returns it once the device is known."""
 
 
 def sweep(
@@ -43,7 +41,7 @@ def sweep(
         problems: each is tuned once, in this order.
         gpus: CUDA indices, or [None] for the interpreter; or a `Crew` of them that was started before.
         plan: what to do for each problem.
-        argv: kept with the run.
+        argv: the command line, kept with the run.
         observer: told what happens.
         stop: once set, the trials under way are finished and committed, and the sweep ends.
 
@@ -53,24 +51,25 @@ def sweep(
         StoreError: the database could not be written, or another sweep writes to it.
     """
     if not callable(problems):
-        problems = tuple(problems)  # gone through once more where the device is not the expected one
+        problems = tuple(problems)  # read a second time where the device is not the expected one
     with contextlib.ExitStack() as stack:
         stack.enter_context(store.sole_writer())
         crew = gpus if isinstance(gpus, Crew) else stack.enter_context(Crew(gpus))
-        drafts = stack.enter_context(Drafts(plan))
-        drafts.warm_up()
-        guess = _expected(store, crew)
-        todo = _of(problems, guess) if guess else deque()
-        if guess and todo:
-            drafts.ask(todo.popleft(), guess)
-        device, environment = crew.meet()
-        if device != guess:
-            drafts.clear()
-            todo = _of(problems, device)
-        drafts.winners += store.winners(device_slug=device.slug)
+        prefetcher = stack.enter_context(JobPrefetcher(plan))
+        prefetcher.import_ahead()
+        # The first job is made for the device expected here while the workers open theirs.
+        expected = _expected(store, crew)
+        todo = _listed(problems, expected) if expected else deque()
+        if expected and todo:
+            prefetcher.request(todo.popleft(), expected)
+        device, environment = crew.wait_until_ready()
+        if device != expected:
+            prefetcher.clear()
+            todo = _listed(problems, device)
+        prefetcher.winners += store.winners(device_slug=device.slug)
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
-        loop = Loop(store, run, plan, crew=crew, drafts=drafts, observer=observer or Observer(), report=report)
+        loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
         status = RunStatus.FAILED
         try:
             loop.work(todo, stop or threading.Event())
@@ -80,7 +79,7 @@ def sweep(
             raise
         finally:
             with contextlib.suppress(StoreError):
-                # A store that cannot be written has said so already.
+                # A store that cannot be written has raised already.
                 store.end_run(run, status)
         if crew.pool is not None:
             report.compiled, report.compile_s = crew.pool.compiled, crew.pool.seconds
@@ -89,20 +88,20 @@ def sweep(
 
 
 def _expected(store: Store, crew: Crew) -> Device | None:
-    """The device that the workers will most likely report: the one of its architecture that the store knows."""
+    """Return the device that the workers will most likely report: the only one of its architecture in the store."""
     known = [row.device for row in store.devices() if row.device.arch == crew.arch]
     return known[0] if len(known) == 1 else None
 
 
-def _of(problems: Problems, device: Device) -> deque[Problem]:
+def _listed(problems: Problems, device: Device) -> deque[Problem]:
     return deque(dict.fromkeys(problems(device) if callable(problems) else problems))
 
 
 def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> list[Forecast]:
-    """What `sweep` would do; measures and writes nothing.
+    """Return what `sweep` would do; nothing is measured or written.
 
     Args:
-        location: of the database; one that is not there yet knows no trials.
+        location: the database; one that does not exist yet knows no trials.
         problems: as for `sweep`.
         gpu: CUDA index, None for the interpreter.
         plan: as for `sweep`.
@@ -112,20 +111,19 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     """
     path = sqlite_path(location)
     with contextlib.ExitStack() as stack:
-        device, environment = stack.enter_context(Crew([gpu], compilers=False)).meet()
+        device, environment = stack.enter_context(Crew([gpu], compilers=False)).wait_until_ready()
         store = None
         if not plan.fresh and (path is None or path.exists()):
             store = stack.enter_context(Store.open(location, read_only=True))
-        return [_forecast(problem, device, environment, plan, store) for problem in _of(problems, device)]
+        history = History(store, device, environment, fresh=plan.fresh)
+        return [_forecast(problem, device, plan, history) for problem in _listed(problems, device)]
 
 
-def _forecast(problem: Problem, device: Device, environment: Environment, plan: Plan, store: Store | None) -> Forecast:
+def _forecast(problem: Problem, device: Device, plan: Plan, history: History) -> Forecast:
     try:
-        field = survey(problem, device, trials=plan.trials, seed=plan.seed, suggested=plan.suggested.get(problem, ()))
+        job = make_job(problem, device, plan)
     except KernelError as e:
         return Forecast(problem, None, 0, 0, 0, str(e))
-    job = Job(field, plan.strategy)
-    known = store.settled(device, environment, problem, job.kernels) if store else {}
-    job.resume(known)
-    done = store is not None and decided(store, device, environment, job) is not None
-    return Forecast(problem, job.default, job.considered, 0 if done else job.most - job.resumed, job.resumed)
+    history.resume(job)
+    to_try = job.most - job.resumed if history.final_winner(job) is None else 0
+    return Forecast(problem, job.default, job.considered, to_try, job.resumed)

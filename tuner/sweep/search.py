@@ -1,61 +1,61 @@
-"""Strategies: in which order, and how many, of a problem's configs are tried."""
+"""What a search is: it proposes configs for one problem and learns how they fared. A strategy says how to search."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.kernel.config import Config
-from tuner.store.records import Outcome
-from tuner.sweep.search_problem import Field
+from tuner.store.records import Outcome, State
+from tuner.sweep.search_task import SearchTask
 
 
 class Search(Protocol):
-    """The search for one problem's winner: asked for configs, told how they fared."""
+    """The search for one problem's winner: it is asked for configs and told how they fared."""
 
     @property
     def stopped(self) -> str:
-        """Why nothing more came, in words; "" before."""
+        """Why the search ended, in words; "" while it goes on."""
         ...
 
     @property
     def most(self) -> int:
-        """How many configs it will propose at most."""
+        """The most configs that it will propose."""
         ...
 
     def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:
-        """Configs to try next, the most promising first; none ends the search.
+        """Return the configs to try next, the most promising first; an empty answer ends the search.
 
-        Those whose outcome an earlier run knows may be among them: they cost nothing, and take part in the finals.
+        A proposal may contain configs whose outcome an earlier run recorded: they cost nothing and take part in the
+        finals.
 
         Args:
-            outcomes: of every config proposed so far, and of all trials known from earlier runs.
+            outcomes: the outcomes of every config proposed so far, and of all trials known from earlier runs.
         """
         ...
 
     def reserve(self) -> Sequence[Config]:
-        """Configs that may be proposed next, worth compiling while there is nothing better to compile."""
+        """Return configs that may be proposed next, worth compiling while nothing more urgent waits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How problems are searched, and how many of the leaders the finals see.
+    """How problems are searched, and how many of the leading configs play the finals.
 
     Attributes:
-        name: as `--strategy` takes it.
+        name: the name that `--strategy` takes.
         start: begins one problem's search.
-        drop: after each replay of a config, it is replayed again when it is within this factor of the fastest.
-        finalists: configs in the finals at most, the default config beside them.
-        margin: only configs within this factor of the fastest trial are finalists: single replays of one config differ
-            by a few percent.
-        revisits: whether a problem that has a standing winner is searched again, for what was not tried.
+        drop: after each replay, a config is replayed again only if it is within this factor of the fastest.
+        finalists: the most configs in the finals, not counting the default config.
+        margin: finalists are within this factor of the fastest trial, because single replays of one config differ by a
+            few percent.
+        revisits: whether a problem that has a winner is searched again for configs that were not tried.
     """
 
     name: str
-    start: Callable[[Field], Search]
+    start: Callable[[SearchTask], Search]
     drop: tuple[float, ...] = (1.5, 1.5)
     finalists: int = 10
     margin: float = 1.05
@@ -63,15 +63,20 @@ class Strategy:
 
 
 @dataclass(slots=True)
-class Listed:
-    """A search whose configs are known from the start."""
+class FixedList:
+    """A search whose configs are known from the start.
+
+    Attributes:
+        configs: what it proposes.
+        exhausted: what `stopped` says once they were proposed.
+    """
 
     configs: Sequence[Config]
     exhausted: str
     stopped: str = field(default="", init=False)
 
     def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:  # noqa: ARG002
-        """All of them, once."""
+        """Return all configs, once."""
         if self.stopped:
             return ()
         self.stopped = self.exhausted
@@ -79,29 +84,19 @@ class Listed:
 
     @property
     def most(self) -> int:
-        """All of them."""
+        """The number of configs."""
         return len(self.configs)
 
     def reserve(self) -> Sequence[Config]:
-        """Nothing: all are proposed at once."""
+        """Return nothing, because all configs are proposed at once."""
         return ()
 
 
-def _exhaustive(field: Field) -> Search:
-    # In canonical order; a budget takes the first ones.
-    return _listed(field, field.configs)
-
-
-def _random(field: Field) -> Search:
-    count = min(field.budget, len(field.configs))
-    return _listed(field, random.Random(field.seed).sample(list(field.configs), count))
-
-
-def _listed(field: Field, configs: Sequence[Config]) -> Search:
-    chosen = list(dict.fromkeys([field.default, *configs]))[: field.budget]
-    whole = len(chosen) >= len(field.configs)
-    return Listed(chosen, "every config was tried" if whole else f"its {len(chosen)} trials are spent")
-
-
-EXHAUSTIVE = Strategy("exhaustive", _exhaustive)
-RANDOM = Strategy("random", _random)
+def by_time(outcomes: Mapping[Config, Outcome]) -> list[Config]:
+    """Return the configs whose trial is COMPLETE, the fastest first."""
+    timed = [
+        (outcome.median_us, config)
+        for config, outcome in outcomes.items()
+        if outcome.state is State.COMPLETE and outcome.median_us is not None
+    ]
+    return [config for _, config in sorted(timed)]

@@ -1,10 +1,9 @@
-"""A lane: one worker and the problem it is at. Feeds it, takes its replies, buries it and starts another."""
+"""Supervises one worker: gives it a job's requests, takes its replies, and replaces it when it dies."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 from enum import Enum, auto
 
 from tuner.errors import SweepError
@@ -14,8 +13,8 @@ from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import Compiled, CompilePool
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.messages import (
-    Beat,
     FinalsPlayed,
+    Heartbeat,
     Hello,
     Idle,
     Measure,
@@ -31,15 +30,15 @@ from tuner.sweep.worker import Worker
 
 BATCH = 16
 """Configs replayed in rotation: about 0.1 s of work, so that an interrupt waits no longer."""
-STRIKES = 3
-"""Deaths nobody is to blame for, of one problem: then it is given up."""
+MOST_UNEXPLAINED_DEATHS = 3
+"""After so many deaths on one problem that no config is to blame for, the problem is given up."""
 DEATHS_IN_A_ROW = 10
-"""Deaths with no answer about any config in between: then the problem is given up, at the second one the sweep."""
+"""After so many deaths without an answer about any config, the problem is given up; at a second one, the sweep."""
 _log = logging.getLogger(__name__)
 
 
 class Phase(Enum):
-    """Where a lane's problem is."""
+    """Where a supervisor's problem is."""
 
     FREE = auto()
     SETTING_UP = auto()
@@ -48,63 +47,69 @@ class Phase(Enum):
     DONE = auto()
 
 
-class Lane:
+class WorkerSupervisor:
     """One GPU (or the interpreter) at work on one problem at a time.
 
     Attributes:
+        gpu: CUDA index, None for the interpreter.
+        worker: the process at work now.
         pool: where binaries come from, None under the interpreter.
-        record: told of each config's outcome, in the order they come.
-        phase, job: where it is, and with which problem.
+        phase, job: the job at hand, and how far it has come.
         busy: whether the worker owes a reply.
-        verdict, failure: how its last problem ended: one of them is None.
+        verdict, failure: how the last problem ended; one of them is None.
     """
 
     def __init__(self, worker: Worker) -> None:
         """Begin without a problem.
 
         Args:
-            worker: started; not met yet perhaps.
+            worker: a worker that was started; it need not be ready.
         """
         self.gpu = worker.gpu
         self.worker = worker
         self.pool: CompilePool | None = None
-        self.record: Callable[[Job, Config, Outcome], None] = lambda _job, _config, _outcome: None
         self.phase = Phase.FREE
         self.job: Job | None = None
         self.busy = False
         self.verdict: Verdict | None = None
         self.failure: str | None = None
-        self._greeted = True
-        self._ready = False
-        self._begun = False
-        self._flying: list[Config] = []
-        self._alone = False
-        self._strikes = 0
+        self._finished: list[tuple[Config, Outcome]] = []
+        self._hello_received = True
+        self._problem_set = False
+        self._request_begun = False
+        self._in_flight: list[Config] = []
+        self._one_at_a_time = False
+        self._unexplained_deaths = 0
         self._deaths = 0
         self._given_up = 0
 
     def assign(self, job: Job) -> None:
-        """Take on a problem."""
-        job.watch.enter("set up")
+        """Take on a job."""
+        job.stopwatch.enter("set up")
         self.job, self.verdict, self.failure = job, None, None
-        self._alone, self._strikes = self.gpu is None, 0
-        self._ready = False
+        self._one_at_a_time, self._unexplained_deaths = self.gpu is None, 0
+        self._problem_set = False
         self.phase = Phase.SETTING_UP
 
     def release(self) -> Job:
-        """Hand back a problem that is done and be free for the next."""
+        """Hand back a job that is done and be free for the next."""
         assert self.job is not None
         job, self.job, self.phase = self.job, None, Phase.FREE
-        job.watch.enter("")
+        job.stopwatch.enter("")
         return job
+
+    def take_finished(self) -> list[tuple[Config, Outcome]]:
+        """Return the job's trials that ended since the last call, in their order."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def step(self, *, late: bool = False, stopping: bool = False) -> None:
         """Give the worker what there is to do.
 
         Args:
-            late: no new trial but the default's; the finals are played over what there is. A problem of which there is
-                nothing yet is given up.
-            stopping: nothing new at all.
+            late: begin no new trial but the default's, and play the finals over what there is; a problem without any
+                outcome is given up.
+            stopping: begin nothing new at all.
         """
         if self.busy or self.job is None or self.phase is Phase.DONE:
             return
@@ -112,32 +117,32 @@ class Lane:
             self.phase = Phase.DONE
         elif late and not self.job.outcomes:
             self._end(SPENT)
-        elif not self._ready:
+        elif not self._problem_set:
             self._ask(SetProblem(self.job.problem))
         elif self.phase is Phase.SEARCHING:
             self._search(self.job, late=late)
         elif finalists := self.job.finalists():
             self._ask(PlayFinals(tuple(finalists), seed=len(self.job.rejected)))
         else:
-            self._end(SPENT if late else f"no config worked{self.job.trouble}")
+            self._end(SPENT if late else f"no config worked{self.job.failure_summary}")
 
     def receive(self, *, stopping: bool = False) -> None:
         """Take one reply; call it when the worker's connection is readable."""
         try:
             reply = self.worker.receive()
         except WorkerDiedError as e:
-            self._bury(e, stopping=stopping)
+            self._handle_death(e, stopping=stopping)
         else:
             self._take(reply)
 
     def check_alive(self) -> None:
-        """Bury a worker that is silent for too long."""
+        """Replace a worker that has been silent for too long."""
         if not self.busy:
             return
         try:
             self.worker.check_alive()
         except WorkerDiedError as e:
-            self._bury(e)
+            self._handle_death(e)
 
     def close(self) -> None:
         """End the worker."""
@@ -146,55 +151,51 @@ class Lane:
     def _search(self, job: Job, *, late: bool) -> None:
         if late:
             job.abandon()
-        batch, decided = job.take(1 if self._alone else BATCH, self.pool)
+        batch, decided = job.take(1 if self._one_at_a_time else BATCH, self.pool)
         for config, outcome in decided:
             self._finish(config, outcome)
         if batch:
-            job.watch.enter("search")
-            self._flying = batch
+            job.stopwatch.enter("search")
+            self._in_flight = batch
             self._ask(Measure(tuple(batch), job.strategy.drop))
         elif job.searching:
-            job.watch.enter("compile")
+            job.stopwatch.enter("compile")
         elif not decided:
-            # Else the search is told first, and may want more.
-            job.watch.enter("finals")
+            # Otherwise the search learns of these outcomes first and may propose more.
+            job.stopwatch.enter("finals")
             self.phase = Phase.FINALS
 
     def _ask(self, request: Request) -> None:
-        self.busy, self._begun = True, False
+        self.busy, self._request_begun = True, False
         try:
             self.worker.send(request)
         except WorkerDiedError as e:
-            self._bury(e)
+            self._handle_death(e)
 
     def _take(self, reply: Reply) -> None:
-        if isinstance(reply, Beat):
-            self._begun = True
+        if isinstance(reply, Heartbeat):
+            self._request_begun = True
             return
         if isinstance(reply, Result):
             self._deaths = 0
-            if reply.config in self._flying:
-                self._flying.remove(reply.config)
-                self._finish(reply.config, reply.outcome)
-            else:
-                self._reject(reply.config, reply.outcome.message)
+            self._settle(reply.config, reply.outcome)
             return
         self.busy = False
         if isinstance(reply, Hello):
-            self._greeted = True
+            self._hello_received = True
         elif isinstance(reply, Ready):
-            self._ready = True
+            self._problem_set = True
             self.phase = Phase.SEARCHING
         elif isinstance(reply, Refused):
-            if not self._greeted:
+            if not self._hello_received:
                 raise SweepError(f"a new worker found its device gone: {reply.message}")
             self._end(reply.message)
-        elif isinstance(reply, Idle) and reply.poisoned:
+        elif isinstance(reply, Idle) and reply.context_lost:
             self._replace_worker()
         elif isinstance(reply, FinalsPlayed):
-            self._judge(reply)
+            self._decide(reply)
 
-    def _judge(self, played: FinalsPlayed) -> None:
+    def _decide(self, played: FinalsPlayed) -> None:
         assert self.job is not None
         self._deaths = self._given_up = 0
         self.job.rejected |= played.rejected
@@ -202,51 +203,53 @@ class Lane:
         if self.verdict is not None or not self.job.finalists():
             self._end("every finalist failed its check")
 
+    def _settle(self, config: Config, outcome: Outcome) -> None:
+        """Record a trial's outcome; a config that is not being searched failed in the finals and is rejected."""
+        assert self.job is not None
+        if config in self._in_flight:
+            self._in_flight.remove(config)
+            self._finish(config, outcome)
+        else:
+            self.job.rejected[config.digest] = outcome.message
+
     def _finish(self, config: Config, outcome: Outcome) -> None:
         assert self.job is not None
-        if self.pool is not None:
-            result = self.pool.result(self.job.key(config))
+        if self.pool is not None and (key := self.job.key(config)) is not None:
+            result = self.pool.result(key)
             if isinstance(result, Compiled):
                 outcome = dataclasses.replace(outcome, resources=result.resources)
         self.job.finish(config, outcome)
-        self.record(self.job, config, outcome)
-
-    def _reject(self, config: Config, reason: str) -> None:
-        assert self.job is not None
-        self.job.rejected[config.digest] = reason
+        self._finished.append((config, outcome))
 
     def _end(self, failure: str) -> None:
         self.phase = Phase.DONE
         self.failure = None if self.verdict else failure
 
-    def _bury(self, death: WorkerDiedError, *, stopping: bool = False) -> None:
-        """Record what the worker died of, hand the rest back, start another."""
+    def _handle_death(self, death: WorkerDiedError, *, stopping: bool = False) -> None:
+        """Record what the worker died of, put its other configs back, and start another worker."""
         _log.debug("%s at %s", death, death.config)
         if stopping:
             self.busy, self.phase = False, Phase.DONE if self.job else Phase.FREE
             return
         if self.job is not None:
-            self._blame(death)
+            self._attribute_death(death)
         self._replace_worker()
 
-    def _blame(self, death: WorkerDiedError) -> None:
+    def _attribute_death(self, death: WorkerDiedError) -> None:
         self._deaths += 1
         culprit = death.config
-        if culprit is None and self._begun and len(self._flying) == 1:
-            culprit = self._flying[0]
+        if culprit is None and self._request_begun and len(self._in_flight) == 1:
+            culprit = self._in_flight[0]
         if culprit is None:
-            # Nobody to blame: one config at a time from here on tells, and three times is enough.
-            self._alone = True
-            self._strikes += 1
-        elif culprit in self._flying:
-            self._flying.remove(culprit)
-            self._finish(culprit, Outcome(death.state, str(death)))
+            # Measuring one config at a time from here on shows which one kills the worker.
+            self._one_at_a_time = True
+            self._unexplained_deaths += 1
         else:
-            self._reject(culprit, str(death))
+            self._settle(culprit, Outcome(death.state, str(death)))
         if self._deaths >= DEATHS_IN_A_ROW:
             self._give_up(death)
-        elif self._strikes >= STRIKES:
-            self._end(f"the worker died {STRIKES} times: {death}")
+        elif self._unexplained_deaths >= MOST_UNEXPLAINED_DEATHS:
+            self._end(f"the worker died {MOST_UNEXPLAINED_DEATHS} times: {death}")
 
     def _give_up(self, death: WorkerDiedError) -> None:
         reason = f"{self._deaths} workers died in a row: {death}"
@@ -257,11 +260,11 @@ class Lane:
         self._end(reason)
 
     def _replace_worker(self) -> None:
-        """Start another worker; its `Hello` is what is waited for next, then the problem is set up anew."""
+        """Start another worker. Its `Hello` is the next reply awaited; then the problem is set up anew."""
         self.worker.kill()
         if self.job is not None:
-            self.job.put_back(self._flying)
-        self._flying = []
-        self._ready = self._greeted = False
+            self.job.put_back(self._in_flight)
+        self._in_flight = []
+        self._problem_set = self._hello_received = False
         self.worker = Worker(self.gpu)
         self.busy = True

@@ -1,7 +1,7 @@
-"""Protocol 1's clock: a CUDA graph of n calls over rotating buffers, replayed after the L2 was swept.
+"""Protocol 1's timer: a CUDA graph of n calls over rotating buffers, replayed after the L2 was swept.
 
-A contestant is a call that takes a buffer set's index. `Timer.capture` makes a shot of it; `Timer.fire` replays a list
-of shots one after the other and returns microseconds a call for each. docs/protocol.md says why each step is there.
+What is timed is a call that takes the index of a buffer set. `Timer.capture` captures it; `Timer.replay` replays a list
+of captures one after the other and returns microseconds a call for each. docs/protocol.md says why each step is there.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ REPLAY_US = 1_000.0
 """How long one replay should last: long against an event's resolution, about 0.5 us (CUDA Runtime API,
 cudaEventElapsedTime), and against the gap before a graph's first node."""
 MAX_CALLS = 512
-"""Most calls in one graph: a call of 2 us still gives a replay of 1 ms."""
+"""The most calls in one graph: with these, a call of 2 us still makes a replay of 1 ms."""
 L2_SWEEPS = 5
-"""How many times the L2's size is touched before a buffer comes round again."""
+"""How many times the L2's size is touched before a buffer is used again."""
 
 
 class Timer(Protocol):
     """What measuring needs of a device.
 
     Attributes:
-        search_rounds: replays of a config in the search at most.
-        final_rounds: paired rounds of the finals.
-        max_final_rounds: rounds of those that may still be ties.
+        search_rounds: the most replays of a config in the search.
+        final_rounds: paired rounds that every finalist plays.
+        max_final_rounds: the most rounds, played by those that may still be ties.
     """
 
     search_rounds: int
@@ -39,27 +39,27 @@ class Timer(Protocol):
     max_final_rounds: int
 
     def buffer_sets(self, nbytes: int) -> int:
-        """How many input sets to make when one takes `nbytes`."""
+        """Return how many input sets to make when one takes `nbytes`."""
         ...
 
     def estimate_us(self, call: Call) -> float:
-        """Time of one cold call, to size a graph by, microseconds."""
+        """Return the microseconds of one cold call, from which a graph's size follows."""
         ...
 
     def capture(self, call: Call, estimate_us: float, sets: int) -> Any:
-        """A shot of enough calls to last `REPLAY_US`, over `sets` buffer sets in turn."""
+        """Capture enough calls to last `REPLAY_US`, over `sets` buffer sets in turn."""
         ...
 
-    def fire(self, shots: Sequence[Any]) -> list[float]:
-        """Replay each shot once, in the order given; microseconds a call for each."""
+    def replay(self, captures: Sequence[Any]) -> list[float]:
+        """Replay each capture once, in the order given; return microseconds a call for each."""
         ...
 
     def synchronize(self) -> None:
-        """Wait for the device; raises what went wrong there."""
+        """Wait for the device; an error of an earlier launch is raised here."""
         ...
 
 
-class GraphShot:
+class CapturedGraph:
     """A captured CUDA graph of some calls."""
 
     __slots__ = ("calls", "end", "graph", "start")
@@ -74,11 +74,11 @@ class GraphShot:
 
 
 class GraphTimer:
-    """Times on a GPU, everything on one side stream, which must be the current one."""
+    """Times on a GPU. Everything runs on one side stream, which must be the current one."""
 
     search_rounds = 3
     final_rounds = 30
-    # Under the power cap 30 rounds do not tell near ties apart: see docs/protocol.md.
+    # Under the power cap, 30 rounds cannot tell near ties apart: see docs/protocol.md.
     max_final_rounds = 150
 
     def __init__(self, l2_bytes: int) -> None:
@@ -89,11 +89,11 @@ class GraphTimer:
         self._sink = torch.zeros((), dtype=torch.int64, device="cuda")
 
     def buffer_sets(self, nbytes: int) -> int:
-        """Sets so that five times the L2 is touched before one comes round, as many as a graph has calls at most."""
+        """Return enough sets to touch five times the L2 before one is used again, but no more than a graph's calls."""
         return min(MAX_CALLS, max(2, math.ceil(L2_SWEEPS * self._l2_bytes / nbytes)))
 
     def estimate_us(self, call: Call) -> float:
-        """Time one cold call between events; the sweep before it hides the host's launch time."""
+        """Time one cold call between events; the L2 sweep before it hides the host's launch time."""
         import torch
 
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -104,21 +104,21 @@ class GraphTimer:
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e3
 
-    def capture(self, call: Call, estimate_us: float, sets: int) -> GraphShot:
+    def capture(self, call: Call, estimate_us: float, sets: int) -> CapturedGraph:
         """Capture as many calls as last `REPLAY_US`, and replay them once, which uploads the graph.
 
-        The call ran before, so nothing is compiled or loaded here. One cold call takes longer than each of many: where
-        the replay turns out too short for that, it is captured anew.
+        The call ran before, so nothing is compiled or loaded here. One cold call takes longer than each of many; where
+        this makes the replay too short, the call is captured again.
         """
         calls = _calls(estimate_us)
-        shot = self._record(call, calls, sets)
-        (call_us,) = self.fire([shot])
+        capture = self._record(call, calls, sets)
+        (call_us,) = self.replay([capture])
         if call_us * calls < REPLAY_US / 2 and calls < MAX_CALLS:
-            shot = self._record(call, _calls(call_us), sets)
-            self.fire([shot])
-        return shot
+            capture = self._record(call, _calls(call_us), sets)
+            self.replay([capture])
+        return capture
 
-    def _record(self, call: Call, calls: int, sets: int) -> GraphShot:
+    def _record(self, call: Call, calls: int, sets: int) -> CapturedGraph:
         import torch
 
         graph = torch.cuda.CUDAGraph()
@@ -129,28 +129,28 @@ class GraphTimer:
                 call(index % sets)
         finally:
             graph.capture_end()
-        return GraphShot(graph, calls)
+        return CapturedGraph(graph, calls)
 
-    def fire(self, shots: Sequence[GraphShot]) -> list[float]:
-        """Enqueue sweep, event, replay, event for each shot, then wait once."""
+    def replay(self, captures: Sequence[CapturedGraph]) -> list[float]:
+        """Enqueue an L2 sweep, an event, the replay and an event for each capture, then wait once."""
         import torch
 
-        for shot in shots:
+        for capture in captures:
             self._sweep_l2()
-            shot.start.record()
-            shot.graph.replay()
-            shot.end.record()
+            capture.start.record()
+            capture.graph.replay()
+            capture.end.record()
         torch.cuda.current_stream().synchronize()
-        return [float(shot.start.elapsed_time(shot.end)) * 1e3 / shot.calls for shot in shots]
+        return [float(capture.start.elapsed_time(capture.end)) * 1e3 / capture.calls for capture in captures]
 
     def synchronize(self) -> None:
-        """Wait for the stream; raises what went wrong on it."""
+        """Wait for the stream; an error of an earlier launch is raised here."""
         import torch
 
         torch.cuda.current_stream().synchronize()
 
     def _sweep_l2(self) -> None:
-        # A read leaves the L2 full of clean lines: nothing has to be written back inside the timed region.
+        # Reading leaves the L2 full of clean lines, so that nothing is written back inside the timed region.
         import torch
 
         torch.sum(self._sweep, dim=0, out=self._sink)
@@ -160,7 +160,7 @@ def _calls(call_us: float) -> int:
     return max(1, min(MAX_CALLS, math.ceil(REPLAY_US / max(call_us, 1e-3))))
 
 
-class HostShot:
+class HostCall:
     """One call, timed on the host."""
 
     __slots__ = ("call", "calls")
@@ -171,32 +171,32 @@ class HostShot:
 
 
 class HostTimer:
-    """Times under Triton's interpreter: the host's clock around one call. Its figures say nothing about a GPU."""
+    """Times under Triton's interpreter with the host's clock. Its figures say nothing about a GPU."""
 
     search_rounds = 1
     final_rounds = 5
     max_final_rounds = 5
 
     def buffer_sets(self, nbytes: int) -> int:  # noqa: ARG002
-        """One set: there is no L2 to keep cold."""
+        """Return 1, because there is no L2 to keep cold."""
         return 1
 
     def estimate_us(self, call: Call) -> float:
         """Time one call."""
-        return self.fire([HostShot(call)])[0]
+        return self.replay([HostCall(call)])[0]
 
-    def capture(self, call: Call, estimate_us: float, sets: int) -> HostShot:  # noqa: ARG002
-        """A shot of one call."""
-        return HostShot(call)
+    def capture(self, call: Call, estimate_us: float, sets: int) -> HostCall:  # noqa: ARG002
+        """Return the call itself."""
+        return HostCall(call)
 
-    def fire(self, shots: Sequence[HostShot]) -> list[float]:
-        """Call each once."""
+    def replay(self, captures: Sequence[HostCall]) -> list[float]:
+        """Call each once and time it."""
         times: list[float] = []
-        for shot in shots:
+        for capture in captures:
             start = time.perf_counter()
-            shot.call(0)
+            capture.call(0)
             times.append((time.perf_counter() - start) * 1e6)
         return times
 
     def synchronize(self) -> None:
-        """Nothing runs behind the host's back."""
+        """Return at once, because every call has ended already."""

@@ -1,4 +1,4 @@
-"""Nothing can win that did not match a float64 reference: poisoned outputs, guard bands, one measure of error."""
+"""Checks results: poisoned outputs, guard bands, and one measure of error against a float64 reference."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     import torch
 
 POISON = 0xFF
-"""Every byte of an output before a launch: NaN in each float dtype a GEMM writes."""
+"""Every byte of an output before a launch; it makes a NaN in each float dtype that a GEMM writes."""
 _CHUNK = 1 << 26
 
 
 @runtime_checkable
-class OwnMeasure(Protocol):
-    """Inputs whose outputs are no single GEMM's: they poison and compare them themselves."""
+class SelfChecked(Protocol):
+    """Inputs that poison and compare their outputs themselves, because these are not one GEMM's output."""
 
     def poison(self) -> None:
-        """Make an element that nobody writes show."""
+        """Fill the outputs so that an element that is never written can be told."""
         ...
 
-    def share(self, expected: Any) -> float:
-        """The error of what was written as a share of what is accepted; `expected` is what the reference gave."""
+    def error_ratio(self, expected: Any) -> float:
+        """Return the error as a share of the accepted error; `expected` is what the reference returned."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a launch wrote, against what it should have written.
+    """The comparison of what a launch wrote with what it should have written.
 
     Attributes:
-        error: largest |out - reference| over sqrt(K) + 1 (of inputs with a measure of their own what that says);
-            infinite where an element is NaN or was never written.
+        error: largest |out - reference| over sqrt(K) + 1, or the error ratio of `SelfChecked` inputs; infinite where an
+            element is NaN or was never written.
         stray: whether a byte outside the output changed.
         tolerance: the largest error accepted.
-        against: what it was compared with, in words.
+        against: what the output was compared with, in words.
     """
 
     error: float
@@ -48,7 +48,7 @@ class Check:
 
     @property
     def failure(self) -> str | None:
-        """Why the result is wrong, or None when it is right."""
+        """The reason why the result is wrong, or None when it is right."""
         if self.stray:
             return "wrote outside its output"
         if math.isinf(self.error):
@@ -59,8 +59,8 @@ class Check:
 
 
 def poison(inputs: Inputs) -> None:
-    """Fill the output and its guard bands with NaN bytes, so that an element nobody wrote shows."""
-    if isinstance(inputs, OwnMeasure):
+    """Fill the output and its guard bands with NaN bytes, so that an element that is never written can be told."""
+    if isinstance(inputs, SelfChecked):
         inputs.poison()
     else:
         _bytes(inputs.buffer).fill_(POISON)
@@ -70,18 +70,18 @@ def check(inputs: Inputs, reference: torch.Tensor, k: int, tolerance: float) -> 
     """Compare the output with its float64 reference and look at the guard bands.
 
     Args:
-        inputs: after a launch into a poisoned output.
+        inputs: a set whose poisoned output a launch has written.
         reference: float64, of the output's shape.
         k: length of the sums; a sum of k products of N(0, 1) values has a spread of sqrt(k).
-        tolerance: largest error accepted.
+        tolerance: the largest error accepted.
     """
-    if isinstance(inputs, OwnMeasure):
-        return Check(inputs.share(reference), False, tolerance, against="what is expected")
+    if isinstance(inputs, SelfChecked):
+        return Check(inputs.error_ratio(reference), False, tolerance, against="what is expected")
     return Check(error(inputs.output, reference, k), _stray(inputs), tolerance)
 
 
 def error(output: torch.Tensor, reference: torch.Tensor, k: int) -> float:
-    """Largest |output - reference| over sqrt(k) + 1; infinite when any element is not finite.
+    """Return the largest |output - reference| over sqrt(k) + 1; infinite when any element is not finite.
 
     Args:
         output: any dtype.
@@ -100,7 +100,7 @@ def _stray(inputs: Inputs) -> bool:
     import torch
 
     output = inputs.output
-    # Poison as a whole number of the output's width: all bits set is -1.
+    # As a whole number of any width, poison is -1: all bits are set.
     word = {1: torch.int8, 2: torch.int16, 4: torch.int32}[output.element_size()]
     around = inputs.buffer.view(-1).view(word).clone()
     offset = (output.data_ptr() - inputs.buffer.data_ptr()) // output.element_size()

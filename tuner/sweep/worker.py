@@ -1,4 +1,4 @@
-"""A GPU's worker: the one process that touches it. The parent never does; it watches a clock, kills, starts another."""
+"""A GPU's worker: the only process that touches the GPU. The parent watches it, and replaces it when it dies."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tuner.errors import TunerError
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.sweep.child import Child
-from tuner.sweep.device_session import Station, attend
+from tuner.sweep.device_session import DeviceSession, serve_requests
 from tuner.sweep.messages import (
-    Beat,
     FinalsPlayed,
+    Heartbeat,
     Idle,
     Measure,
     PlayFinals,
@@ -24,12 +24,12 @@ from tuner.sweep.messages import (
     Result,
     SetProblem,
 )
-from tuner.sweep.process import forget_output
+from tuner.sweep.process import clear_output
 
 PROBLEM_LIMIT_S = 180.0
-"""Making inputs and a float64 reference."""
+"""Time to make inputs and a float64 reference."""
 TRIAL_LIMIT_S = 30.0
-"""Between two signs of life while a config runs; the interpreter's children get four times as much."""
+"""Time between two signs of life while a config runs; under the interpreter it is four times as long."""
 
 
 class Worker(Child):
@@ -40,25 +40,25 @@ class Worker(Child):
     """
 
     def __init__(self, gpu: int | None) -> None:
-        """Start the process; its first reply is `Hello`, or `Refused`.
+        """Start the process; its first reply is `Hello` or `Refused`.
 
         Args:
             gpu: CUDA index, None for the interpreter.
         """
         self.gpu = gpu
-        super().__init__(serve, gpu, beat_limit_s=TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
+        super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
 
     def send(self, request: Request) -> None:
-        """Ask for something; replies come through `receive`.
+        """Send a request; replies come through `receive`.
 
         Raises:
             WorkerDiedError: the worker is gone; no config of the request is to blame.
         """
-        # Until the first Beat it makes inputs and a reference, if it is not ready to touch the device for a config.
-        self.ask(request, self.beat_limit_s if isinstance(request, Measure) else PROBLEM_LIMIT_S)
+        # Before its first heartbeat a worker may make inputs and a reference, unless it is asked to measure.
+        self.ask(request, self.heartbeat_limit_s if isinstance(request, Measure) else PROBLEM_LIMIT_S)
 
     def receive(self) -> Reply:
-        """The next reply; call it when `connection` is readable.
+        """Return the next reply; call it when `connection` is readable.
 
         Raises:
             WorkerDiedError: the worker ended.
@@ -69,36 +69,36 @@ class Worker(Child):
 
 def serve(connection: Connection, gpu: int | None, log: str) -> None:
     """Run in the child: answer requests until the pipe closes."""
-    attend(connection, gpu, log, _Bench)
+    serve_requests(connection, gpu, log, _ProblemHandler)
 
 
-class _Bench:
-    """The child's side: a device, and the problem at hand."""
+class _ProblemHandler:
+    """The child's side: a device, and the problem that was set."""
 
-    def __init__(self, station: Station) -> None:
-        self._station = station
+    def __init__(self, session: DeviceSession) -> None:
+        self._session = session
         self.measurement: Any = None
 
     def answer(self, request: Request, connection: Connection) -> bool:
-        """Carry out one request; False when the process must end."""
-        from tuner.sweep.measure import PoisonedError
+        """Carry out one request; return False when the process must end."""
+        from tuner.sweep.measure import ContextLostError
 
-        def beat(config: Config | None) -> None:
-            forget_output()
-            connection.send(Beat(config))
+        def heartbeat(config: Config | None) -> None:
+            clear_output()
+            connection.send(Heartbeat(config))
 
         try:
             if isinstance(request, SetProblem):
                 connection.send(self._set_problem(request))
             elif isinstance(request, Measure):
-                for config, outcome in self.measurement.search(request.configs, beat, drop=request.drop):
+                for config, outcome in self.measurement.search(request.configs, heartbeat, drop=request.drop):
                     connection.send(Result(config, outcome))
                 connection.send(Idle())
             elif isinstance(request, PlayFinals):
-                connection.send(self._play(request, beat))
-        except PoisonedError as e:
+                connection.send(self._play(request, heartbeat))
+        except ContextLostError as e:
             connection.send(Result(e.config, e.outcome))
-            connection.send(Idle(poisoned=True))
+            connection.send(Idle(context_lost=True))
             return False
         return True
 
@@ -107,24 +107,24 @@ class _Bench:
 
         from tuner.sweep.measure import Measurement
 
-        at = self._station
+        session = self._session
         self.measurement = None
         torch.cuda.empty_cache()
-        spec = registry.serving(request.problem, at.device)[0]
+        spec = registry.serving(request.problem, session.device)[0]
         try:
-            self.measurement = Measurement(spec, request.problem, at.timer, at.clocks, at.torch_device)
+            self.measurement = Measurement(spec, request.problem, session.timer, session.clocks, session.torch_device)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
             return _too_large(e)
         except TunerError as e:
-            at.timer.synchronize()  # raises where the context is lost: then this process is of no use any more
+            session.timer.synchronize()  # raises where the context is lost, which ends this process
             return Refused(str(e))
         return Ready()
 
-    def _play(self, request: PlayFinals, beat: Callable[[Config | None], None]) -> Reply:
+    def _play(self, request: PlayFinals, heartbeat: Callable[[Config | None], None]) -> Reply:
         import torch
 
         try:
-            return FinalsPlayed(*self.measurement.finals(request.finalists, seed=request.seed, beat=beat))
+            return FinalsPlayed(*self.measurement.finals(request.finalists, seed=request.seed, heartbeat=heartbeat))
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
             return _too_large(e)
 

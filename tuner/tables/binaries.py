@@ -14,7 +14,7 @@ from tuner.errors import KernelError, TableError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.launch import compile_cache
+from tuner.launch import compat, compile_cache
 from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name
 from tuner.launch.plan import recorded
 from tuner.lookup.table import Table
@@ -118,7 +118,7 @@ def _default(problem: Problem, device: Device) -> Config | None:
 
 
 def _compiled(problem: Problem, config: Config) -> Iterator[_Kernel]:
-    with recorded() as seen, compile_cache.watched() as compiled:
+    with recorded() as seen, compile_cache.collect_compiled() as compiled:
         registry.find(problem.op, config.kernel).compile(problem, config)
     if problem.is_keyed:
         for key, kernel in compiled:
@@ -150,9 +150,8 @@ def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) ->
 def _write_files(folder: Path, kernels: list[_Kernel]) -> None:
     """Write the binaries, then the index that names them, and remove what it does not name."""
     import triton
-    from triton.runtime.driver import driver
 
-    target = driver.active.get_current_target()
+    target = compat.driver.active.get_current_target()
     document = {
         "format": FORMAT,
         "version": VERSION,

@@ -1,6 +1,6 @@
-"""Right or wrong, for kernels of which nobody knows what they compute: every output against what it should be.
+"""Compares the outputs of kernels whose operation is unknown with what they should be.
 
-docs/tuned.md says why these tolerances.
+docs/tuned.md gives the reasons for these tolerances.
 """
 
 from __future__ import annotations
@@ -12,29 +12,34 @@ from typing import Any
 from tuner.errors import KernelError
 
 ROUNDINGS = 16
-"""Roundings of its dtype that an element may be off, of its own size and the root mean square of all together."""
+"""How many roundings of its dtype an element may be off, relative to its own size plus the root mean square of all."""
 _PIECE = 1 << 26
 _BITS = {"float64": 20, "float32": 11, "float16": 11, "bfloat16": 8}
-"""Significant bits that count: of float32 those of TF32, in which `tl.dot` multiplies unless told otherwise; of float64
+"""Significant bits that count. For float32 they are those of TF32, in which `tl.dot` multiplies by default; for float64
 those of a kernel that sums in float32."""
-_OF_8_BITS = {"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2fnuz": 2.0**-2}
+_FLOAT8 = {
+    "float8_e4m3fn": 2.0**-3,
+    "float8_e5m2": 2.0**-2,
+    "float8_e4m3fnuz": 2.0**-3,
+    "float8_e5m2fnuz": 2.0**-2,
+}
 
 
 def accepted(dtype: Any) -> float:
-    """The largest error of a right output of a dtype; 0 for whole numbers and truth values."""
+    """Return the largest error accepted for outputs of a dtype; 0 for whole numbers and truth values."""
     name = str(dtype).removeprefix("torch.")
     if not dtype.is_floating_point:
         return 0.0
-    return _OF_8_BITS.get(name, ROUNDINGS * 2.0 ** -_BITS.get(name, 11))
+    return _FLOAT8.get(name, ROUNDINGS * 2.0 ** -_BITS.get(name, 11))
 
 
-def share(output: Any, expected: Any, tolerance: float | None = None) -> float:
-    """The error of an output as a share of what is accepted: above 1 it is wrong.
+def error_ratio(output: Any, expected: Any, tolerance: float | None = None) -> float:
+    """Return an output's error as a share of the accepted error: above 1, the output is wrong.
 
     Args:
         output: what a launch wrote.
-        expected: of its shape; any dtype.
-        tolerance: the largest error accepted; by the output's dtype unless given.
+        expected: what it should be, in the same shape and any dtype.
+        tolerance: the largest error accepted; by default it follows from the output's dtype.
     """
     import torch
 
@@ -52,7 +57,7 @@ def share(output: Any, expected: Any, tolerance: float | None = None) -> float:
 
 
 def _root_mean_square(tensor: Any) -> float:
-    """Over the elements that are finite, 0 where none is."""
+    """Return the root mean square of the finite elements, 0 where none is finite."""
     import torch
 
     total, count = 0.0, 0
@@ -63,13 +68,13 @@ def _root_mean_square(tensor: Any) -> float:
 
 
 def _parts(tensor: Any) -> Sequence[Any]:
-    """Pieces small enough to be had in float64 beside everything else."""
+    """Split a tensor into pieces small enough to convert to float64 beside everything else in memory."""
     pieces: Sequence[Any] = tensor.reshape(-1).split(_PIECE)
     return pieces
 
 
 def poison(tensor: Any) -> None:
-    """Fill a tensor with what no kernel writes: NaN, or all bits set."""
+    """Fill a tensor with values that kernels do not write: NaN, or the largest whole number."""
     import torch
 
     if tensor.dtype.is_floating_point and tensor.element_size() > 1:
@@ -81,10 +86,10 @@ def poison(tensor: Any) -> None:
 
 
 def by_name(op: str, expected: Any, outputs: Sequence[str]) -> dict[str, Any]:
-    """What a user's reference returned, by output: a tensor for one, a tuple in their order, or tensors by name.
+    """Return by output name what a user's reference returned: one tensor, a tuple in order, or tensors by name.
 
     Raises:
-        KernelError: it is none of these.
+        KernelError: it returned something else.
     """
     if isinstance(expected, Mapping):
         found = {name: expected[name] for name in outputs if name in expected}

@@ -1,4 +1,4 @@
-"""The arguments of one call of a kernel, as a user's `make_inputs` gives them."""
+"""The arguments of one call of a kernel, as a user's `make_inputs` returns them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ Grid = Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """One call of a kernel, `kernel[grid](*args, **kwargs)`, and which of its arguments it writes.
+    """One call of a kernel, `kernel[grid](*args, **kwargs)`, and which of its arguments the kernel writes.
 
     Attributes:
-        grid: programs along one to three axes, or a function of the meta-parameters that gives them.
-        args: by position, as the call passes them; nothing that a config gives.
-        kwargs: by name.
-        outputs: what the kernel writes and is compared: names of arguments, tensors or descriptors of some; or tensors
-            that are no arguments, whose addresses a tensor holds. Left out, those of `reset_to_zero` and
-            `restore_value`. One that is read too must be in either: every other one is filled with NaN before a check.
-        held: what must live as long as the call without being passed, by name: operands whose addresses a tensor holds,
-            for instance. A reference gets it with the arguments.
+        grid: programs along one to three axes, or a function of the meta-parameters that returns them.
+        args: arguments by position, as the call passes them, without those that a config sets.
+        kwargs: arguments by name.
+        outputs: what the kernel writes and what is compared: names of arguments that are tensors or descriptors of
+            tensors, or tensors that are no arguments but whose addresses a tensor holds. By default, the arguments of
+            `reset_to_zero` and `restore_value`. An output that is also read must be in one of these, because every
+            other output is filled with NaN before a check.
+        held: objects by name that must live as long as the call without being passed, for instance operands whose
+            addresses a tensor holds. A reference receives them together with the arguments.
     """
 
     grid: Grid
@@ -35,7 +36,7 @@ class Arguments:
 
 
 def memory_of(argument: Any) -> Any:
-    """The tensor that an argument is or describes, None where it is none."""
+    """Return the tensor that an argument is or describes, None where it is neither."""
     if hasattr(argument, "data_ptr"):
         return argument
     base = getattr(argument, "base", None)

@@ -43,24 +43,26 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
     """Decorate a function under `triton.jit` in place of `triton.autotune`: configs are looked up, not measured.
 
     Args:
-        configs: `triton.Config`s; or a space, a mapping from parameters to the values to combine.
-        key: names of arguments whose values tell problems apart; dtypes, alignments and the device do by themselves.
-        prune_configs_by: `early_config_prune`, `perf_model` and `top_k`, as Triton has them.
+        configs: `triton.Config`s, or a mapping from parameters to values that are all combined.
+        key: names of arguments whose values distinguish problems; dtypes, alignments and the device always do.
+        prune_configs_by: `early_config_prune`, `perf_model` and `top_k`, as in Triton.
         reset_to_zero, restore_value: names of arguments that are zeroed or restored before each measured launch.
         pre_hook, post_hook: called before and after each measured launch, with the arguments by name.
-        warmup, rep, use_cuda_graph, do_bench, cache_results: accepted, and not used: protocol 1 measures.
-        name: of the kernel in databases and tables; the function's name unless given.
-        version: raise it when timings of the version before no longer speak for the kernel.
-        default: where nobody tuned, a `triton.Config`, or a function of the Problem that gives one. Unless given, the
-            nearest tuned key serves, and without one the first config that is not pruned.
-        make_inputs: a function of a Problem that gives the `Arguments` to measure it on.
-        reference: a function of a call's arguments by name that gives its outputs: a tensor, a tuple in the order of
-            `Arguments.outputs`, or tensors by name. Unless given, results are compared with the default config's.
-        tolerance: largest error accepted, relative to an element's size and that of all; by dtype unless given.
-        tune_on_miss: measure a key that nobody tuned at its first launch, on copies of its arguments, and keep it.
+        warmup, rep, use_cuda_graph, do_bench, cache_results: accepted and ignored, because protocol 1 measures.
+        name: the kernel's name in databases and tables; by default the function's name.
+        version: raise it when old timings no longer hold for the kernel.
+        default: a `triton.Config` for problems that nobody tuned, or a function from the Problem to one. By default the
+            nearest tuned key's config is used, and without one the first config that is not pruned.
+        make_inputs: a function from a Problem to the `Arguments` to measure it on.
+        reference: a function from a call's arguments by name to its outputs: a tensor, a tuple in the order of
+            `Arguments.outputs`, or tensors by name. By default, results are compared with the default config's.
+        tolerance: the largest error accepted, relative to an element's size plus the root mean square of all; by
+            default it follows from the dtype.
+        tune_on_miss: measure a key that nobody tuned at its first launch, on copies of its arguments, and store the
+            winner.
 
     Raises:
-        UsageError: an option that cannot be meant.
+        UsageError: an option is invalid.
     """
     pruning.check(prune_configs_by or {})
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
@@ -85,7 +87,7 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
         )
         generic_key.check_op(options.name)
         kernel = TunedKernel(fn, options, configs)
-        kernel.maker.make_inputs, kernel.reference_function = make_inputs, reference
+        kernel.arguments_factory.make_inputs, kernel.reference_function = make_inputs, reference
         kernel.spec = spec_of(kernel)
         kernel.measure = _measure if tune_on_miss else None
         registry.add(kernel.spec)

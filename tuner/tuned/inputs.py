@@ -1,4 +1,4 @@
-"""One set of a kernel's arguments, as the sweep measures and checks it (`tuner.kernel.spec.Inputs`)."""
+"""One call's arguments, as the sweep measures and checks them (`tuner.kernel.spec.Inputs`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tuner.tuned import accuracy
 from tuner.tuned.arguments import Arguments, memory_of
 
 
-class Prepared:
-    """Arguments of one call, and what is done to them around each launch.
+class CallInputs:
+    """The arguments of one call, and what is done to them around each launch.
 
     Attributes:
-        arguments: of the call.
-        named: the same by name.
-        checking: whether the next launch's outputs are compared: then no hook may change them after it.
+        arguments: the call's arguments.
+        named: the same arguments by name.
+        checking: whether the next launch's outputs will be compared, so that no hook may change them afterwards.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class Prepared:
         restore_value: Sequence[str] = (),
         tolerance: float | None = None,
     ) -> None:
-        """Keep copies of what each launch is to find.
+        """Copy what has to be restored before each launch.
 
         Args:
-            arguments: of the call, every output named.
-            named: the same by name.
-            reset_to_zero, restore_value: names, as for `triton.autotune`.
-            tolerance: largest error accepted; by each output's dtype unless given.
+            arguments: the call's arguments, with all outputs.
+            named: the same arguments by name.
+            reset_to_zero, restore_value: names of arguments, as for `triton.autotune`.
+            tolerance: the largest error accepted; by default it follows from each output's dtype.
         """
         self.arguments, self.named, self.checking = arguments, named, False
         self._tolerance = tolerance
@@ -45,22 +45,22 @@ class Prepared:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Their names, in order; those of tensors that are no arguments are made up."""
+        """The outputs' names in order; a tensor that is no argument is named by its position."""
         return tuple(self._outputs)
 
     @property
     def output(self) -> Any:
-        """The first output: what a caller without names would look at."""
+        """The first output, for callers that know only one."""
         return next(iter(self._outputs.values()))
 
     @property
     def buffer(self) -> Any:
-        """The same: a user's tensors have no guard bands around them."""
+        """The first output itself, because a user's tensors have no guard bands."""
         return self.output
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all memory that the arguments name, each once."""
+        """Bytes of all allocations that the arguments use, each counted once."""
         storages = {}
         for value in (*self.named.values(), *self._outputs.values(), *self.arguments.held.values()):
             if (memory := memory_of(value)) is not None:
@@ -68,7 +68,7 @@ class Prepared:
         return max(1, sum(map(int, storages.values())))
 
     def prepare(self) -> None:
-        """Zero and restore what the kernel adds to or changes in place."""
+        """Zero and restore the arguments that the kernel adds to or changes in place."""
         import torch
 
         with torch.no_grad():  # an operand may be a parameter
@@ -78,7 +78,7 @@ class Prepared:
                 tensor.copy_(original)
 
     def poison(self) -> None:
-        """Fill every output that a launch does not find prepared, so that an element nobody wrote shows."""
+        """Fill every output that is neither zeroed nor restored, so that unwritten elements can be told."""
         ready = [*self._zeroed, *(tensor for tensor, _ in self._restored)]
         for tensor in self._outputs.values():
             if not any(tensor is other for other in ready):
@@ -86,21 +86,21 @@ class Prepared:
         self.checking = True
 
     def written(self) -> dict[str, Any]:
-        """Copies of the outputs by name."""
+        """Return copies of the outputs by name."""
         return {name: tensor.detach().clone() for name, tensor in self._outputs.items()}
 
-    def share(self, expected: dict[str, Any]) -> float:
-        """The largest error of the outputs, as a share of what is accepted.
+    def error_ratio(self, expected: dict[str, Any]) -> float:
+        """Return the largest error of the outputs as a share of the accepted error.
 
         Raises:
-            KernelError: an output and what is expected differ in shape.
+            KernelError: an output differs in shape from what is expected.
         """
         worst = 0.0
         for name, tensor in self._outputs.items():
             if tensor.shape != expected[name].shape:
                 shapes = f"{list(expected[name].shape)} for {name}, which has shape {list(tensor.shape)}"
                 raise KernelError(f"reference gave shape {shapes}")
-            worst = max(worst, accuracy.share(tensor, expected[name], self._tolerance))
+            worst = max(worst, accuracy.error_ratio(tensor, expected[name], self._tolerance))
         return worst
 
 

@@ -1,8 +1,8 @@
-"""What a call costs before its config is known: reading the key of its arguments.
+"""Reads the key of a call's arguments, which is all that a call costs before its config is known.
 
-A reader is an expression written for the calls that one line of a program makes, as Triton writes its own binders:
-asking every argument of what kind it is costs twice as much. Calls of one form whose arguments change their kind (None
-here, a tensor there) are read the long way.
+A reader is generated code for calls of one form, as Triton's own binders are: inspecting the type of every argument
+would cost twice as much. Where arguments change their type between calls of one form (None here, a tensor there), every
+argument is inspected after all.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from tuner.tuned.arguments import memory_of
 from tuner.tuned.signature import ALIGNMENT, Signature
 
 Read = Callable[[Sequence[Any], Mapping[str, Any]], Hashable]
-"""A call's key from its arguments by position and by name: it tells apart whatever `Signature.problem` does."""
+"""Returns a call's key from its positional and keyword arguments; calls of different problems have different keys."""
 
 
-class Reader:
-    """Reads the keys of calls of one form: so many arguments by position, these by name.
+class KeyReader:
+    """Reads the keys of calls of one form: a number of positional arguments, and the names of the others.
 
     Attributes:
-        read: the way in use; swapped for the long one when `fits` finds arguments of other kinds.
-        known: by key the config, its parameters, and what counts a call where misses are recorded.
+        read: the function in use; replaced by a slower one when `fits` finds arguments of other types.
+        known: by key, the config, its parameters, and a function that counts a call where misses are recorded.
     """
 
-    __slots__ = ("_kinds", "_places", "_several", "_signature", "known", "read")
+    __slots__ = ("_several", "_signature", "_sources", "_types", "known", "read")
 
     def __init__(self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, several: bool) -> None:
-        """Write the expression.
+        """Generate the code.
 
         Args:
-            signature: of the kernel.
-            args, kwargs: a call's.
-            several: whether the process has GPUs of several models: then a key tells them apart.
+            signature: the kernel's signature.
+            args, kwargs: the arguments of a call.
+            several: whether the process has GPUs of several models, which a key then distinguishes.
         """
         self._signature, self._several = signature, several
         self.known: dict[Hashable, tuple[Any, dict[str, Any], Callable[[], Any] | None]] = {}
         sources = {name: f"a[{place}]" for place, name in enumerate(signature.names[: len(args)])}
         sources |= {name: f"k[{name!r}]" for name in kwargs}
-        self._places = {name: sources[name] for name in signature.told(sources)}
-        self._kinds = self._kinds_of(args, kwargs)
+        self._sources = {name: sources[name] for name in signature.identifying(sources)}
+        self._types = self._types_of(args, kwargs)
         named = signature.named(args, kwargs)
-        parts = [self._expression(name, source, named[name]) for name, source in self._places.items()]
-        # Indices and names of parameters, nothing else: no text of a caller's is evaluated.
+        parts = [self._expression(name, source, named[name]) for name, source in self._sources.items()]
+        # The code holds only indices and names of parameters; nothing that a caller passed is evaluated.
         self.read: Read = eval(f"lambda a, k: ({''.join(f'{part}, ' for part in parts)})", {"int": int})
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call's arguments are of the kinds the expression was written for; if not, it is used no more."""
-        if self.read == self._long or self._kinds_of(args, kwargs) == self._kinds:
+        """Return whether a call's arguments have the types that the code was generated for; if not, stop using it."""
+        if self.read == self._inspect or self._types_of(args, kwargs) == self._types:
             return True
-        self.read = self._long
+        self.read = self._inspect
         return False
 
-    def _kinds_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[type, ...]:
+    def _types_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[type, ...]:
         named = self._signature.named(args, kwargs)
-        return tuple(type(named[name]) for name in self._places)
+        return tuple(type(named[name]) for name in self._sources)
 
     def _expression(self, name: str, source: str, value: Any) -> str:
         if memory_of(value) is value and value is not None:
@@ -70,9 +70,9 @@ class Reader:
             return f"{kind} if {kind} is not int else 16 if not {source} & {ALIGNMENT - 1} else {source} == 1"
         return f"{source}.__class__"
 
-    def _long(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
+    def _inspect(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
         named = self._signature.named(args, kwargs)
-        return tuple(self._fact(name, named[name]) for name in self._places)
+        return tuple(self._fact(name, named[name]) for name in self._sources)
 
     def _fact(self, name: str, value: Any) -> Hashable:
         tensor = memory_of(value)

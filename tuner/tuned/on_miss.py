@@ -1,7 +1,7 @@
-"""`tuned(tune_on_miss=True)`: one problem measured where it was missed, in the caller's process, on copies of its call.
+"""`tuned(tune_on_miss=True)`: measures a missed problem in the caller's process, on copies of the call's arguments.
 
-By protocol 1 as in a sweep, but for the child processes: a config that hangs or loses the CUDA context takes the
-caller with it. What is found is kept in the database, where the next process finds it.
+This follows protocol 1 like a sweep, but without child processes, so that a config that hangs or loses the CUDA context
+takes the caller with it. The winner is stored in the database, where the next process finds it.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Outcome, Trial, Verdict
-from tuner.sweep.device_session import open_station
+from tuner.sweep.device_session import open_session
 from tuner.sweep.job import Job
-from tuner.sweep.measure import Measurement, PoisonedError
+from tuner.sweep.measure import ContextLostError, Measurement
 from tuner.sweep.race import RACE
-from tuner.sweep.search_problem import survey
+from tuner.sweep.search_task import make_search_task
 from tuner.sweep.supervisor import BATCH
 from tuner.tuned.arguments import Arguments, memory_of
-from tuner.tuned.inputs import Prepared
-from tuner.tuned.spec import by_first_that_runs
+from tuner.tuned.inputs import CallInputs
+from tuner.tuned.spec import expected_from_first_config
 from tuner.tuned.tuned_kernel import TunedKernel
 
 _log = logging.getLogger(__name__)
 
 
 def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: Device) -> Config | None:
-    """The winner of a problem, measured now; None where that cannot be, with one warning.
+    """Measure a problem now and return its winner; None, with one warning, where that is impossible.
 
     Args:
-        kernel: of the problem.
-        problem: of the call.
-        arguments: the call's own; they are copied, never written.
-        device: this process's.
+        kernel: the kernel that was called.
+        problem: the call's problem.
+        arguments: the call's arguments; they are copied, never written.
+        device: this process's device.
 
     Raises:
-        SweepError: a config lost the CUDA context: nothing works in this process any more.
+        SweepError: a config lost the CUDA context, so nothing works in this process any more.
     """
     import torch
 
@@ -55,7 +55,7 @@ def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: De
     except (torch.cuda.OutOfMemoryError, MemoryError, KernelError) as e:
         _log.warning("%s is not tuned now: %s", problem, (str(e).splitlines() or [type(e).__name__])[0])
         return None
-    except PoisonedError as e:
+    except ContextLostError as e:
         raise SweepError(f"{e.config} lost the CUDA context while it was measured: {e}") from e
     if verdict is None:
         _log.warning("%s is not tuned: none of %d configs worked", problem, job.measured)
@@ -74,10 +74,10 @@ def _measured(
     outputs = _outputs(kernel, problem)
     spec = dataclasses.replace(
         kernel.spec,
-        make_inputs=lambda _problem, _device, _seed: _Copied(kernel, arguments, outputs),
-        reference=lambda inputs: by_first_that_runs(kernel, inputs),
+        make_inputs=lambda _problem, _device, _seed: _CopiedInputs(kernel, arguments, outputs),
+        reference=lambda inputs: expected_from_first_config(kernel, inputs),
     )
-    job = Job(survey(problem, device), RACE)
+    job = Job(make_search_task(problem, device), RACE)
     job.resume({})
     trials: list[Trial] = []
 
@@ -87,24 +87,24 @@ def _measured(
 
     with contextlib.ExitStack() as stack:
         if gpu is not None:
-            torch.cuda.synchronize()  # the call's arguments may still be written on the caller's stream
-        station = open_station(gpu, stack)
-        measurement = Measurement(spec, problem, station.timer, station.clocks, station.torch_device)
+            torch.cuda.synchronize()  # the arguments may still be being written on the caller's stream
+        session = open_session(gpu, stack)
+        measurement = Measurement(spec, problem, session.timer, session.clocks, session.torch_device)
         while batch := job.take(BATCH, None)[0]:
             for config, outcome in measurement.search(batch, _silent, drop=RACE.drop):
                 note(config, outcome)
         verdict = None
         while verdict is None and (finalists := job.finalists()):
-            times, rejected = measurement.finals(finalists, seed=len(job.rejected), beat=_silent)
+            times, rejected = measurement.finals(finalists, seed=len(job.rejected), heartbeat=_silent)
             job.rejected |= rejected
             verdict = job.verdict(times)
-    return job, verdict, trials, station.environment
+    return job, verdict, trials, session.environment
 
 
 def _outputs(kernel: TunedKernel, problem: Problem) -> tuple[str, ...]:
-    """The arguments that the kernel writes, as `make_inputs` names them; () where it does not tell."""
+    """Return the names of the arguments that the kernel writes by `make_inputs`; () where it does not name them."""
     try:
-        told = kernel.maker.shaped(problem).outputs
+        told = kernel.arguments_factory.shaped(problem).outputs
     except KernelError:
         return ()
     named = tuple(each for each in told if isinstance(each, str))
@@ -112,7 +112,7 @@ def _outputs(kernel: TunedKernel, problem: Problem) -> tuple[str, ...]:
 
 
 def _keep(job: Job, verdict: Verdict, trials: list[Trial], environment: Environment) -> None:
-    """Write it into the database; where that cannot be, this process alone has it."""
+    """Store trials and winner in the database; where that fails, the winner serves this process alone."""
     from tuner.store.store import RunStatus, Store
 
     try:
@@ -126,11 +126,11 @@ def _keep(job: Job, verdict: Verdict, trials: list[Trial], environment: Environm
 
 
 def _silent(_config: Config | None) -> None:
-    """Nobody watches a clock here."""
+    """Do nothing, because no parent process waits for a sign of life."""
 
 
-class _Copied(Prepared):
-    """A call's arguments in memory of their own. What the kernel writes is told by no one: every tensor is compared."""
+class _CopiedInputs(CallInputs):
+    """Copies of a call's arguments. Where the kernel's outputs are unknown, every tensor is compared."""
 
     def __init__(self, kernel: TunedKernel, arguments: Arguments, outputs: tuple[str, ...]) -> None:
         copies = _copies(arguments)
@@ -148,14 +148,14 @@ class _Copied(Prepared):
         self._found = [(memory_of(named[name]), memory_of(theirs[name])) for name in tensors]
 
     def poison(self) -> None:
-        """Put back what the call found: nobody knows what of it a launch reads."""
+        """Restore the original values of every tensor, because it is unknown which of them a launch reads."""
         for copy, original in self._found:
             copy.copy_(original.detach())
         self.checking = True
 
 
 def _copies(arguments: Arguments) -> Arguments:
-    """The same call on copies; views of one allocation stay views of one, each with its strides and its alignment."""
+    """Copy a call's arguments; views of one allocation stay views of one, with their strides and alignment."""
     storages: dict[int, Any] = {}
 
     def copy(value: Any) -> Any:
@@ -165,9 +165,9 @@ def _copies(arguments: Arguments) -> Arguments:
         storage = memory.untyped_storage()
         if storage.data_ptr() not in storages:
             storages[storage.data_ptr()] = storage.clone()
-        place = (storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride())
-        twin = memory.detach().new_empty(0).set_(*place)
-        return twin if value is memory else dataclasses.replace(value, base=twin)
+        view = (storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride())
+        clone = memory.detach().new_empty(0).set_(*view)
+        return clone if value is memory else dataclasses.replace(value, base=clone)
 
     kwargs = {name: copy(value) for name, value in arguments.kwargs.items()}
     return Arguments(arguments.grid, tuple(copy(value) for value in arguments.args), kwargs)

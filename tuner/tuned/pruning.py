@@ -1,4 +1,4 @@
-"""`prune_configs_by`, by the rules of `triton.autotune`."""
+"""Applies `prune_configs_by` as `triton.autotune` does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OPTIONS = ("early_config_prune", "perf_model", "top_k")
 
 
 def check(prune: Mapping[str, Any]) -> None:
-    """Raise UsageError where an option is none."""
+    """Raise UsageError for an unknown option."""
     for option in prune:
         if option not in OPTIONS:
             raise UsageError(f"prune_configs_by has no {option!r}: expected {', '.join(OPTIONS)}")
@@ -20,18 +20,18 @@ def check(prune: Mapping[str, Any]) -> None:
 def pruned(
     op: str, prune: Mapping[str, Any], configs: Sequence[Any], named: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """The `triton.Config`s that are left for a call: by `early_config_prune`, then the `top_k` of `perf_model`.
+    """Return the `triton.Config`s left for a call: `early_config_prune` first, then the `top_k` of `perf_model`.
 
     Args:
         op: the kernel's name.
-        prune: the options.
-        configs: all of them; a single one is left as it is.
-        named: the call's arguments by position, by name.
-        kwargs: its arguments by name.
+        prune: the options of `prune_configs_by`.
+        configs: all configs; a single one is never pruned.
+        named: the names and values of the call's positional arguments.
+        kwargs: its keyword arguments.
 
     Raises:
-        KernelError: none is left.
-        UsageError: `top_k` is no number.
+        KernelError: no config is left.
+        UsageError: `top_k` is not a number.
     """
     kept = list(configs)
     if len(kept) == 1:

@@ -1,4 +1,4 @@
-"""A kernel's parameters: which of them make up its key, and what a call's arguments make it."""
+"""A kernel's parameters: which of them form its key, and which problem a call's arguments describe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.problem.generic_key import Extra
 from tuner.tuned.arguments import memory_of
 
 ALIGNMENT = 16
-"""What Triton looks at in addresses (bytes) and in whole numbers, to load wider: its own specialization."""
+"""Triton specializes kernels on addresses (bytes) and whole numbers that are multiples of this, to load wider."""
 _log = logging.getLogger(__name__)
 
 
@@ -23,19 +23,20 @@ class Signature:
     """The parameters of a jit function.
 
     Attributes:
-        op: what its problems are called.
-        names: of all parameters, in order.
-        key: those of them that tell problems apart.
-        constexprs: of those that are compiled in.
+        op: the op of its problems.
+        names: all parameters, in order.
+        key: the parameters whose values distinguish problems.
+        constexprs: the parameters that are compiled in.
     """
 
     def __init__(self, op: str, fn: Any, key: Sequence[str]) -> None:
-        """Sort the parameters out.
+        """Classify the parameters.
 
         Args:
             op: the kernel's name.
-            fn: the function itself, without decorators, below `jit` the jit function.
-            key: names of the parameters whose values tell problems apart; what is none is left out, with a warning.
+            fn: the decorated function.
+            key: names of the parameters whose values distinguish problems; a name that is no parameter is left out with
+                a warning.
         """
         self.op = op
         parameters = inspect.signature(base_of(fn)).parameters
@@ -45,11 +46,11 @@ class Signature:
         self._plain = frozenset(_not_specialized(fn, self.names))
         self.key = tuple(name for name in key if name in self.names)
         if unknown := [name for name in key if name not in self.names]:
-            # triton.autotune passes over them without a word, and Triton's own tutorial of grouped GEMMs has one.
+            # triton.autotune ignores such names silently, and Triton's own tutorial of grouped GEMMs has one.
             _log.warning("%s: its key names %s, which is no argument of it: left out", op, " and ".join(unknown))
 
     def check(self, option: str, names: Sequence[str]) -> None:
-        """Raise UsageError where an option names what is no parameter."""
+        """Raise UsageError where an option names something that is no parameter."""
         for name in names:
             if name not in self.names:
                 raise UsageError(
@@ -58,17 +59,17 @@ class Signature:
                 )
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """A call's arguments by name, as hooks and grids get them; defaults are left out, as `triton.autotune` does."""
+        """Return a call's arguments by name, as hooks and grids get them; like `triton.autotune`, without defaults."""
         return {**dict(zip(self.names, args, strict=False)), **kwargs}
 
     def problem(self, named: Mapping[str, Any]) -> Problem:
-        """The problem of a call.
+        """Return the problem of a call.
 
         Args:
-            named: its arguments by name, those of a config left out.
+            named: its arguments by name, without those that a config sets.
 
         Raises:
-            ProblemError: a value of the key that no table can hold.
+            ProblemError: no table can hold a value of the key.
         """
         extras: dict[str, Extra] = {}
         found: dict[str, str] = {}
@@ -92,19 +93,19 @@ class Signature:
         extras |= {f"{name}.dtype": dtype for name, dtype in found.items() if dtype != usual}
         return Problem.keyed(self.op, extras, dtype=usual)
 
-    def told(self, names: Iterable[str]) -> list[str]:
-        """Those of a call's arguments, by name, that tell its problem."""
+    def identifying(self, names: Iterable[str]) -> list[str]:
+        """Return the names of those arguments that distinguish a call's problem."""
         return [name for name in names if name in self.names and (name in self.key or name not in self.constexprs)]
 
     def is_stride(self, name: str) -> bool:
-        """Whether a number counts by what Triton specializes in it, though the key does not name it.
+        """Return whether a number is a stride; how Triton specializes it is part of the problem even outside the key.
 
-        Of all numbers that of the strides alone: one for a batch or a seed would make problems of what is none.
+        Only strides count: the specialization of a batch size or a seed would split one problem into several.
         """
         return "stride" in name.lower() and self.is_specialized(name)
 
     def is_specialized(self, name: str) -> bool:
-        """Whether Triton compiles another binary for a number that is 1, or a multiple of 16."""
+        """Return whether Triton compiles another binary for a number that is 1 or a multiple of 16."""
         return name not in self._plain and name not in self.constexprs
 
     def _plain_value(self, name: str, value: Any) -> Extra:
@@ -123,7 +124,7 @@ class Signature:
 
 
 def base_of(fn: Any) -> Any:
-    """The plain function below Triton's decorators."""
+    """Return the plain function below Triton's decorators."""
     while not inspect.isfunction(fn):
         if not hasattr(fn, "fn"):
             raise UsageError(f"tuner.tuned is for functions under @triton.jit, found {fn!r}: put @triton.jit below it")
@@ -141,5 +142,5 @@ def _not_specialized(fn: Any, names: Sequence[str]) -> list[str]:
         fn = fn.fn
     if hasattr(fn, "params"):
         return [parameter.name for parameter in fn.params if parameter.do_not_specialize]
-    given = (getattr(fn, "kwargs", None) or {}).get("do_not_specialize") or ()  # the interpreter's functions
+    given = (getattr(fn, "kwargs", None) or {}).get("do_not_specialize") or ()  # functions of the interpreter
     return [names[each] if isinstance(each, int) else each for each in given]

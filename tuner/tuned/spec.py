@@ -1,4 +1,4 @@
-"""The KernelSpec of a decorated kernel: what `tuner run`, tables and lookups ask of it."""
+"""Makes the KernelSpec of a decorated kernel for `tuner run`, tables and lookups."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tuner.launch import compile_cache
 from tuner.problem import Problem, generic_key
 from tuner.tuned import accuracy
 from tuner.tuned.arguments import memory_of
-from tuner.tuned.inputs import Prepared
+from tuner.tuned.inputs import CallInputs
 from tuner.tuned.tuned_kernel import TunedKernel
 
 
 def spec_of(kernel: TunedKernel) -> KernelSpec:
-    """Everything that offline tuning and lookups ask, answered by what the decorator was given."""
-    options, choices = kernel.options, kernel.choices
+    """Return the KernelSpec that follows from what the decorator was given."""
+    options, config_list = kernel.options, kernel.config_list
     name = options.name
 
     def unlisted(config: Config, problem: Problem, device: Device) -> str | None:
-        if config in choices or config == kernel.default_config(problem, device):
+        if config in config_list or config == kernel.default_config(problem, device):
             return None
         return "it is none of the configs that the decorator lists"
 
@@ -43,7 +43,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
 
     def space(problem: Problem, device: Device) -> SearchSpace:
         def candidates(_point: Config, _problem: Problem, _device: Device) -> list[Config]:
-            return [choices.of(config) for config in kernel.candidates(problem)]
+            return [config_list.of(config) for config in kernel.candidates(problem)]
 
         return SearchSpace(name, problem, device, {}, rules, expand=candidates)
 
@@ -51,17 +51,16 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         op=name,
         name=name,
         version=options.version,
-        supports=lambda problem, _device: _foreign(kernel, problem),
+        supports=lambda problem, _device: _unsupported(kernel, problem),
         space=space,
         default_config=kernel.default_config,
         make_inputs=lambda problem, device, seed: _prepared(kernel, problem, device, seed),
         launch=lambda inputs, config: launch(kernel, inputs, config),
-        vendor=_no_vendor,
         reference=lambda inputs: _expected(kernel, inputs),
         tolerance=lambda _problem: 1.0,
         compile=lambda problem, config: _compile(kernel, problem, config),
         compile_class=lambda problem, config: _compile_class(kernel, problem, config),
-        simplicity=lambda config: (choices.rank(config),),
+        simplicity=lambda config: (config_list.rank(config),),
         source_hash=lambda: hashlib.sha256(inspect.getsource(kernel.base_fn).encode()).hexdigest(),
         runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),
@@ -72,16 +71,16 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
 
 
 def origin_of(function: Callable[..., Any]) -> str:
-    """How another process imports a function: "package.module:name"; of a script, "path/of/it.py:name"."""
+    """Return how another process imports a function: "package.module:name", or "path/of/script.py:name"."""
     module, name = function.__module__, function.__qualname__
     if module in ("__main__", "__mp_main__"):
         module = getattr(sys.modules[module], "__file__", None) or module
     return f"{module}:{name}"
 
 
-def launch(kernel: TunedKernel, inputs: Prepared, config: Config) -> None:
-    """Launch once by a config, with all that stands around a launch where `triton.autotune` measures."""
-    chosen, arguments = kernel.choices.find(config), inputs.arguments
+def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
+    """Launch once by a config, with the preparation and hooks of `triton.autotune`'s measurements."""
+    chosen, arguments = kernel.config_list.find(config), inputs.arguments
     meta = chosen.all_kwargs()
     full = {**inputs.named, **meta}
     inputs.prepare()
@@ -95,15 +94,15 @@ def launch(kernel: TunedKernel, inputs: Prepared, config: Config) -> None:
         if kernel.options.post_hook is not None:
             kernel.options.post_hook(full, exception=e)
         raise
-    # A hook that restores what was written would leave nothing to compare.
+    # A hook may restore what was written, which would leave nothing to compare.
     if kernel.options.post_hook is not None and not inputs.checking:
         kernel.options.post_hook(full, exception=None)
     inputs.checking = False
 
 
-def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> Prepared:
-    arguments, options = kernel.maker.made(problem, device, seed), kernel.options
-    return Prepared(
+def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> CallInputs:
+    arguments, options = kernel.arguments_factory.made(problem, device, seed), kernel.options
+    return CallInputs(
         arguments,
         kernel.signature.named(arguments.args, arguments.kwargs),
         reset_to_zero=() if options.pre_hook is not None else options.reset_to_zero,
@@ -112,49 +111,47 @@ def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> 
     )
 
 
-def _expected(kernel: TunedKernel, inputs: Prepared) -> dict[str, Any]:
-    """What the outputs should be: by the user's reference, else by what the default config writes."""
+def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
+    """Return the expected outputs by the user's reference, or without one, as the default config writes them."""
     if kernel.reference_function is not None:
         inputs.prepare()
         given = {**inputs.named, **inputs.arguments.held}
         return accuracy.by_name(kernel.options.name, kernel.reference_function(given), inputs.outputs)
-    return by_first_that_runs(kernel, inputs)
+    return expected_from_first_config(kernel, inputs)
 
 
-def by_first_that_runs(kernel: TunedKernel, inputs: Prepared) -> dict[str, Any]:
-    """What the first config that runs writes, the default first: it says that others agree, not that they are right.
+def expected_from_first_config(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
+    """Return what the first config that runs writes, beginning with the default.
+
+    Comparing with it shows that configs agree, not that they are right.
 
     Raises:
-        KernelError: none runs.
+        KernelError: no config runs.
     """
     op, reasons = kernel.options.name, list[str]()
     for config in kernel.in_order(kernel.signature.problem(inputs.named)):
         inputs.poison()
         try:
             launch(kernel, inputs, config)
-        except Exception as e:  # noqa: BLE001  in the worker: a config that fails here fails its own trial too
+        except Exception as e:  # noqa: BLE001  a config that fails here fails its own trial too
             reasons.append(f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}")
         else:
             return inputs.written()
     raise KernelError(f"no config of {op} runs, the first for {reasons[0]}"[:500])
 
 
-def _no_vendor(_inputs: Prepared) -> None:
-    raise NotImplementedError("nobody knows what a library would call it")
-
-
 def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:
-    arguments, chosen = kernel.maker.shaped(problem), kernel.choices.find(config)
+    arguments, chosen = kernel.arguments_factory.shaped(problem), kernel.config_list.find(config)
     meta = chosen.all_kwargs()
     if chosen.pre_hook is not None:
         chosen.pre_hook({**kernel.signature.named(arguments.args, arguments.kwargs), **meta})
-    compile_cache.take(kernel.fn)
+    compile_cache.install(kernel.fn)
     return kernel.fn.warmup(*arguments.args, grid=arguments.grid, **arguments.kwargs, **meta)
 
 
 def _compile_class(kernel: TunedKernel, problem: Problem, config: Config) -> str:
-    """What Triton's specialization looks at: dtypes and alignments, constants, and the config."""
-    arguments = kernel.maker.shaped(problem)
+    """Return what Triton specializes on: dtypes and alignments, constants, and the config."""
+    arguments = kernel.arguments_factory.shaped(problem)
     signature = kernel.signature
     named = signature.named(arguments.args, arguments.kwargs)
     facts = {name: _specialization(kernel, name, value) for name, value in named.items()}
@@ -165,7 +162,7 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
     memory = memory_of(value)
     if memory is not None:
         return [str(memory.dtype), memory is value and memory.data_ptr() % 16 == 0]
-    if name in kernel.signature.constexprs or name not in kernel.arg_names:  # the rest are options of the compiler
+    if name in kernel.signature.constexprs or name not in kernel.arg_names:  # constants and compiler options
         return repr(value)
     if type(value) is int:
         specialized = kernel.signature.is_specialized(name)
@@ -174,7 +171,7 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
     return type(value).__name__
 
 
-def _foreign(kernel: TunedKernel, problem: Problem) -> str | None:
+def _unsupported(kernel: TunedKernel, problem: Problem) -> str | None:
     if not problem.is_keyed:
         return f"a problem of it is tuner.Problem.keyed({kernel.options.name!r}, ...)"
     odd = [name for name, _ in problem.extras if "." not in name and name not in kernel.signature.key]
@@ -182,19 +179,19 @@ def _foreign(kernel: TunedKernel, problem: Problem) -> str | None:
 
 
 def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
-    if kernel.at_hand(problem) is not None:
-        return None  # measured here and now, on the call's own arguments
+    if kernel.current_call(problem) is not None:
+        return None  # it is measured in this process, on the call's own arguments
     if "<locals>" in (origin := origin_of(kernel.base_fn)):
         return f"{origin} cannot be imported by the processes that measure: define it at a module's top level"
     try:
-        kernel.maker.shaped(problem)
+        kernel.arguments_factory.shaped(problem)
     except KernelError as e:
         return str(e)
     return None
 
 
 def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
-    """A problem from cells by name: the key's, `dtype`, and facts about arguments."""
+    """Build a problem from cells by name: values of the key, `dtype`, and facts about arguments."""
     options = kernel.options
     known = (*kernel.signature.key, "dtype")
     facts = {f"{name}.{fact}" for name in kernel.arg_names for fact in generic_key.FACTS}
@@ -203,6 +200,6 @@ def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
             raise ProblemError(f"{options.name} has no key {name!r}: expected {', '.join(known)}")
     extras = {name: generic_key.value(cell) for name, cell in cells.items() if name != "dtype"}
     wanted = Problem.keyed(options.name, extras, dtype=cells.get("dtype") or "float16")
-    if kernel.maker.make_inputs is None:
+    if kernel.arguments_factory.make_inputs is None:
         return wanted
-    return kernel.maker.asked(wanted, any_dtype=not cells.get("dtype"))
+    return kernel.arguments_factory.asked(wanted, any_dtype=not cells.get("dtype"))

@@ -1,4 +1,4 @@
-"""`triton.Config`s as this package keeps configs, and back."""
+"""Converts between `triton.Config`s and this package's configs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tuner.errors import ConfigError
 from tuner.kernel.config import Config, Value
 
 COMPILERS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
-"""Parameters of a `triton.Config` that are not the kernel's own."""
-_USUAL = {"num_ctas": 1}
-"""What need not be said: Triton's own default."""
+"""Parameters of a `triton.Config` that belong to the compiler, not to the kernel."""
+_DEFAULTS = {"num_ctas": 1}
+"""Parameters that are left out at Triton's own default."""
 
 
-class Choices:
+class ConfigList:
     """The configs of a kernel, in the user's order.
 
     Attributes:
@@ -23,10 +23,10 @@ class Choices:
     """
 
     def __init__(self, kernel: str, configs: Sequence[Any] | Mapping[str, Sequence[Any]]) -> None:
-        """Take a list as `triton.autotune` has it, or a space: parameters to their values, all of which are combined.
+        """Take a list as for `triton.autotune`, or a mapping from parameters to values that are all combined.
 
         Raises:
-            ConfigError: what stands there is no config, a value cannot be kept, or two configs cannot be told apart.
+            ConfigError: an entry is no config, a value cannot be stored, or two configs cannot be distinguished.
         """
         self._kernel = kernel
         self._known: dict[Config, Any] = {}
@@ -44,19 +44,19 @@ class Choices:
         return len(self.listed)
 
     def of(self, config: Any) -> Config:
-        """A `triton.Config` as this package keeps it; its pre_hook is not part of it.
+        """Convert a `triton.Config`, without its pre_hook.
 
         Raises:
-            ConfigError: it is none, or holds a value that cannot be kept.
+            ConfigError: it is no `triton.Config`, or a value cannot be stored.
         """
         if not hasattr(config, "all_kwargs"):
             raise ConfigError(f"{self._kernel}: {config!r} is no config: expected a triton.Config")
         given = config.all_kwargs()
-        pairs = {name: value for name, value in given.items() if name not in _USUAL or value != _USUAL[name]}
+        pairs = {name: value for name, value in given.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
         return Config(self._kernel, **{name: self._kept(name, value) for name, value in pairs.items()})
 
     def add(self, config: Any) -> Config:
-        """Know a config that is not listed, as a default may be."""
+        """Convert and remember a config that is not listed, for instance a default."""
         mine = self.of(config)
         self._known.setdefault(mine, config)
         return mine
@@ -65,19 +65,19 @@ class Choices:
         return config in self._known
 
     def find(self, config: Config) -> Any:
-        """The `triton.Config` of a config; one that nobody listed is made of its parameters."""
+        """Return the `triton.Config` of a config; for one that was never listed, build it from the parameters."""
         if config in self._known:
             return self._known[config]
         compilers = {name: config[name] for name in COMPILERS if name in config}
         return _triton_config({name: value for name, value in config.pairs if name not in COMPILERS}, **compilers)
 
     def rank(self, config: Config) -> int:
-        """Where a config stands in the user's list; behind it where it does not."""
+        """Return a config's position in the user's list; unlisted configs come last."""
         order = list(self._known)
         return order.index(config) if config in self._known else len(order)
 
     def _kept(self, name: str, value: Any) -> Value:
-        """A value as tables hold it. Those that are none of theirs become words, which stand for them in the list."""
+        """Convert a value to one that tables can hold; other kinds of values become words that identify them."""
         if type(value).__name__ == "constexpr":
             value = value.value
         if isinstance(value, (int, str)):

@@ -1,4 +1,4 @@
-"""A kernel under `tuner.tuned`: launched as ever, by the config that a lookup gives."""
+"""A kernel under `tuner.tuned`: launched as before, but by the config that a lookup returns."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
-from tuner.launch import binaries, compile_cache
+from tuner.launch import binaries, compat, compile_cache
 from tuner.launch.failure import is_no_fault
 from tuner.lookup import lookup as lookups
 from tuner.problem import Problem
 from tuner.tuned.arguments import Arguments
-from tuner.tuned.key_reader import Reader
+from tuner.tuned.key_reader import KeyReader
 from tuner.tuned.pruning import pruned
 from tuner.tuned.signature import Signature, base_of
-from tuner.tuned.triton_configs import Choices
-from tuner.tuned.user_inputs import MakeInputs, Maker
+from tuner.tuned.triton_configs import ConfigList
+from tuner.tuned.user_inputs import ArgumentsFactory, MakeInputs
 
 MOST_KEYS = 65_536
-"""Keys whose config is kept; beyond it all are forgotten."""
+"""The most keys whose configs are kept; beyond it, all are forgotten."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the decorator was given, as `tuner.tuned` describes it."""
+    """The decorator's options, as `tuner.tuned` describes them."""
 
     name: str
     version: int
@@ -50,21 +50,22 @@ class TunedKernel:
     """Launches a jit function by tuned configs: `kernel[grid](...)`, `kernel.run(..., grid=..., warmup=False)`.
 
     Attributes:
-        fn: what was decorated; `base_fn` the plain function below all decorators.
-        arg_names: of its parameters.
-        keys: names of those that make up the key.
+        fn: what was decorated; `base_fn` is the plain function below all decorators.
+        arg_names: the names of its parameters.
+        keys: the names of the parameters that form the key.
         configs: the `triton.Config`s, each once.
-        best_config: of the latest launch; None before the first.
+        best_config: the config of the latest launch; None before the first.
         cache: the `triton.Config` of each `tuner.Problem` that was launched.
-        spec: what `tuner run`, tables and lookups ask of it; the decorator sets it.
-        measure: measures a key that nobody tuned at its first launch; None unless that was asked for.
+        spec: the KernelSpec for `tuner run`, tables and lookups; the decorator sets it.
+        measure: measures a key that nobody tuned at its first launch; None unless `tune_on_miss` is set.
     """
 
     def __init__(self, fn: Any, options: Options, configs: Sequence[Any] | Mapping[str, Sequence[Any]]) -> None:
         """Check what can be checked without a call.
 
         Raises:
-            UsageError: an option names no argument, a config cannot be kept, no function under `triton.jit`.
+            UsageError: an option names no argument, a config cannot be stored, or there is no function under
+                `triton.jit`.
         """
         self.base_fn = base_of(fn)
         if fn is self.base_fn:
@@ -73,17 +74,19 @@ class TunedKernel:
         self.signature = Signature(options.name, fn, options.key)
         self.signature.check("reset_to_zero", options.reset_to_zero)
         self.signature.check("restore_value", options.restore_value)
-        self.choices = Choices(options.name, configs)
+        self.config_list = ConfigList(options.name, configs)
         self.arg_names, self.keys = list(self.signature.names), list(self.signature.key)
-        self.configs = list(self.choices.listed)
+        self.configs = list(self.config_list.listed)
         self.best_config: Any = None
         self.cache: dict[Problem, Any] = {}
         self.reference_function: Callable[[dict[str, Any]], Any] | None = None
         self.spec: KernelSpec
         self.measure: Measure | None = None
-        self.maker = Maker(self.signature, None, (*options.reset_to_zero, *options.restore_value))
-        self._readers: dict[Hashable, Reader] = {}
-        self._at_hand = threading.local()
+        self.arguments_factory = ArgumentsFactory(
+            self.signature, None, (*options.reset_to_zero, *options.restore_value)
+        )
+        self._readers: dict[Hashable, KeyReader] = {}
+        self._current_call = threading.local()
         self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
         self.__module__, self.__qualname__ = self.base_fn.__module__, self.base_fn.__qualname__
         lookups.on_change(self._forget)
@@ -91,38 +94,38 @@ class TunedKernel:
     def __repr__(self) -> str:
         return f"TunedKernel({self.options.name}: {self.__module__}:{self.__qualname__})"
 
-    __iter__ = None  # or its brackets would make it endless
+    __iter__ = None  # otherwise __getitem__ would make it an endless iterable
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        """What launches on a grid, as Triton's own `kernel[grid]`."""
+        """Return a function that launches on a grid, as Triton's own `kernel[grid]` does."""
         return self._launcher(grid, warmup=False)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        """Refuse, as Triton does: a kernel needs a grid."""
+        """Refuse as Triton does, because a kernel needs a grid."""
         raise UsageError(f"{self.options.name} needs a grid: {self.__name__}[grid](...)")
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
-        """Launch on a grid, or with `warmup` compile only, by the config of the arguments' key."""
+        """Launch on a grid by the config of the arguments' key; with `warmup`, only compile."""
         return self._launcher(grid, warmup=warmup)(*args, **kwargs)
 
     def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> list[Any]:
-        """Compile for these arguments without launching, by the config that a launch would take: a list of one."""
+        """Compile for these arguments by the config that a launch would use; return the kernel in a list."""
         call = _Call(tuple(args), kwargs, grid)
         (config, *_), _problem = self._looked_up(call, devices.current())
-        compile_cache.take(self.fn, self._shipped)
+        compile_cache.install(self.fn, self._shipped)
         return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
 
     def _launcher(self, grid: Any, *, warmup: bool) -> Callable[..., Any]:
         readers, run = self._readers, self.fn.run
 
-        # All that a call seen before costs beside its launch stands in these lines.
+        # For a call whose key is known, these lines are the whole cost besides the launch.
         def launch(*args: Any, **kwargs: Any) -> Any:
             try:
                 form = (len(args), *kwargs)
                 reader = readers[form]
                 config, meta, count = reader.known[reader.read(args, kwargs)]
             except (KeyError, AttributeError, TypeError):
-                pass  # what the first launch raises is not to be shown as raised while this was handled
+                pass  # handled below, so that errors of the first launch are not chained to this one
             else:
                 self.best_config = config
                 if count is not None:
@@ -135,68 +138,68 @@ class TunedKernel:
         return launch
 
     def make_inputs(self, function: MakeInputs) -> MakeInputs:
-        """Say what to measure on: a decorator of a function from a Problem to `tuner.Arguments`."""
-        self.maker.make_inputs = function
+        """Decorate a function from a Problem to the `tuner.Arguments` to measure it on."""
+        self.arguments_factory.make_inputs = function
         return function
 
     def reference(self, function: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
-        """Say what is right: a decorator of a function from a call's arguments by name to its outputs."""
+        """Decorate a function from a call's arguments by name to its correct outputs."""
         self.reference_function = function
         return function
 
     def kernel_spec(self, above: Sequence[Any] = ()) -> KernelSpec:
-        """The spec, given the decorators above this one, the outermost first: those of `triton.heuristics`."""
-        self.maker.heuristics = [decorator.values for decorator in above]
+        """Return the spec, given the `triton.heuristics` decorators above this one, the outermost first."""
+        self.arguments_factory.heuristics = [decorator.values for decorator in above]
         return self.spec
 
     def candidates(self, problem: Problem) -> list[Any]:
-        """The configs to try of a problem: all that `prune_configs_by` leaves.
+        """Return the configs to try for a problem, which are those that `prune_configs_by` leaves.
 
         Raises:
-            KernelError: there is something to prune by, and no arguments to show it.
+            KernelError: pruning needs arguments, and there are none.
         """
         if not self.options.prune:
             return self.configs
         kept = self.pruned_for_call(problem)
         if kept is not None:
-            return [self.choices.find(config) for config in kept]
-        arguments = self.maker.shaped(problem)
+            return [self.config_list.find(config) for config in kept]
+        arguments = self.arguments_factory.shaped(problem)
         return self._pruned(arguments.args, arguments.kwargs)
 
-    def at_hand(self, problem: Problem) -> _Call | None:
-        """The call under way in this thread, if it is of this problem."""
-        of, call = getattr(self._at_hand, "call", (None, None))
+    def current_call(self, problem: Problem) -> _Call | None:
+        """Return the call under way in this thread if it has this problem, else None."""
+        of, call = getattr(self._current_call, "call", (None, None))
         return call if of == problem else None
 
     def pruned_for_call(self, problem: Problem) -> list[Config] | None:
-        """What `prune_configs_by` leaves for the call under way; None where none is, or of another problem."""
-        call = self.at_hand(problem)
+        """Return what `prune_configs_by` leaves for the call under way; None where no such call has this problem."""
+        call = self.current_call(problem)
         if call is None or not self.options.prune:
             return None
-        return [self.choices.of(config) for config in self._pruned(call.args, call.kwargs)]
+        return [self.config_list.of(config) for config in self._pruned(call.args, call.kwargs)]
 
     def default_config(self, problem: Problem, _device: Device) -> Config:
-        """Where nobody tuned: `default`, else the first config that is not pruned."""
+        """Return the config where nobody tuned: `default`, or else the first config that is not pruned."""
         default = self.options.default
         if default is not None:
-            return self.choices.add(default(problem) if callable(default) else default)
+            return self.config_list.add(default(problem) if callable(default) else default)
         try:
             candidates = self.candidates(problem)
         except KernelError:
             candidates = self.configs
-        return self.choices.of(candidates[0])
+        return self.config_list.of(candidates[0])
 
     def in_order(self, problem: Problem) -> list[Config]:
-        """The default config, then every other candidate."""
+        """Return the default config, then every other candidate."""
         default = self.default_config(problem, devices.INTERPRETER)
-        return list(dict.fromkeys([default, *(self.choices.of(config) for config in self.candidates(problem))]))
+        return list(dict.fromkeys([default, *(self.config_list.of(config) for config in self.candidates(problem))]))
 
     def _pruned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         named = dict(zip(self.arg_names, args, strict=False))
         return pruned(self.options.name, self.options.prune, self.configs, named, kwargs)
 
     def _first(self, call: _Call, *, warmup: bool) -> Any:
-        """Launch a call whose key is new; keep its config."""
+        """Launch a call whose key is new, and remember its config."""
         args, kwargs = call.args, call.kwargs
         device = devices.current()
         order, problem = self._looked_up(call, device)
@@ -207,7 +210,7 @@ class TunedKernel:
         form = (len(args), *kwargs)
         reader = self._readers.get(form)
         if reader is None:
-            reader = self._readers[form] = Reader(self.signature, args, kwargs, several=_several_models())
+            reader = self._readers[form] = KeyReader(self.signature, args, kwargs, several=_several_models())
         if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
             reader.known.clear()
         count = lookups.counter(problem, device)
@@ -215,31 +218,31 @@ class TunedKernel:
         return result
 
     def _looked_up(self, call: _Call, device: Device) -> tuple[list[Any], Problem]:
-        """The `triton.Config`s to launch a call by, what a lookup gives before those for its failure; its problem."""
+        """Return the `triton.Config`s to try for a call, the lookup's first, and the call's problem."""
         if conflicts := sorted(call.kwargs.keys() & {name for c in self.configs for name in c.all_kwargs()}):
             raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
-        self._at_hand.call = problem, call
+        self._current_call.call = problem, call
         try:
             match = lookups.lookup(problem, device)
             others = [match.config, *self.in_order(problem)]
             if self.measure is not None and match.rule != "exact":
                 others = [*self._measured(problem, call, device), *others]
         finally:
-            self._at_hand.call = None, None
-        return [self.choices.find(config) for config in dict.fromkeys(others)], problem
+            self._current_call.call = None, None
+        return [self.config_list.find(config) for config in dict.fromkeys(others)], problem
 
     def _measured(self, problem: Problem, call: _Call, device: Device) -> list[Config]:
-        """The winner of a measurement on the call's own arguments, none where it could not be made."""
+        """Return the winner of a measurement on the call's own arguments, or nothing where it failed."""
         assert self.measure is not None
         winner = self.measure(self, problem, Arguments(call.grid, call.args, call.kwargs), device)
         return [] if winner is None else [winner]
 
     def _first_that_runs(self, order: Sequence[Any], call: _Call, *, warmup: bool) -> tuple[Any, Any]:
-        """Launch by the first config that this device takes: an untuned one may need too much of it."""
+        """Launch by the first config that the device can run: an untuned one may need too many resources."""
         failures = _failures()
         failed: Exception | None = None
-        compile_cache.take(self.fn, self._shipped)
+        compile_cache.install(self.fn, self._shipped)
         named = self.signature.named(call.args, call.kwargs)
         for config in order:
             meta = config.all_kwargs()
@@ -259,8 +262,8 @@ class TunedKernel:
         assert failed is not None
         raise failed
 
-    def _shipped(self) -> binaries.Shelf | None:
-        return binaries.shelf(self.options.name, devices.current().slug)
+    def _shipped(self) -> binaries.ShippedBinaries | None:
+        return binaries.shipped_binaries(self.options.name, devices.current().slug)
 
     def _forget(self) -> None:
         self.cache.clear()
@@ -273,7 +276,7 @@ Measure = Callable[[TunedKernel, Problem, Arguments, Device], Config | None]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call: its arguments by position and by name, and its grid."""
+    """One call: its positional and keyword arguments, and its grid."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -282,16 +285,13 @@ class _Call:
 
 @functools.cache
 def _failures() -> tuple[type[Exception], ...]:
-    """What Triton raises before anything ran: too few resources, what does not compile, MLIR and the driver."""
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources, PTXASError
-
-    return OutOfResources, PTXASError, CompilationError, RuntimeError
+    """Return what Triton raises before anything ran: missing resources, errors of compilers, MLIR and the driver."""
+    return compat.OutOfResources, compat.PTXASError, compat.CompilationError, RuntimeError
 
 
 @functools.cache
 def _several_models() -> bool:
-    """Whether this process sees GPUs of several models."""
+    """Return whether this process sees GPUs of several models."""
     import torch
 
     return len({torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}) > 1

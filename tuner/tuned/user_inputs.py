@@ -1,4 +1,4 @@
-"""Running a user's `make_inputs`: on any device whatever it names, seeded, and held to the problem that was asked."""
+"""Runs a user's `make_inputs`: on any device whatever it names, seeded, and checked against the problem asked for."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tuner.tuned.signature import Signature
 
 MakeInputs = Callable[[Problem], Arguments]
 _SHAPED = 8
-"""Problems whose arguments without memory are kept: those that compile and those that are listed take turns."""
+"""How many problems' arguments without memory are kept, since compiling and listing problems take turns."""
 
 
-class Maker:
+class ArgumentsFactory:
     """Makes the arguments of a kernel's calls.
 
     Attributes:
-        make_inputs: the user's; None where it was not given.
-        heuristics: values of `triton.heuristics` above the decorator, the outermost first: they come with every call.
+        make_inputs: the user's function; None where there is none.
+        heuristics: the values of `triton.heuristics` decorators above ours, the outermost first; every call gets them.
     """
 
     def __init__(self, signature: Signature, make_inputs: MakeInputs | None, outputs: Sequence[str]) -> None:
-        """Keep what is needed; nothing runs.
+        """Keep what is needed; nothing runs yet.
 
         Args:
-            signature: of the kernel.
-            make_inputs: gives the arguments of a problem's call.
-            outputs: names of arguments that are written, where `Arguments.outputs` names none.
+            signature: the kernel's signature.
+            make_inputs: returns the arguments of a problem's call.
+            outputs: names of arguments that are written, used where `Arguments.outputs` is empty.
         """
         self.make_inputs = make_inputs
         self.heuristics: list[dict[str, Callable[[dict[str, Any]], Any]]] = []
@@ -39,14 +39,14 @@ class Maker:
         self._shaped: OrderedDict[Problem, Arguments] = OrderedDict()
 
     def asked(self, wanted: Problem, *, any_dtype: bool) -> Problem:
-        """The problem that `make_inputs` makes of a wanted one: with all that nobody types, dtypes and alignments.
+        """Complete a typed problem with what nobody types: the dtypes and alignments that `make_inputs` chooses.
 
         Args:
-            wanted: by the names and facts that were typed.
-            any_dtype: whether nobody typed a dtype.
+            wanted: the problem as it was typed.
+            any_dtype: whether no dtype was typed.
 
         Raises:
-            KernelError: there is no `make_inputs`, it failed, or made something else.
+            KernelError: there is no `make_inputs`, it failed, or it made another problem.
         """
         arguments = self._anywhere(wanted)
         found = self._problem(arguments)
@@ -55,7 +55,7 @@ class Maker:
         return found
 
     def shaped(self, problem: Problem) -> Arguments:
-        """The arguments of a problem's call, where possible without memory; not to be written.
+        """Return the arguments of a problem's call, without memory where possible; they must not be written.
 
         Raises:
             KernelError: see `made`.
@@ -68,10 +68,10 @@ class Maker:
         return self._shaped[problem]
 
     def made(self, problem: Problem, device: str, seed: int) -> Arguments:
-        """The arguments of a problem's call on a torch device, with a seed.
+        """Make the arguments of a problem's call on a torch device, with a seed.
 
         Raises:
-            KernelError: there is no `make_inputs`, it failed, or made another problem's.
+            KernelError: there is no `make_inputs`, it failed, or it made another problem.
         """
         arguments = self._run(problem, device, seed)
         self._compare(problem, self._problem(arguments), None)
@@ -86,7 +86,7 @@ class Maker:
         try:
             return self._run(problem, "meta", 0)
         except KernelError:
-            return self._run(problem, "cpu", 0)  # perhaps it looks at values; what it says then, is said
+            return self._run(problem, "cpu", 0)  # it may look at values; an error of this attempt is reported
 
     def _run(self, problem: Problem, device: str, seed: int) -> Arguments:
         import torch
@@ -103,7 +103,7 @@ class Maker:
         except (TunerError, torch.cuda.OutOfMemoryError, MemoryError):
             raise
         except Exception as e:
-            # A user's function may raise anything; that one problem cannot be tuned, the others can.
+            # A user's function may raise anything. This problem then cannot be tuned, but others can.
             first = (str(e).strip().splitlines() or [""])[0]
             raise KernelError(f"make_inputs of {op} failed for {problem}: {type(e).__name__}: {first}"[:500]) from e
         if not isinstance(arguments, Arguments):
@@ -111,7 +111,7 @@ class Maker:
         return self._completed(arguments)
 
     def _completed(self, arguments: Arguments) -> Arguments:
-        """With what heuristics above the decorator add, and every output named."""
+        """Add what heuristics above the decorator set, and complete and check the outputs."""
         kwargs = dict(arguments.kwargs)
         for values in self.heuristics:
             for name, heuristic in values.items():
@@ -132,7 +132,7 @@ class Maker:
         return self._signature.problem(self._signature.named(arguments.args, arguments.kwargs))
 
     def _compare(self, wanted: Problem, found: Problem, names: set[str] | None) -> None:
-        """Raise where `make_inputs` made another problem than was wanted; None for `names` compares all of it."""
+        """Raise where `make_inputs` made another problem than was wanted; `names` limits what is compared."""
         asked = {**dict(wanted.extras), "dtype": wanted.a_dtype}
         theirs = {**dict(found.extras), "dtype": found.a_dtype}
         for name in sorted(asked.keys() | theirs.keys() if names is None else names):
@@ -146,12 +146,12 @@ class Maker:
 
 @contextlib.contextmanager
 def _everything_on(device: str) -> Iterator[None]:
-    """Have torch make every tensor on a device, also where a user's code names another."""
+    """Make every tensor on a device, even where a user's code names another."""
     import torch
     from torch.overrides import TorchFunctionMode
 
     class Elsewhere(TorchFunctionMode):  # type: ignore[misc]  # torch is not seen by the type checker
-        """Puts the device in place of whichever is named."""
+        """Replaces any device that is named."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
@@ -169,7 +169,7 @@ def _everything_on(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _seeded(device: str, seed: int) -> Iterator[None]:
-    """Seed torch; where this may be a user's process its CPU generator goes on afterwards as if nothing had been."""
+    """Seed torch; on the CPU, which may be a user's process, restore its generator afterwards."""
     import torch
 
     if device == "cuda":

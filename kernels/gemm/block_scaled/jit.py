@@ -170,17 +170,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
             sums = collect(sums, partials_ptr, tile, TOGETHER)
         out_dtype: tl.constexpr = c.dtype if BY_TMA else c.dtype.element_ty
         values = finish(
-            sums,
-            bias_ptr,
-            None,
-            None,
-            start_m,
-            start_n,
-            rows_left,
-            columns_left,
-            BIAS_ALONG_M,
-            "none",
-            ACTIVATION,
-            out_dtype,
+            *(sums, bias_ptr, None, None, start_m, start_n, rows_left, columns_left, BIAS_ALONG_M, "none"),
+            *(ACTIVATION, out_dtype),
         )
         store(c, first_m, first_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)

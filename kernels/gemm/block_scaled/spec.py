@@ -21,7 +21,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
 from tuner.kernels.gemm.pointer import space as pointer_space
-from tuner.kernels.gemm.small_m.swap_ab import seen
+from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor
@@ -33,7 +33,10 @@ NAME = "block_scaled"
 VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
 _SCALING_CYCLES = 400.0
-"""Of one step; fitted on the four problems with scales of blocks of benchmarks/data/landscapes-h200.json.gz."""
+"""Cycles that scaling adds to one step.
+
+Fitted on the four problems with scales of blocks in benchmarks/data/landscapes-h200.json.gz.
+"""
 _MOST_SWAPPED_ROWS = 256
 
 
@@ -43,7 +46,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     given = operands.exchanged() if swapped else operands
     a, b, out = given.a, given.b, given.out
     places = (placement(a), placement(b), placement(out))
-    viewed = seen(config) if swapped else config
+    viewed = exchanged_tile(config) if swapped else config
     shape = (a.shape[0], b.shape[1], a.shape[1])
     grid, group, constants, options = _static(operands.problem, shape, viewed, places)
     block_m, block_n, block_k = (constants[name] for name in TILE)
@@ -125,7 +128,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "num_stages": (1,),
         "num_warps": (4, 8),
         **tile_rules.overlap(device),
-        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+        **splitting.amd_axes(device),
     }
 
 
@@ -135,7 +138,7 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees; every step's products are scaled before the next is multiplied."""
+    """The estimate of `cost.tiled`; every step's products are scaled before the next step is multiplied."""
     return cost.tiled(*_view(config, problem), device, added_cycles=_SCALING_CYCLES)
 
 
@@ -146,7 +149,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return estimate_us(config, problem, device)
 
     def ties(config: Config) -> tuple[float, ...]:
-        return *splitting.ties(*_view(config, problem), device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+        return *splitting.tie_break(*_view(config, problem), device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     loads = splitting.loads(problem.unscaled(), device)[-1:]
     found = space(problem, device).narrowed(LOADS=loads).best(estimated, ties=ties)
@@ -155,31 +158,26 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
-    """What the device sees."""
-    return (seen(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
+    """The config and the problem as the device computes them."""
+    return (exchanged_tile(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
 
 
-def _seen_back(config: Config) -> Config:
+def _exchanged_back(config: Config) -> Config:
     # Exchanging a second time gives the config back.
-    return seen(config) if config["SWAP_AB"] else config
+    return exchanged_tile(config) if config["SWAP_AB"] else config
 
 
 def _canonical(config: Config, problem: Problem, device: Device) -> Config:
-    return _seen_back(pointer_space.canonical(*_view(config, problem), device))
+    return _exchanged_back(pointer_space.canonical(*_view(config, problem), device))
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    return (_seen_back(split) for split in splitting.expand(*_view(config, problem), device))
+    return (_exchanged_back(split) for split in splitting.expand(*_view(config, problem), device))
 
 
 def _one_block(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     block_k = config.integer("BLOCK_SIZE_K")
     return f"BLOCK_SIZE_K is {block_k}, a scale is for {SCALE_GROUP}" if block_k != SCALE_GROUP else None
-
-
-def _loads(config: Config, problem: Problem, device: Device) -> str | None:
-    known = splitting.loads(problem.unscaled(), device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -200,10 +198,10 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None: 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
     Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
-    Rule("loads", "kernels/gemm/tma/space.py, supports", _loads, fatal=True, early=True),
+    splitting.LOADS,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),
     *(
-        splitting.in_terms_of(_view, rule, ("SWAP_AB",))
+        splitting.on_view(_view, rule, ("SWAP_AB",))
         for rule in (
             *splitting.RULES,
             Rule("registers", "255 a thread (CUDA C++ Programming Guide)", _registers, early=True),

@@ -17,13 +17,13 @@ from tuner.problem import Problem, dtype
 
 NAME = "cluster_k"
 BLOCKS = (2, 4, 8, 16)
-"""Of a cluster: the values of SPLIT_K. 16 are beyond what every GPU must take (CUDA C++ Programming Guide)."""
+"""Blocks of a cluster: the values of SPLIT_K. Not every GPU must take 16 (CUDA C++ Programming Guide)."""
 COLUMNS = 64
-"""Of B in a tile, where wgmma has its rows."""
+"""Columns of B in a tile, which are the rows of wgmma."""
 _ROWS = (8, 16, 32, 64, 128)
-"""Of A in a tile."""
+"""Rows of A in a tile."""
 _ROW_BYTES = (128, 256, 512)
-"""Of a stage along K."""
+"""Bytes of a row of a stage."""
 _MOST_ROWS = 256
 _FEWEST_STAGES = 2
 _FEW_BLOCKS = 8
@@ -32,7 +32,7 @@ _SHORTEST_K = 512
 _WARPS = 4
 _OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _AHEAD = {refinements.PREFETCH_KIB: 32, refinements.PDL_TRIGGER: 6}
-"""What every config has that can."""
+"""Options of every config that can have them."""
 _OTHERWISE = ((32, 5), (32, 7), (64, 4), (64, 7))
 """KiB and eighths that a search tries of its leaders besides."""
 
@@ -51,7 +51,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 def _elsewhere(device: Device) -> str | None:
     if device.is_interpreter:
         return "Gluon has no interpreter"
-    return None if device.arch == "sm_90" else f"no {device.arch}: it is written for Hopper's wgmma"
+    return None if device.features.wgmma else f"no {device.arch}: it is written for Hopper's wgmma"
 
 
 def _too_large(problem: Problem, device: Device) -> str | None:
@@ -92,7 +92,7 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
 
 
 def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    return _axes(Problem(64, 64, 64, dtype="bfloat16")) if device.capability == 90 else {}
+    return _axes(Problem(64, 64, 64, dtype="bfloat16")) if device.features.wgmma else {}
 
 
 def _tiles(problem: Problem, rows: int) -> int:
@@ -132,7 +132,7 @@ def _unasked(config: Config, problem: Problem) -> bool:
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """A tile with rings worth trying: of a multiprocessor's memory, and of half of it."""
-    fetches = refinements.misfit(refinements.PREFETCH_KIB, config.replace(**_AHEAD), problem, device) is None
+    fetches = refinements.option_error(refinements.PREFETCH_KIB, config.replace(**_AHEAD), problem, device) is None
     overlapping = config.replace(**(_AHEAD if fetches else {refinements.PDL_TRIGGER: _AHEAD[refinements.PDL_TRIGGER]}))
     steps, stage = most_steps(config, problem), _ring_bytes(config.replace(num_stages=1), problem)
     rooms = (device.shared_bytes, (device.shared_bytes - 1024) // 2)
@@ -150,7 +150,7 @@ def _overlapping(config: Config, problem: Problem, device: Device) -> Iterator[C
 
 
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """What the kernel itself cannot be."""
+    """Why the kernel itself cannot have such a shape, or None."""
     rows, blocks = config.integer("BLOCK_SIZE_M"), config.integer("SPLIT_K")
     length = config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype]
     if not _fewest_rows(problem) <= rows <= max(_ROWS):
@@ -168,7 +168,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
 
 
 def _fewest_rows(problem: Problem) -> int:
-    """Of A in a tile: of an A stored [K, M] the swizzle of TMA takes 32 bytes."""
+    """Rows of A in a tile: where A is stored [K, M], the swizzle of TMA takes 32 bytes."""
     return 16 if problem.layout[0] == "t" else 8
 
 
@@ -223,14 +223,16 @@ RULES = (
         reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K", "num_warps"),
     ),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/cluster_k_space.py"),
-    Rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/numerics.py", _too_little, fatal=True),
+    Rule(
+        "shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/checks/numerics.py", _too_little, fatal=True
+    ),
     Rule("ring", "kernels/gemm/hopper/cluster_k_jit.py", _ring, fatal=True),
     Rule(
         "padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=("BLOCK_SIZE_M",)
     ),
     Rule(
         "room",
-        "benchmarks/axes.py --study cluster_k; H100 white paper: eight GPCs",
+        "measured on an H200: docs/lessons.md, Clusters; H100 white paper: eight GPCs",
         _room,
         early=True,
         reads=("BLOCK_SIZE_M", "SPLIT_K"),

@@ -1,4 +1,4 @@
-"""What a config of `warp_specialized` amounts to: a tile as the device sees it, registers, shared memory, programs."""
+"""What a config of `warp_specialized` takes: its tile as the device computes it, registers, shared memory, programs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def by_steps(problem: Problem) -> bool:
     return problem.scaling == "block" or (dtype.is_fp8(problem.a_dtype) and not problem.fast_accum)
 
 
-def seen(config: Config, problem: Problem) -> tuple[Config, Problem]:
-    """A config and its problem as the device sees them: of the transposed output with SWAP_AB."""
+def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
+    """A config and its problem as the device computes them: with SWAP_AB, those of the transposed output."""
     if not config.get("SWAP_AB", False):
         return config, problem
     swapped = config.replace(BLOCK_SIZE_M=config["BLOCK_SIZE_N"], BLOCK_SIZE_N=config["BLOCK_SIZE_M"])
@@ -30,7 +30,7 @@ def seen(config: Config, problem: Problem) -> tuple[Config, Problem]:
 
 
 def width(config: Config) -> int:
-    """Columns of a tile, as the device sees it."""
+    """Columns of a tile as the device computes it."""
     return config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
 
 
@@ -40,7 +40,7 @@ def warpgroups(config: Config) -> int:
 
 
 def tiles(config: Config, problem: Problem) -> int:
-    """Tiles of the output; of a config and problem as the device sees them."""
+    """Tiles of the output, for a config and a problem as the device computes them."""
     return -(-problem.m // config.integer("BLOCK_SIZE_M")) * -(-problem.n // width(config))
 
 
@@ -58,7 +58,7 @@ def resident(config: Config, problem: Problem, device: Device) -> int:
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
     """Shared memory of one block, an upper bound: the ring, its barriers, each warpgroup's part of C on its way out."""
-    config, problem = seen(config, problem)
+    config, problem = as_computed(config, problem)
     stages, parts = config.integer("num_stages"), config.integer("EPILOGUE_PARTS", 1)
     part, rest = config.integer("BLOCK_SIZE_N") // parts, config.integer("BLOCK_SIZE_N_REST")
     # As `warp_specialized_output` has them: a rest that is as wide as a part goes out by its buffer.
@@ -69,6 +69,6 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
 
 
 def stage_bytes(config: Config, problem: Problem) -> int:
-    """Of a stage of the ring; of a config and problem as the device sees them."""
+    """Bytes of one stage of the ring, for a config and a problem as the device computes them."""
     rows = config.integer("BLOCK_SIZE_M") + width(config)
     return rows * config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype]

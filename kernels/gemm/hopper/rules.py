@@ -8,20 +8,20 @@ from tuner.kernel.space import Rule
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.resources import by_steps, held_sums, seen, tiles, warpgroups, width
+from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums, tiles, warpgroups, width
 from tuner.kernels.space import refinements, tile_resources
 from tuner.problem import Problem, dtype
 
 WIDTHS = ((128, 64), (256, 64), (256, 128))
-"""Of tiles of two widths; one width is (BLOCK_SIZE_N, 0)."""
+"""Both widths of tiles that have two; a tile of one width is (BLOCK_SIZE_N, 0)."""
 THREE, THREE_WARPS = 192, 12
 """Rows of three warpgroups, 64 each, and their warps."""
 MOST_SWAPPED_ROWS = 256
 SHORTEST_ROW = 64
 _ROWS_BYTES = (SHORTEST_ROW, 128, 256)
-"""Of a stage: what one row of it takes."""
+"""Bytes of one row of a stage."""
 _MOST_SUMS = {1: 192, 2: 192, 3: 96}
-"""Of a multiplying thread's 216 to 248, 232 or 160 registers, by warpgroups."""
+"""Sums that fit a multiplying thread's 216 to 248, 232 or 160 registers, by the number of warpgroups."""
 
 
 def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -37,7 +37,7 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """What the kernel itself cannot be."""
+    """Why the kernel itself cannot have such a shape, or None."""
     columns, parts = config.integer("BLOCK_SIZE_N"), config.integer("EPILOGUE_PARTS", 1)
     if config.integer("num_warps") not in (4, 8, THREE_WARPS):
         return f"{config['num_warps']} warps: one to three warpgroups multiply"
@@ -90,7 +90,7 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 
 def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """What a step that is added by itself may be, so that one scale is for all of a part's columns."""
+    """Why steps cannot be added one by one: a step must be short, and one scale must serve all of a part's columns."""
     length = config.integer("BLOCK_SIZE_K")
     if problem.scaling == "block" and length != SCALE_GROUP:
         return f"BLOCK_SIZE_K is {length}, a scale is for {SCALE_GROUP}"
@@ -137,7 +137,7 @@ def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None
 
 
 _SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_N_REST")
-_SEEN = (
+_AS_COMPUTED = (
     Rule("shape", "kernels/gemm/hopper/warp_specialized_jit.py", _shape, fatal=True),
     Rule(
         "rows",
@@ -147,8 +147,8 @@ _SEEN = (
         early=True,
         reads=("BLOCK_SIZE_M", "num_warps"),
     ),
-    Rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/numerics.py", _clusters, fatal=True),
-    Rule("idle blocks", "benchmarks/axes.py --study clusters", _idle_blocks),
+    Rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/checks/numerics.py", _clusters, fatal=True),
+    Rule("idle blocks", "measured on an H200: docs/lessons.md, Clusters", _idle_blocks),
     Rule(
         "registers",
         "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
@@ -167,7 +167,13 @@ _SEEN = (
     ),
     Rule("pair of widths", "the kernel's own", _pair, early=True, reads=_SIDES),
     Rule("two widths", "the shape itself", _two_widths, early=True, reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps")),
-    Rule("three warpgroups", "benchmarks/axes.py --study three", _three, early=True, reads=(*_SIDES, "BLOCK_SIZE_K")),
+    Rule(
+        "three warpgroups",
+        "measured on an H200: docs/lessons.md, Three warpgroups",
+        _three,
+        early=True,
+        reads=(*_SIDES, "BLOCK_SIZE_K"),
+    ),
     Rule("padding", "the shape itself: the rest of such a tile is masked", _beyond, early=True, reads=_SIDES),
     Rule(
         "thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", _thin, early=True, reads=_SIDES
@@ -182,5 +188,5 @@ OF_TILES = (
         early=True,
         reads=("BLOCK_SIZE_M", "SWAP_AB"),
     ),
-    *(splitting.in_terms_of(seen, rule, ("SWAP_AB",)) for rule in _SEEN),
+    *(splitting.on_view(as_computed, rule, ("SWAP_AB",)) for rule in _AS_COMPUTED),
 )

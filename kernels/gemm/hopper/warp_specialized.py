@@ -19,11 +19,10 @@ from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.shortlist import Candidates, likely
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
-from tuner.kernels.gemm.hopper import arrivals
+from tuner.kernels.gemm.hopper import arrivals, resources
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper import output as warp_specialized_output
-from tuner.kernels.gemm.hopper import resources as measures
 from tuner.kernels.gemm.hopper import tile as warp_specialized_tile
 from tuner.kernels.gemm.hopper import warp_specialized_jit as warp_specialized_kernel
 from tuner.kernels.gemm.hopper.arrivals import Arrivals
@@ -52,7 +51,7 @@ _ELEMENTS = {
 
 
 def program(operands: Operands, config: Config, arriving: Arrivals | None = None) -> tuple[Launch]:
-    """The launch of a config; where operands are still being copied, beside that copy (`padding_ahead.beside`)."""
+    """The launch of a config; where operands are still being copied, beside that copy (`copy_ahead.with_chunks`)."""
     problem = operands.problem
     if config.get("SWAP_AB", False):
         operands = operands.exchanged()
@@ -102,7 +101,7 @@ def laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> Tensor
 
 @functools.lru_cache(maxsize=1024)
 def _layout(block_shape: tuple[int, ...], dtype: torch.dtype, ctas: int) -> gl.NVMMASharedLayout:
-    """Of a block in shared memory; remembered, for to find it takes as long as all the rest of a launch's arguments."""
+    """The layout of a block in shared memory, cached: finding it takes as long as all other arguments of a launch."""
     return gl.NVMMASharedLayout.get_default_for([*block_shape], _ELEMENTS[dtype], cga_layout=everywhere(ctas))
 
 
@@ -112,7 +111,7 @@ def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> Te
 
 
 def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
-    """Of scales of blocks, A's then B's; None where scales are of other kinds."""
+    """The strides of scales of blocks, A's then B's; None for other kinds of scales."""
     if operands.problem.scaling != "block":
         return (None,) * 4
     assert operands.scale_a is not None
@@ -121,15 +120,16 @@ def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
 
 
 _SHORT_ROWS = 1.05
-"""What rows of 64 bytes cost beside the model: the median on the problems of unseen-tuned.csv beyond 256 rows."""
+"""The factor by which rows of 64 bytes are slower than the model says: the median of unseen-tuned.csv's problems
+beyond 256 rows."""
 
 
 _DEEP = 5
-"""Stages of a ring of which equals in time are the better for longer rows: the trials of unseen-tuned.csv."""
+"""Stages from which on, of configs that take equally long, longer rows are better: the trials of unseen-tuned.csv."""
 
 
 class _Registers(NamedTuple):
-    """Of a thread: at the launch, then of those that load and of further warpgroups that multiply.
+    """Registers of a thread: at the launch, then in the loading warps and in further multiplying warpgroups.
 
     Loading warps give up what they do not need (PTX ISA, setmaxnreg: multiples of 8, 24 to 256); the first warpgroup
     that multiplies takes what is left of its threads' share.
@@ -141,9 +141,9 @@ class _Registers(NamedTuple):
 
 
 _TWO_WARPGROUPS = _Registers(168, 40, 232)
-"""Of all 65,536 of a multiprocessor, with one warpgroup that loads."""
+"""Two multiplying warpgroups and a loading one use all 65,536 registers of a multiprocessor."""
 _THREE_WARPGROUPS = _Registers(128, 32, 160)
-"""The same."""
+"""So do three and a loading one."""
 _ONE_WARPGROUP = _Registers(128, 40, 0)
 """216 to multiply; two programs fit a multiprocessor."""
 _ONE_WIDE = _Registers(160, 72, 0)
@@ -161,9 +161,9 @@ def _static(
     problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool], chunk: int
 ) -> tuple[int, int, int, dict[str, Any], dict[str, Any]]:
     """Tiles, programs a multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
-    inner, _ = measures.seen(config, problem)
-    groups, swapped = measures.warpgroups(config), bool(config.get("SWAP_AB", False))
-    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), measures.held_sums(inner, problem))
+    inner, _ = resources.as_computed(config, problem)
+    groups, swapped = resources.warpgroups(config), bool(config.get("SWAP_AB", False))
+    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), resources.held_sums(inner, problem))
     constants = {
         **{name: inner.integer(name) for name in TILE},
         "BLOCK_SIZE_N_REST": inner.integer("BLOCK_SIZE_N_REST"),
@@ -174,7 +174,7 @@ def _static(
         "MULTIPLIER_REGISTERS": registers.multiplier,
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "BIAS_ALONG_M": swapped,
-        "BY_STEPS": measures.by_steps(problem),
+        "BY_STEPS": resources.by_steps(problem),
         "SHARE_B": bool(config.get(SHARE_B, False)),
         "SCALING": problem.scaling,
         "A_GROUP": SCALE_GROUP if swapped else 1,
@@ -189,24 +189,26 @@ def _static(
     ctas = config.integer(NUM_CTAS, 1)
     down, across = (ctas, 1) if inner.get(SHARE_B, False) else (1, ctas)
     rows = -(-shape[0] // (inner.integer("BLOCK_SIZE_M") * down))
-    tiles = rows * -(-shape[1] // (measures.width(inner) * across))
+    tiles = rows * -(-shape[1] // (resources.width(inner) * across))
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), rows)
-    return tiles, measures.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
+    return tiles, resources.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees, calibrated; three warpgroups as two of them are."""
+    """The estimate of `cost.tiled`, calibrated; three warpgroups are corrected as two are."""
     return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
 
 
 def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
-    """Estimates as the calibration has them: exchanged operands have a forest of their own, three warpgroups none."""
+    """The estimates, corrected: exchanged operands have a forest of their own, three warpgroups have none."""
     found = dict[Config, float]()
-    for swapped, shown in ((False, problem), (True, exchanged(problem))):
+    for swapped, computed in ((False, problem), (True, exchanged(problem))):
         configs = [config for config in models if bool(config.get("SWAP_AB", False)) is swapped]
         known = [_two(config) for config in configs]
-        told = [(models.get(one) or model_us(one, problem, device), measures.seen(one, problem)[0]) for one in known]
-        corrected = calibration.of_all_tiles(told, shown, device, exchanged=swapped)
+        told = [
+            (models.get(one) or model_us(one, problem, device), resources.as_computed(one, problem)[0]) for one in known
+        ]
+        corrected = calibration.of_all_tiles(told, computed, device, exchanged=swapped)
         for config, (us, _), one in zip(configs, told, corrected, strict=True):
             found[config] = models[config] * one / us
     return found
@@ -214,13 +216,13 @@ def _corrected(models: Mapping[Config, float], problem: Problem, device: Device)
 
 def _two(config: Config) -> Config:
     """Two warpgroups for three, of which there are few trials."""
-    return config if measures.warpgroups(config) < 3 else config.replace(BLOCK_SIZE_M=128, num_warps=8)
+    return config if resources.warpgroups(config) < 3 else config.replace(BLOCK_SIZE_M=128, num_warps=8)
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees."""
-    inner, shown = measures.seen(config, problem)
-    return cost.tiled(inner, shown, device, **_LOOP._asdict())
+    """The estimate of `cost.tiled` for what the device computes."""
+    inner, computed = resources.as_computed(config, problem)
+    return cost.tiled(inner, computed, device, **_LOOP._asdict())
 
 
 _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
@@ -243,8 +245,8 @@ def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
     return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
 
 
-def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
-    """Of a space's single blocks, in their usual orders, those that the cost model has near its least."""
+def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
+    """The configs of single blocks in the usual orders whose estimate is near the least one, with their estimates."""
 
     def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
         found = variants(point, problem, device)
@@ -252,22 +254,22 @@ def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config
 
     def tiles() -> Iterator[Candidates]:
         for point in tried.points():
-            inner, shown = measures.seen(point, problem)
+            inner, computed = resources.as_computed(point, problem)
             yield Candidates(
-                point, tile_of(Sides.of(inner), _LOOP, shown, device), (1,), functools.partial(usual, point)
+                point, tile_of(Sides.of(inner), _LOOP, computed, device), (1,), functools.partial(usual, point)
             )
 
     return likely(tiles())
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """Of least estimated time; of equals single blocks, exchanged operands, readers of B together, a deep ring.
+    """The config of least estimated time; ties go to single blocks, exchanged operands, neighbours in B, deep rings.
 
     B is read again by the tiles of other rows of A: these are neighbours in wide groups, exchanged in narrow ones.
     """
 
     tried, calibrated = space(problem, device), calibration.applies(problem, device)
-    near = _corrected(_likely(tried, problem, device), problem, device) if calibrated else None
+    near = _corrected(_shortlist(tried, problem, device), problem, device) if calibrated else None
 
     def estimated(config: Config) -> float:
         short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
@@ -282,19 +284,6 @@ def default_config(problem: Problem, device: Device) -> Config:
 
     found = tried.best(estimated, ties=ties, among=near) or tried.smallest()
     return tried.refined(found, estimated) if calibrated and problem.m <= MOST_SWAPPED_ROWS else found
-
-
-def precedence(problem: Problem, device: Device) -> int:
-    """First beyond 128 rows of A, and beside `swap_ab` for up to 256 of 16-bit operands.
-
-    Of scales of blocks where 128x128 tiles fill half the device, for no sum is split. Source: benchmarks/tune_suite.py
-    over every kernel, benchmarks/results/warp-specialized-h200.json; benchmarks/suites/unseen-tuned.csv.
-    """
-    if problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count:
-        return -1
-    if problem.m <= MOST_SWAPPED_ROWS and dtypes.ITEMSIZE[problem.a_dtype] == 2:
-        return 4
-    return 5 if problem.m > 128 else -1
 
 
 SOURCES = (
@@ -314,7 +303,7 @@ SOURCES = (
         descriptor,
         placement,
     ),
-    measures.seen,
+    resources.as_computed,
 )
 
 SPEC = gemm_spec(
@@ -326,6 +315,5 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
-    precedence=precedence,
     sources=SOURCES,
 )

@@ -2,7 +2,7 @@
 
 The one fills a ring of stages by TMA; the others empty it by wgmma and store their rows of the tile, while the next
 tile's loads fly. `tl.range(warp_specialize=True)` acts on few shapes of Hopper; Gluon says it outright.
-The arguments are those of `tma_kernel.composite_kernel`; `BLOCK_SIZE_N_REST` is 0 where a tile has one width.
+`BLOCK_SIZE_N_REST` is 0 where a tile has one width.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ CHOICES = ("none", "a", "b", "ab")
 """Operands that may be chosen."""
 _BLOCK_ROWS = 2
 _ROW_BYTES = 2048
-"""Of each row a program copies so many. Source: benchmarks/copies.py, benchmarks/results/copies-h200.json."""
+"""Bytes of each row that a program copies: the fastest of the block sizes tried on an H200 in November 2026."""
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
 _OVERLAPPED = {**_OPTIONS, "launch_pdl": True}
 _WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32}
@@ -63,7 +63,8 @@ class Copy:
     def tiles(self) -> int:
         """Programs that copy it."""
         rows, lead = self.target.shape
-        return -(-rows // _BLOCK_ROWS) * -(-lead * self.target.element_size() // _ROW_BYTES)
+        count: int = -(-rows // _BLOCK_ROWS) * -(-lead * self.target.element_size() // _ROW_BYTES)
+        return count
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
 from tuner.kernels.base.operands import Operands
-from tuner.kernels.gemm.hopper import resources as measures
-from tuner.kernels.gemm.hopper import warp_specialized
+from tuner.kernels.gemm.hopper import resources, warp_specialized
 from tuner.kernels.gemm.hopper.arrivals import MOST_CHUNKS, Arrivals, arrivals
 from tuner.kernels.gemm.padded import copy as padding
 from tuner.kernels.gemm.padded import copy_ahead_jit
@@ -20,20 +19,24 @@ from tuner.problem import Problem, dtype
 CHUNK_SIZE_K = "CHUNK_SIZE_K"
 """The option of `padded`: elements along K of a chunk; without it the product starts when the copy has ended."""
 _CHUNK_BYTES = 512
-"""Of a row: twice as much gained nothing, benchmarks/results/beside-h200.json, from which are the next two as well."""
+"""Bytes of a row in a chunk. Twice as many gained nothing on 15 unaligned shapes on an H200 in November 2026.
+
+The next two constants come from the same measurement (docs/lessons.md, Products beside their copies).
+"""
 _MOST_WAVES = 2
 _SMALLEST_TILE = 64 * 128
 _TILE_BYTES = 8192
 """A program copies so much at a time: 64 bytes a thread are in flight, with what is shifted in all of its registers."""
 _PROGRAMS = 4
-"""Of the copy on a multiprocessor: half of its registers, beside a product of one multiplying warpgroup."""
+"""Programs of the copy on a multiprocessor. They take half of its registers; a product of one multiplying warpgroup
+takes the other half."""
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "maxnreg": 64, "enable_fp_fusion": True}
 _RESERVED_BYTES = 1024
-"""Of shared memory, by the system for each program (CUDA C++ Programming Guide, compute capability 9.0)."""
+"""Shared memory that the system reserves for each program (CUDA C++ Programming Guide, compute capability 9.0)."""
 _STAGED_BYTES = 128 * 128 + 256
 """All but the ring of a product that stores by pointers: 128 bytes a thread at a time (compiled for sm_90)."""
 _MOST_COLUMNS, _MOST_SUMS = 128, 128
-"""Of a product that takes half of the registers: `warp_specialized`."""
+"""Columns and sums a thread of a product that takes half of the registers: see `warp_specialized`."""
 
 
 def pad_ahead(operands: Operands, chosen: str, chunk: int) -> tuple[Operands, tuple[Launch, ...], Arrivals | None]:
@@ -69,7 +72,7 @@ def _along_k(name: str, copy: padding.Copy) -> bool:
     return copy.transposed == (name == "b") and copy.stored.stride(1) == 1
 
 
-def misfit(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> str | None:
+def rejection(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> str | None:
     """Why a product cannot run beside the copy of its operands, or None.
 
     Args:
@@ -79,8 +82,8 @@ def misfit(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_
         device: with its shared memory.
         by_pointers: how the output is stored.
     """
-    if inner.kernel != warp_specialized.NAME:
-        return f"{inner.kernel} waits for whole copies, {warp_specialized.NAME} alone for chunks"
+    if inner.kernel != warp_specialized.SPEC.name:
+        return f"{inner.kernel} waits for whole copies, {warp_specialized.SPEC.name} alone for chunks"
     if problem.layout != "nt":
         return f"layout {problem.layout}: chunks are columns of operands that run along K"
     size = dtype.ITEMSIZE[problem.a_dtype]
@@ -94,35 +97,35 @@ def misfit(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_
 def _crowded(inner: Config, problem: Problem, device: Device, by_pointers: bool) -> str | None:
     if refinements.NUM_CTAS in inner or not inner.get("launch_pdl", False):
         return "it takes launch_pdl and single blocks"
-    shown, exchanged = measures.seen(inner, problem)
-    sums = measures.held_sums(shown, exchanged)
-    if measures.warpgroups(inner) > 1 or sums > _MOST_SUMS or shown.integer("BLOCK_SIZE_N") > _MOST_COLUMNS:
+    tile, computed = resources.as_computed(inner, problem)
+    sums = resources.held_sums(tile, computed)
+    if resources.warpgroups(inner) > 1 or sums > _MOST_SUMS or tile.integer("BLOCK_SIZE_N") > _MOST_COLUMNS:
         return "the product leaves no registers: it takes 4 warps, 128 columns and 128 sums a thread at most"
-    held, most = measures.shared_bytes(inner, problem, device), device.shared_bytes - _PROGRAMS * _RESERVED_BYTES
+    held, most = resources.shared_bytes(inner, problem, device), device.shared_bytes - _PROGRAMS * _RESERVED_BYTES
     if by_pointers:
-        held -= max(0, measures.shared_bytes(inner.replace(num_stages=0), problem, device) - _STAGED_BYTES)
+        held -= max(0, resources.shared_bytes(inner.replace(num_stages=0), problem, device) - _STAGED_BYTES)
     return f"{held} bytes of shared memory, {most} are left beside the copy" if held > most else None
 
 
-def beside(inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> Iterator[tuple[Config, int]]:
-    """What of a product's config runs beside the copy, if it can, with its chunk: of the deepest ring that has room.
+def with_chunks(inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> Iterator[tuple[Config, int]]:
+    """The config with which a product can run beside the copy, with its chunk: the deepest ring that has room, if any.
 
     Args:
-        inner, problem, device, by_pointers: as `misfit` takes them.
+        inner, problem, device, by_pointers: as `rejection` takes them.
     """
     chunk = _CHUNK_BYTES // dtype.ITEMSIZE[problem.a_dtype]
     rings = (inner.replace(num_stages=stages) for stages in range(inner.integer("num_stages"), 2, -1))
-    fitting = (one for one in rings if misfit(chunk, one, problem, device, by_pointers=by_pointers) is None)
+    fitting = (one for one in rings if rejection(chunk, one, problem, device, by_pointers=by_pointers) is None)
     yield from ((one, chunk) for one in itertools.islice(fitting, 1))
 
 
-def idle(inner: Config, problem: Problem, device: Device) -> str | None:
-    """Why a product gains nothing beside the copy, though it could run there; arguments as `misfit` takes them."""
-    shown, exchanged = measures.seen(inner, problem)
-    count = measures.tiles(shown, exchanged)
+def why_no_gain(inner: Config, problem: Problem, device: Device) -> str | None:
+    """Why a product gains nothing beside the copy, though it could run there; arguments as `rejection` takes them."""
+    tile, computed = resources.as_computed(inner, problem)
+    count = resources.tiles(tile, computed)
     if count > _MOST_WAVES * device.sm_count:
         return f"{count} tiles for {device.sm_count} multiprocessors: the copy is over in the first wave"
-    if shown.integer("BLOCK_SIZE_M") * measures.width(shown) < _SMALLEST_TILE:
+    if tile.integer("BLOCK_SIZE_M") * resources.width(tile) < _SMALLEST_TILE:
         return "a smaller tile than 64x128: after the copy it is as fast"
     chunks = problem.k * dtype.ITEMSIZE[problem.a_dtype] // _CHUNK_BYTES
     return f"K is {problem.k}: the copy is over when the product has begun" if chunks < 4 else None

@@ -7,7 +7,7 @@ operand that TMA cannot read is copied in any case, one whose rows are padded al
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
@@ -23,10 +23,9 @@ from tuner.kernels.gemm.padded import copy as padding
 from tuner.kernels.gemm.padded import copy_ahead, copy_ahead_jit
 from tuner.kernels.gemm.padded import copy_jit as padding_kernel
 from tuner.kernels.gemm.padded.copy_ahead import CHUNK_SIZE_K
-from tuner.kernels.gemm.padded.problem import copied_of, seen_of, stored_by_tma
+from tuner.kernels.gemm.padded.problem import copied_operands, padded_problem, stored_by_tma
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.spec import gemm_spec
-from tuner.kernels.gemm.tma import composite_n
 from tuner.kernels.gemm.tma import persistent as persistent_tma
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import spec as tma
@@ -36,28 +35,27 @@ from tuner.problem import Problem, dtype
 NAME = "padded"
 VERSION = 2
 _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
-    tma.NAME: (tma.SPEC, tma.program),
+    tma.SPEC.name: (tma.SPEC, tma.program),
     persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),
-    composite_n.NAME: (composite_n.SPEC, composite_n.program),
     swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
-    warp_specialized.NAME: (warp_specialized.SPEC, warp_specialized.program),
+    warp_specialized.SPEC.name: (warp_specialized.SPEC, warp_specialized.program),
 }
-"""What may multiply, by the values of INNER. Of `swap_ab` its configs that load by TMA."""
+"""The kernels that may multiply, by the values of INNER; of `swap_ab` only configs that load by TMA."""
 _GROUPS = (1, 8)
 """Orders of tiles: between these the copies make no difference worth a sweep."""
 _COPY_US = 1.0
-"""Launch and tail of a copy, which moves as many bytes as device memory does: benchmarks/results/copies-h200.json."""
-_BESIDE = 0.7
-"""Of a copy's time this remains where the product runs beside it: benchmarks/results/beside-h200.json."""
-_LARGE = 512
-"""From here on, in all that decides how often a copied element is used, copies should cost less than loads of single
-elements: a guess of the default formula's, which tuning replaces."""
+"""Launch and tail of a copy. Its bytes, read and written, move at 4.5 TB/s on an H200 (docs/lessons.md, Slow rows)."""
+_OVERLAPPED = 0.7
+"""Share of a copy's time that remains where the product runs beside it.
+
+Measured on an H200: docs/lessons.md, Products beside their copies.
+"""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
     """The launch that copies, if anything must be copied, and that of the inner kernel."""
     # Not overlapped with what is before: that made the product after it slower by more than it brought, see
-    # docs/benchmarks.md, Rows that are no multiple of 128 bytes.
+    # docs/lessons.md, Slow rows.
     inner, chosen = _inner(config), str(config["PAD"])
     if CHUNK_SIZE_K in config:
         aligned, copies, arriving = copy_ahead.pad_ahead(operands, chosen, config.integer(CHUNK_SIZE_K))
@@ -77,18 +75,18 @@ def _inner(config: Config) -> Config:
 @functools.lru_cache(maxsize=1024)
 def _able(problem: Problem, device: Device) -> dict[str, str | None]:
     """Inner kernels, and why they cannot serve a problem once it is padded."""
-    reasons = {name: spec.supports(seen_of(problem), device) for name, (spec, _) in _PROGRAMS.items()}
+    reasons = {name: spec.supports(padded_problem(problem), device) for name, (spec, _) in _PROGRAMS.items()}
     if problem.k == 1 and dtype.ITEMSIZE[problem.a_dtype] != 2:
         # One row of B, all of whose strides are 1, is stored along N as well and then not copied.
-        reasons[warp_specialized.NAME] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
+        reasons[warp_specialized.SPEC.name] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
     return reasons
 
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := cannot_align(problem) or tma_space.supports(seen_of(problem), device):
+    if reason := cannot_align(problem) or tma_space.supports(padded_problem(problem), device):
         return reason
-    if problem.aligned and copied_of(problem, "ab") == "none":
+    if problem.aligned and copied_operands(problem, "ab") == "none":
         return "aligned, and rows of whole 128 bytes: nothing is to be padded"
     reasons = _able(problem, device)
     return None if None in reasons.values() else "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
@@ -105,16 +103,18 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
-    seen = seen_of(problem)
+    padded = padded_problem(problem)
     able = [_PROGRAMS[name][0] for name, reason in _able(problem, device).items() if reason is None]
-    inner = max(able, key=lambda spec: spec.precedence(seen, device))
-    config = inner.default_config(seen, device)
+    inner = max(able, key=lambda spec: spec.precedence(padded, device))
+    config = inner.default_config(padded, device)
     if inner.name == swap_ab.NAME and not splitting.by_tma(config):
         by_tma = _inner_space(inner.name, problem, device)
-        cost, ties = (functools.partial(of, problem=seen, device=device) for of in (swap_ab.estimate_us, swap_ab.ties))
+        cost, ties = (
+            functools.partial(of, problem=padded, device=device) for of in (swap_ab.estimate_us, swap_ab.tie_break)
+        )
         config = by_tma.best(cost, ties=ties) or config.replace(LOADS="tma")
-    chosen, tried = copied_of(problem, "ab"), space(problem, device)
-    ahead = (_outer(*one, chosen) for one in _beside(config.replace(num_warps=4), problem, device))
+    chosen, tried = copied_operands(problem, "ab"), space(problem, device)
+    ahead = (_outer(*one, chosen) for one in _with_chunks(config.replace(num_warps=4), problem, device))
     return next((one for one in ahead if tried.rejection(one) is None), _outer(config, 0, chosen))
 
 
@@ -123,13 +123,13 @@ def _outer(inner: Config, chunk: int, chosen: str) -> Config:
     return Config(NAME, **dict(inner.pairs), INNER=inner.kernel, PAD=chosen, **ahead)
 
 
-def _beside(inner: Config, problem: Problem, device: Device) -> Iterator[tuple[Config, int]]:
-    return copy_ahead.beside(inner, seen_of(problem), device, by_pointers=not stored_by_tma(problem))
+def _with_chunks(inner: Config, problem: Problem, device: Device) -> Iterator[tuple[Config, int]]:
+    return copy_ahead.with_chunks(inner, padded_problem(problem), device, by_pointers=not stored_by_tma(problem))
 
 
 def _inner_space(name: str, problem: Problem, device: Device) -> SearchSpace:
     spec, _ = _PROGRAMS[name]
-    return spec.space(seen_of(problem), device).narrowed(LOADS=("tma",), GROUP_SIZE_M=_GROUPS)
+    return spec.space(padded_problem(problem), device).narrowed(LOADS=("tma",), GROUP_SIZE_M=_GROUPS)
 
 
 @functools.lru_cache(maxsize=16)
@@ -141,7 +141,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     chosen = str(config["PAD"])
     for inner in _inner_configs(str(config["INNER"]), problem, device):
         yield _outer(inner, 0, chosen)
-        for ahead, chunk in _beside(inner, problem, device):
+        for ahead, chunk in _with_chunks(inner, problem, device):
             yield _outer(ahead, chunk, chosen)
 
 
@@ -155,33 +155,32 @@ def _refine(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 def _canonical(config: Config, problem: Problem, device: Device) -> Config:
     inner = _inner_space(str(config["INNER"]), problem, device).canonicalize(_inner(config))
-    return _outer(inner, config.integer(CHUNK_SIZE_K, 0), copied_of(problem, str(config["PAD"])))
+    return _outer(inner, config.integer(CHUNK_SIZE_K, 0), copied_operands(problem, str(config["PAD"])))
 
 
 def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """What the inner kernel takes; less where sums are stored as they are, by pointers. The copy takes none."""
+    """Shared memory of the inner kernel, an upper bound where sums are stored as they are. The copy takes none."""
     spec, _ = _PROGRAMS[str(config["INNER"])]
     assert spec.shared_bytes is not None
-    return spec.shared_bytes(_inner(config), seen_of(problem), device)
+    return spec.shared_bytes(_inner(config), padded_problem(problem), device)
 
 
-_MODELS = {
-    tma.NAME: functools.partial(cost.tiled, by_tma=True),
+_MODELS: dict[str, Callable[[Config, Problem, Device], float]] = {
+    tma.SPEC.name: functools.partial(cost.tiled, by_tma=True),
     persistent_tma.NAME: functools.partial(cost.tiled, by_tma=True, persistent=True),
-    composite_n.NAME: composite_n.model_us,
     swap_ab.NAME: swap_ab.model_us,
-    warp_specialized.NAME: warp_specialized.model_us,
+    warp_specialized.SPEC.name: warp_specialized.model_us,
 }
-"""Of what multiplies, the cost model alone: no trial of padded operands calibrates it, and not all of them would be."""
+"""The cost model of each inner kernel without calibration, for which there are no trials of padded operands."""
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    seen = seen_of(problem)
-    elements = {"a": seen.m * seen.k, "b": seen.n * seen.k}
-    copied = sum(2 * elements[name] * dtype.ITEMSIZE[seen.a_dtype] for name in elements if name in str(config["PAD"]))
-    inner_us = _MODELS[str(config["INNER"])](_inner(config), seen, device)
+    padded = padded_problem(problem)
+    elements = {"a": padded.m * padded.k, "b": padded.n * padded.k}
+    copied = sum(2 * elements[name] * dtype.ITEMSIZE[padded.a_dtype] for name in elements if name in str(config["PAD"]))
+    inner_us = _MODELS[str(config["INNER"])](_inner(config), padded, device)
     copy_us = _COPY_US + copied / chip_of(device).memory if copied else 0.0
-    return inner_us + (_BESIDE if CHUNK_SIZE_K in config else 1) * copy_us
+    return inner_us + (_OVERLAPPED if CHUNK_SIZE_K in config else 1) * copy_us
 
 
 def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
@@ -221,17 +220,19 @@ def _no_room(config: Config, problem: Problem, device: Device) -> str | None:
     if CHUNK_SIZE_K not in config:
         return None
     by_pointers = not stored_by_tma(problem)
-    return copy_ahead.misfit(config[CHUNK_SIZE_K], _inner(config), seen_of(problem), device, by_pointers=by_pointers)
+    return copy_ahead.rejection(
+        config[CHUNK_SIZE_K], _inner(config), padded_problem(problem), device, by_pointers=by_pointers
+    )
 
 
 def _nothing_gained(config: Config, problem: Problem, device: Device) -> str | None:
     if CHUNK_SIZE_K not in config:
         return None
-    return copy_ahead.idle(_inner(config), seen_of(problem), device)
+    return copy_ahead.why_no_gain(_inner(config), padded_problem(problem), device)
 
 
 def _storing_alone(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if config["INNER"] != warp_specialized.NAME or "num_ctas" not in config or stored_by_tma(problem):
+    if config["INNER"] != warp_specialized.SPEC.name or "num_ctas" not in config or stored_by_tma(problem):
         return None
     return "num_ctas where rows of the output are unaligned: stores by pointers leave no cluster"
 
@@ -243,17 +244,9 @@ RULES = (
     Rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers", _crossing_halves),
     Rule("idle", "the shape itself", _idle),
     Rule("no room", "kernels/gemm/padded/copy_ahead.py", _no_room, fatal=True),
-    Rule("nothing gained", "benchmarks/beside.py", _nothing_gained),
+    Rule("nothing gained", "measured on an H200: docs/lessons.md, Products beside their copies", _nothing_gained),
     Rule("storing alone", "kernels/gemm/hopper/warp_specialized.py, program", _storing_alone),
 )
-
-
-def precedence(problem: Problem, device: Device) -> int:
-    """First where loads of single elements would be the limit, else last: small copies cost their launch."""
-    if problem.aligned or device.is_interpreter:
-        return -1
-    kept = problem.shape if copied_of(problem, "none") != "a" else (problem.n, problem.k)
-    return 1 if min(kept) >= _LARGE else -1
 
 
 SPEC = gemm_spec(
@@ -267,8 +260,7 @@ SPEC = gemm_spec(
     estimate_us=_estimate_us,
     sources=(
         *(padding_kernel, padding, copy_ahead_jit, copy_ahead.pad_ahead, program),
-        *(part for module in (tma, persistent_tma, composite_n, swap_ab, warp_specialized) for part in module.SOURCES),
+        *(part for module in (tma, persistent_tma, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
-    precedence=precedence,
 )

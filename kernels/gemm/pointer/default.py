@@ -86,7 +86,7 @@ def _config(tile: Tile, problem: Problem, device: Device) -> Config:
     group = 8 if tiles > device.sm_count and not device.is_interpreter else 1
     amd: dict[str, Value] = {}
     if device.vendor == "amd":
-        kpack = 2 if device.arch == "gfx942" and dtype.ITEMSIZE[problem.a_dtype] == 2 else 1
+        kpack = 2 if device.features.kpack and dtype.ITEMSIZE[problem.a_dtype] == 2 else 1
         amd = {"matrix_instr_nonkdim": 16, "waves_per_eu": 0, "kpack": kpack}
     own = {name: values[0] for name, values in tile_rules.overlap(device).items()} | amd
     config = Config(NAME, **sizes, GROUP_SIZE_M=group, num_stages=tile.stages, num_warps=tile.warps, **own)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tuner.kernels.base.blocks import count_blocks, grouped
-from tuner.kernels.gemm.pointer.tile import multiply
+from tuner.kernels.gemm.pointer.tile import fixed, multiply
 
 
 @triton.jit(
@@ -68,45 +68,26 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     """
     tile = tl.program_id(0)
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
+    FIXED: tl.constexpr = fixed(
+        *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, A_VECTOR, B_VECTOR),
+        *(
+            C_VECTOR,
+            EVEN_K,
+            WIDE,
+            SCALING,
+            ACTIVATION,
+            PRECISION,
+            MAX_IMPRECISE,
+            BIAS_ALONG_M,
+            PDL,
+            TRIGGER,
+            PREFETCH,
+            TOGETHER,
+            False,
+        ),
+    )
     multiply(
-        a_ptr,
-        b_ptr,
-        c_ptr,
-        bias_ptr,
-        pid_m,
-        pid_n,
-        M,
-        N,
-        K,
-        stride_am,
-        stride_ak,
-        stride_bk,
-        stride_bn,
-        stride_cm,
-        stride_cn,
-        BLOCK_SIZE_M,
-        BLOCK_SIZE_N,
-        BLOCK_SIZE_K,
-        A_TRANSPOSED,
-        B_TRANSPOSED,
-        C_TRANSPOSED,
-        A_VECTOR,
-        B_VECTOR,
-        C_VECTOR,
-        EVEN_K,
-        WIDE,
-        SCALING,
-        ACTIVATION,
-        PRECISION,
-        MAX_IMPRECISE,
-        a_scale_ptr,
-        b_scale_ptr,
-        partials_ptr,
-        counters_ptr,
-        BIAS_ALONG_M,
-        PDL,
-        TRIGGER,
-        PREFETCH,
-        TOGETHER,
-        WIDENED_FIRST=False,
+        *(a_ptr, b_ptr, c_ptr, bias_ptr, pid_m, pid_n, (M, N, K)),
+        *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), FIXED),
+        *((a_scale_ptr, b_scale_ptr), (partials_ptr, counters_ptr)),
     )

@@ -15,7 +15,7 @@ from tuner.problem import Problem, dtype
 NAME = "pointer"
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 DTYPES = (*FLOATS, "int8")
-"""Of operands."""
+"""The dtypes of operands."""
 _STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
 _OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG)
@@ -29,7 +29,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 
 def supports_operands(problem: Problem, device: Device) -> str | None:
-    """The same for any kernel that multiplies by `tl.dot`, however it applies scales."""
+    """As `supports`, for any kernel that multiplies by `tl.dot`, however it applies scales."""
     if unknown := [name for name in (problem.a_dtype, problem.b_dtype) if name not in DTYPES]:
         return f"no {unknown[0]}: it takes {', '.join(DTYPES)}"
     if problem.a_dtype != problem.b_dtype and not (dtype.is_fp8(problem.a_dtype) and dtype.is_fp8(problem.b_dtype)):
@@ -43,7 +43,7 @@ def supports_operands(problem: Problem, device: Device) -> str | None:
 
 
 def outputs(a_dtype: str, scaling: str) -> tuple[str, ...]:
-    """What a product of these operands may be written as: sums of int8 are int32 until they are scaled."""
+    """The dtypes that a product of these operands may be written as: sums of int8 are int32 until they are scaled."""
     if a_dtype == "int8":
         return ("int32",) if scaling == "none" else FLOATS[:3]
     return FLOATS
@@ -51,18 +51,19 @@ def outputs(a_dtype: str, scaling: str) -> tuple[str, ...]:
 
 def _hardware_lacks(problem: Problem, device: Device) -> str | None:
     types = (problem.a_dtype, problem.b_dtype, problem.out_dtype)
-    if device.vendor == "nvidia":
-        if device.capability < 80:
-            return f"no {device.arch}: it needs sm_80 or newer"
-        if "float8_e4m3fn" in types and device.capability < 89:
-            return f"no float8_e4m3fn on {device.arch}: it needs sm_89 or newer"
-    if device.vendor == "amd":
-        if device.arch not in ("gfx942", "gfx950"):
-            return f"no {device.arch}: it is compiled and tested for gfx942 and gfx950"
+    if device.is_interpreter:
+        return None
+    has, nvidia = device.features, device.vendor == "nvidia"
+    if not has.supported:
+        needed = "needs sm_80 or newer" if nvidia else "is compiled and tested for gfx942 and gfx950"
+        return f"no {device.arch}: it {needed}"
+    if nvidia and "float8_e4m3fn" in types and not has.fp8:
+        return f"no float8_e4m3fn on {device.arch}: it needs sm_89 or newer"
+    if not nvidia:
         # CDNA3's matrix cores take the fnuz variants alone; Triton would convert every e4m3fn and e5m2 by software.
-        if device.arch == "gfx942" and any(dtype.is_fp8(name) for name in types):
+        if has.fp8 == "fnuz" and any(dtype.is_fp8(name) for name in types):
             return "no float8_e4m3fn or float8_e5m2 on gfx942: its matrix cores take the fnuz variants only"
-        if problem.precision == "tf32x3" or (problem.precision == "tf32" and device.arch != "gfx942"):
+        if problem.precision == "tf32x3" or (problem.precision == "tf32" and not has.tf32):
             return f"no {problem.precision} on {device.arch}"
     return None
 
@@ -91,7 +92,7 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
         "matrix_instr_nonkdim": (16, 32),
         "waves_per_eu": (0, 2),
         # Triton's backend warns and takes 1 on gfx950.
-        "kpack": (1, 2) if device.arch == "gfx942" else (1,),
+        "kpack": (1, 2) if device.features.kpack else (1,),
     }
 
 
@@ -148,7 +149,7 @@ RULES = (
     tile_rules.REGISTERS,
     Rule(
         "loads",
-        "measured: benchmarks/default_regret.py, benchmarks/results/default-regret-h200.json",
+        "measured on an H200: the fastest that it leaves out took 1.066 times the winner's time (30 problems)",
         _loads,
         early=True,
         reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),

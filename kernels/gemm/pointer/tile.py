@@ -5,6 +5,8 @@ The software pipeline over K and the masks follow Triton's tutorial 03; the diff
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
@@ -36,6 +38,39 @@ def multiples_known(  # noqa: ANN201, PLR0917  jit bodies take no such annotatio
     return rows, columns, stride_rows, stride_columns
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """What is fixed when a kernel is compiled, by the names that `pointer_kernel.matmul_kernel` explains."""
+
+    BLOCK_SIZE_M: int
+    BLOCK_SIZE_N: int
+    BLOCK_SIZE_K: int
+    A_TRANSPOSED: bool
+    B_TRANSPOSED: bool
+    C_TRANSPOSED: bool
+    A_VECTOR: int
+    B_VECTOR: int
+    C_VECTOR: int
+    EVEN_K: bool
+    WIDE: bool
+    SCALING: str
+    ACTIVATION: str
+    PRECISION: str
+    MAX_IMPRECISE: int
+    BIAS_ALONG_M: bool = False
+    PDL: bool = False
+    TRIGGER: int = 0
+    PREFETCH: int = 0
+    TOGETHER: int = 1
+    WIDENED_FIRST: bool = True
+
+
+@triton.constexpr_function
+def fixed(*constants):  # noqa: ANN002, ANN201
+    """Constants as one."""
+    return Fixed(*constants)
+
+
 @triton.jit
 def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     a_ptr,
@@ -44,50 +79,35 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     bias_ptr,
     pid_m,
     pid_n,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-    BLOCK_SIZE_K: tl.constexpr,
-    A_TRANSPOSED: tl.constexpr,
-    B_TRANSPOSED: tl.constexpr,
-    C_TRANSPOSED: tl.constexpr,
-    A_VECTOR: tl.constexpr,
-    B_VECTOR: tl.constexpr,
-    C_VECTOR: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    WIDE: tl.constexpr,
-    SCALING: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    PRECISION: tl.constexpr,
-    MAX_IMPRECISE: tl.constexpr,
-    a_scale_ptr=None,
-    b_scale_ptr=None,
-    partials_ptr=None,
-    counters_ptr=None,
-    BIAS_ALONG_M: tl.constexpr = False,
-    PDL: tl.constexpr = False,
-    TRIGGER: tl.constexpr = 0,
-    PREFETCH: tl.constexpr = 0,
-    TOGETHER: tl.constexpr = 1,
-    WIDENED_FIRST: tl.constexpr = True,
+    extents,
+    strides,
+    FIXED: tl.constexpr,
+    scales,
+    split,
 ):
     """Write tile (pid_m, pid_n) of C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8).
 
-    M and N are at least 1, K may be 0. With partial sums, the tile is this program's number on grid axis 0.
-    WIDENED_FIRST: whether the tile's first row and column are found in 64 bits. What the other arguments mean is said
-    at `pointer_kernel.matmul_kernel`.
+    What the arguments mean is said at `pointer_kernel.matmul_kernel`.
+
+    extents: M and N, at least 1, and K, which may be 0.
+    strides: those of A, of B and of C, along the rows' index first.
+    FIXED: a `Fixed`. WIDENED_FIRST says whether the tile's first row and column are found in 64 bits.
+    scales: pointers to the scales of A and of B, or None.
+    split: pointers to partial sums and counters, or None; with these, the tile is this program's number on grid axis 0.
     """
-    M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, A_VECTOR, A_TRANSPOSED)
-    K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, B_VECTOR, B_TRANSPOSED)
-    M, N, stride_cm, stride_cn = multiples_known(M, N, stride_cm, stride_cn, C_VECTOR, C_TRANSPOSED)
+    M, N, K = extents
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = strides
+    a_scale_ptr, b_scale_ptr = scales
+    partials_ptr, counters_ptr = split
+    BLOCK_SIZE_M: tl.constexpr = FIXED.BLOCK_SIZE_M
+    BLOCK_SIZE_N: tl.constexpr = FIXED.BLOCK_SIZE_N
+    BLOCK_SIZE_K: tl.constexpr = FIXED.BLOCK_SIZE_K
+    PRECISION: tl.constexpr = FIXED.PRECISION  # Triton 3.6 hands no plain string on
+    SCALING: tl.constexpr = FIXED.SCALING
+    ACTIVATION: tl.constexpr = FIXED.ACTIVATION
+    M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, FIXED.A_VECTOR, FIXED.A_TRANSPOSED)
+    K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, FIXED.B_VECTOR, FIXED.B_TRANSPOSED)
+    M, N, stride_cm, stride_cn = multiples_known(M, N, stride_cm, stride_cn, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
 
     # A tile's base moves in 64-bit scalars, offsets within it stay 32-bit unless WIDE. Rows are compared with what is
     # left of M, so that the index itself cannot overflow. No index modulo M or N, as the tutorial has it: that breaks
@@ -99,12 +119,12 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     offs_k = tl.arange(0, BLOCK_SIZE_K)
     in_m = offs_m < rows_left
     in_n = offs_n < columns_left
-    if WIDE:
+    if FIXED.WIDE:
         offs_m = offs_m.to(tl.int64)
         offs_n = offs_n.to(tl.int64)
         offs_k = offs_k.to(tl.int64)
     # The same numbers either way, by different instructions: a kernel keeps those that it was measured with.
-    if WIDENED_FIRST:
+    if FIXED.WIDENED_FIRST:
         start_m = tl.cast(pid_m, tl.int64) * BLOCK_SIZE_M
         start_n = tl.cast(pid_n, tl.int64) * BLOCK_SIZE_N
     else:
@@ -123,48 +143,40 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
         a_tile += first * a_step
         b_tile += first * b_step
 
-    if PREFETCH > 0:
+    if FIXED.PREFETCH > 0:
         share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
-        if BIAS_ALONG_M:
-            prefetch_rows(a_tile, stride_am, rows_left, share, BLOCK_SIZE_M, PREFETCH)
+        if FIXED.BIAS_ALONG_M:
+            prefetch_rows(a_tile, stride_am, rows_left, share, BLOCK_SIZE_M, FIXED.PREFETCH)
         else:
-            prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, PREFETCH)
-    await_predecessor(PDL, TRIGGER)
+            prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, FIXED.PREFETCH)
+    await_predecessor(FIXED.PDL, FIXED.TRIGGER)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     for step in range(first, beyond):
-        release_midway(step - first, beyond - first, PDL, TRIGGER)
-        if EVEN_K:
+        release_midway(step - first, beyond - first, FIXED.PDL, FIXED.TRIGGER)
+        if FIXED.EVEN_K:
             a = tl.load(a_tile + a_offsets, mask=in_m[:, None], other=0.0)
             b = tl.load(b_tile + b_offsets, mask=in_n[None, :], other=0.0)
         else:
             in_k = offs_k < K - step * BLOCK_SIZE_K
             a = tl.load(a_tile + a_offsets, mask=in_m[:, None] & in_k[None, :], other=0.0)
             b = tl.load(b_tile + b_offsets, mask=in_k[:, None] & in_n[None, :], other=0.0)
-        sums = tl.dot(a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype)
+        sums = tl.dot(
+            a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=FIXED.MAX_IMPRECISE, out_dtype=sum_dtype
+        )
         a_tile += a_step
         b_tile += b_step
 
-    release_last(PDL, TRIGGER)
+    release_last(FIXED.PDL, FIXED.TRIGGER)
     mine = True
     if partials_ptr is not None:
         mine = publish(sums, partials_ptr, counters_ptr, tl.program_id(0))
     if mine:
         if partials_ptr is not None:
-            sums = collect(sums, partials_ptr, tl.program_id(0), TOGETHER)
+            sums = collect(sums, partials_ptr, tl.program_id(0), FIXED.TOGETHER)
         values = finish(
-            sums,
-            bias_ptr,
-            a_scale_ptr,
-            b_scale_ptr,
-            start_m,
-            start_n,
-            rows_left,
-            columns_left,
-            BIAS_ALONG_M,
-            SCALING,
-            ACTIVATION,
-            c_ptr.dtype.element_ty,
+            *(sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, rows_left, columns_left),
+            *(FIXED.BIAS_ALONG_M, SCALING, ACTIVATION, c_ptr.dtype.element_ty),
         )
         c_tile = c_ptr + start_m * stride_cm + start_n * stride_cn
         tl.store(

@@ -115,7 +115,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     """8 values of B a thread, a load of 16 bytes of 16-bit operands: rows of 1,024 where B is stored [N, K].
 
     Of one row of A two such loads: folded sums leave the registers for them. Two rows of A gain nothing by it
-    (benchmarks/results/few-rows-gemv-h200.json).
+    (measured on an H200 in November 2026).
     """
     along_k, size = problem.layout[1] == "t", dtype.ITEMSIZE[problem.b_dtype]
     twice = along_k and problem.m == 1 and device.vendor == "nvidia"
@@ -239,13 +239,6 @@ RULES = (
 )
 
 
-def _precedence(problem: Problem, device: Device) -> int:
-    """First for two rows; of what is calibrated beside the kernels of tiles for one row, and after them for two."""
-    if _is_calibrated(problem, device):
-        return 4 if problem.m == 1 else -1
-    return 5 if problem.m <= 2 else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -256,7 +249,4 @@ SPEC = gemm_spec(
     estimate_us=_estimate_us,
     sources=sources_of(gemv_jit, program, _static, placement, workspace),
     runtime_parameters=("SPLIT_K",),
-    # With more rows its sums fill the registers: at 4 its default took 1.9 times the best
-    # (4x11008x4096 in benchmarks/results/ops-h200.json), and `swap_ab`'s 1.3 times.
-    precedence=_precedence,
 )

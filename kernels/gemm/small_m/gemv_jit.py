@@ -127,18 +127,8 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
         if partials_ptr is not None:
             rows = collect(rows, partials_ptr, tile, TOGETHER)
         values = finish(
-            rows,
-            bias_ptr,
-            a_scale_ptr,
-            b_scale_ptr,
-            0,
-            start_n,
-            M,
-            columns_left,
-            False,
-            SCALING,
-            ACTIVATION,
-            c_ptr.dtype.element_ty,
+            *(rows, bias_ptr, a_scale_ptr, b_scale_ptr, 0, start_n, M, columns_left, False, SCALING),
+            *(ACTIVATION, c_ptr.dtype.element_ty),
         )
         c_tile = c_ptr + start_n * stride_cn
         offsets = offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn

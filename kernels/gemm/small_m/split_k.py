@@ -27,7 +27,6 @@ NAME = "split_k"
 VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _SHORTEST_K = 256
-_LONG_K = 4096
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -71,12 +70,8 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "num_stages": (1,),
         "num_warps": (1, 2, 4, 8),
         **tile_rules.overlap(device),
-        **_amd(device),
+        **splitting.amd_axes(device),
     }
-
-
-def _amd(device: Device) -> dict[str, tuple[Value, ...]]:
-    return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
 
 
 def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -86,14 +81,9 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time."""
-    tried = space(problem, device).narrowed(**splitting.promising(problem, device))
-    cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.ties))
+    tried = space(problem, device).narrowed(**splitting.formula_axes(problem, device))
+    cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.tie_break))
     return tried.best(cost_us, ties=ties) or tried.smallest()
-
-
-def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
-    known = splitting.loads(problem, device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
 
 
 def _few_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -110,7 +100,7 @@ def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  #
 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
-    Rule("loads", "kernels/gemm/tma/space.py, supports", _by_tma_without, fatal=True),
+    splitting.LOADS,
     Rule("unsplit", "the kernel's own", _unsplit),
     Rule("few warps", "the shape itself", _few_warps),
     *splitting.RULES,
@@ -126,13 +116,6 @@ RULES = (
 )
 
 
-def _precedence(problem: Problem, device: Device) -> int:
-    """Ahead of unsplit kernels where an eighth of the device would be busy, and K makes up for the reduction."""
-    tiles = -(-problem.m // 64) * -(-problem.n // 64)
-    few = 8 * tiles <= device.sm_count and problem.k >= _LONG_K
-    return 3 if few and not device.is_interpreter else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -144,5 +127,4 @@ SPEC = gemm_spec(
     estimate_us=cost.tiled,
     sources=(*pointer.SOURCES, *tma.SOURCES),
     runtime_parameters=("SPLIT_K",),
-    precedence=_precedence,
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
@@ -31,18 +31,18 @@ VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
 _ROWS = (16, 32, 64, 128)
-"""Of a default's tile: fewer are multiplied without wgmma before Triton 3.9."""
+"""Rows of A in a default's tile: before Triton 3.9 fewer are multiplied without wgmma."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     launch = tma.tma_launch if splitting.by_tma(config) else pointer.pointer_launch
-    return (launch(operands.exchanged(), seen(config), exchanged=True),)
+    return (launch(operands.exchanged(), exchanged_tile(config), exchanged=True),)
 
 
 @functools.lru_cache(maxsize=65536)
-def seen(config: Config) -> Config:
-    """The config as the device sees it: of the transposed output."""
+def exchanged_tile(config: Config) -> Config:
+    """The config of the transposed output, which the device computes: both sides of the tile exchanged."""
     return config.replace(BLOCK_SIZE_M=config["BLOCK_SIZE_N"], BLOCK_SIZE_N=config["BLOCK_SIZE_M"])
 
 
@@ -78,7 +78,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "SPLIT_K": (1,),
         "num_stages": (1,),
         **tile_rules.overlap(device),
-        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+        **splitting.amd_axes(device),
     }
 
 
@@ -93,13 +93,15 @@ def default_config(problem: Problem, device: Device) -> Config:
         return estimate_us(config, problem, device)
 
     def tied(config: Config) -> tuple[float, ...]:
-        return ties(config, problem, device)
+        return tie_break(config, problem, device)
 
     tried = space(problem, device)
-    axes = splitting.promising(problem, device)
+    axes = splitting.formula_axes(problem, device)
     if calibration.applies(problem, device):
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
-        found = lengths.best(estimate, ties=tied, among=_corrected(_likely(lengths, problem, device), problem, device))
+        found = lengths.best(
+            estimate, ties=tied, among=_corrected(_shortlist(lengths, problem, device), problem, device)
+        )
         return lengths.smallest() if found is None else lengths.refined(found, estimate)
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
     fastest = [promising.best(estimate, ties=tied)]
@@ -113,88 +115,84 @@ def default_config(problem: Problem, device: Device) -> Config:
     return ranked[0] if ranked else promising.smallest()
 
 
-def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """What decides between configs that take as long: `splitting.ties` of what the device sees, then the trigger."""
+def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """Order of configs that take equally long: `splitting.tie_break` of the exchanged tile, then no early trigger."""
     early = refinements.PDL_TRIGGER not in config
-    return *splitting.ties(seen(config), exchanged(problem), device), early
+    return *splitting.tie_break(exchanged_tile(config), exchanged(problem), device), early
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees, calibrated."""
+    """The estimate of `cost.tiled` for what the device computes, calibrated."""
     return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
 
 
 def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
-    """Estimates as the calibration has them."""
-    told = [(us, seen(config)) for config, us in models.items()]
+    """The estimates, corrected by the calibration."""
+    told = [(us, exchanged_tile(config)) for config, us in models.items()]
     return dict(zip(models, calibration.of_all_tiles(told, exchanged(problem), device, exchanged=True), strict=True))
 
 
-def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
-    """Of a space those configs that the cost model has near its least, with that."""
-    shown = exchanged(problem)
+def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
+    """The configs whose estimate by the cost model is near the least one, with their estimates."""
+    transposed = exchanged(problem)
 
     def tiles() -> Iterator[Candidates]:
         for point in tried.points():
-            inner = seen(point)
-            tile = tile_of(Sides.of(inner), Loop(splitting.by_tma(inner)), shown, device)
-            splits = splitting.splits_of(inner, shown, device)
+            inner = exchanged_tile(point)
+            tile = tile_of(Sides.of(inner), Loop(splitting.by_tma(inner)), transposed, device)
+            splits = splitting.splits_of(inner, transposed, device)
             yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
 
     return likely(tiles())
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees."""
-    return cost.tiled(seen(config), exchanged(problem), device)
+    """The estimate of `cost.tiled` for what the device computes."""
+    return cost.tiled(exchanged_tile(config), exchanged(problem), device)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block."""
-    return splitting.shared_bytes(seen(config), exchanged(problem), device)
-
-
-def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
-    known = splitting.loads(problem, device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+    return splitting.shared_bytes(exchanged_tile(config), exchanged(problem), device)
 
 
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
-    return seen(config), exchanged(problem)
+    return exchanged_tile(config), exchanged(problem)
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    for splits in splitting.splits_of(seen(config), exchanged(problem), device):
+    for splits in splitting.splits_of(exchanged_tile(config), exchanged(problem), device):
         yield from (config.replace(**parameters) for parameters in _variants(config, splits, problem, device))
 
 
 def _variants(config: Config, splits: int, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
-    """What `_expand` changes of a tile in so many splits: num_stages, and when the next kernel starts."""
-    inner, shown = seen(config), exchanged(problem)
-    starts_late = splits == 1 and _starts_late(inner, shown, device)
-    for stages in splitting.depths_of(inner, splits, shown, device):
+    """The parameters that `_expand` adds to a tile in so many splits: num_stages, and when the next kernel starts."""
+    inner, transposed = exchanged_tile(config), exchanged(problem)
+    starts_late = splits == 1 and _starts_late(inner, transposed, device)
+    for stages in splitting.depths_of(inner, splits, transposed, device):
         parameters: dict[str, Value] = {"SPLIT_K": splits, "num_stages": stages}
         yield parameters
         if starts_late:
             yield {**parameters, refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP}
 
 
-def _starts_late(inner: Config, shown: Problem, device: Device) -> bool:
-    """Whether to try that the next kernel starts after the last step along K of sums that are whole.
+def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
+    """Whether a search tries that the next kernel starts only after the last step along K, where sums are not split.
 
-    Of a tile and a problem as the device sees them. On an H200 that took from 0.85 to 1.00 of the time where TMA loads
-    (benchmarks/results/few-rows-h200.json). In more than two waves the last one's programs are late anyway.
+    The tile and the problem are as the device computes them. On an H200 such a start took from 0.85 to 1.00 of the time
+    where TMA loads (measured in November 2026 under Triton 3.6). In more than two waves the last one's programs are
+    late anyway.
     """
-    tiles_m, tiles_n, _ = tile_resources.tile_counts(inner, shown)
+    tiles_m, tiles_n, _ = tile_resources.tile_counts(inner, transposed)
     few = tiles_m * tiles_n <= 2 * device.sm_count
     return few and splitting.by_tma(inner) and bool(inner.get("launch_pdl", False))
 
 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
-    Rule("loads", "kernels/gemm/tma/space.py, supports", _by_tma_without, fatal=True),
+    splitting.LOADS,
     *(
-        splitting.in_terms_of(_view, rule)
+        splitting.on_view(_view, rule)
         for rule in (
             *splitting.RULES,
             tile_rules.DOT_SIZE,
@@ -210,14 +208,7 @@ RULES = (
     ),
 )
 
-SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, seen, Operands.exchanged)
-
-
-def precedence(problem: Problem, device: Device) -> int:
-    """First for up to 128 rows where wgmma or tcgen05 takes its operands by TMA; of 16 bits on Hopper for all rows."""
-    by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
-    few = problem.m <= 128 or (device.capability == 90 and dtype.ITEMSIZE[problem.a_dtype] == 2)
-    return 4 if by_tma and few and tile_resources.reads_shared(64, 16, 4, exchanged(problem), device) else -1
+SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, exchanged_tile, Operands.exchanged)
 
 
 SPEC = gemm_spec(
@@ -231,5 +222,4 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
-    precedence=precedence,
 )

@@ -2,7 +2,6 @@
 
 `matmul_kernel`: one tile a program, or one split of a tile's sum (kernels `tma`, `split_k`, `swap_ab`).
 `persistent_kernel`: programs that stay and take tile after tile, after Triton's tutorial 09 (kernel `persistent_tma`).
-`composite_kernel`: a tile of two parts side by side that share their rows of A (kernel `composite_n`).
 
 What the arguments mean is said at `tma_tile` and `pointer_kernel.matmul_kernel`.
 """
@@ -22,7 +21,7 @@ from tuner.kernels.base.blocks import (
     release_last,
     steps_of_split,
 )
-from tuner.kernels.gemm.tma.tile import load, sum_products, write
+from tuner.kernels.gemm.tma.tile import sum_products, write
 
 
 @triton.jit(
@@ -85,20 +84,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         prefetch_rows(corner, stride_prefetched, rows, share, ROWS, PREFETCH)
     await_predecessor(PDL, TRIGGER)
     sums = sum_products(
-        a_desc,
-        b_desc,
-        start_m,
-        start_n,
-        first,
-        beyond,
-        BLOCK_SIZE_M,
-        BLOCK_SIZE_N,
-        BLOCK_SIZE_K,
-        A_TRANSPOSED,
-        B_TRANSPOSED,
-        PRECISION,
-        MAX_IMPRECISE,
-        WARP_SPECIALIZE,
+        *(a_desc, b_desc, start_m, start_n, first, beyond, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
+        *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, WARP_SPECIALIZE),
         PDL=PDL,
         TRIGGER=TRIGGER,
     )
@@ -111,21 +98,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         if partials_ptr is not None:
             sums = collect(sums, partials_ptr, tile, TOGETHER)
         write(
-            c,
-            sums,
-            bias_ptr,
-            a_scale_ptr,
-            b_scale_ptr,
-            start_m,
-            start_n,
-            M,
-            N,
-            stride_cm,
-            stride_cn,
-            C_TRANSPOSED,
-            SCALING,
-            ACTIVATION,
-            BIAS_ALONG_M,
+            *(c, sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, M, N, stride_cm, stride_cn),
+            *(C_TRANSPOSED, SCALING, ACTIVATION, BIAS_ALONG_M),
         )
 
 
@@ -176,20 +150,8 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
         start_m = pid_m * BLOCK_SIZE_M
         start_n = pid_n * BLOCK_SIZE_N
         sums = sum_products(
-            a_desc,
-            b_desc,
-            start_m,
-            start_n,
-            0,
-            steps,
-            BLOCK_SIZE_M,
-            BLOCK_SIZE_N,
-            BLOCK_SIZE_K,
-            A_TRANSPOSED,
-            B_TRANSPOSED,
-            PRECISION,
-            MAX_IMPRECISE,
-            False,
+            *(a_desc, b_desc, start_m, start_n, 0, steps, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
+            *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, False),
         )
         parts = (sums,)
         if EPILOGUE_PARTS == 2:
@@ -198,103 +160,6 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
         for part in tl.static_range(EPILOGUE_PARTS):
             start_part = start_n + part * (BLOCK_SIZE_N // EPILOGUE_PARTS)
             write(
-                c,
-                parts[part],
-                bias_ptr,
-                a_scale_ptr,
-                b_scale_ptr,
-                start_m,
-                start_part,
-                M,
-                N,
-                stride_cm,
-                stride_cn,
-                C_TRANSPOSED,
-                SCALING,
-                ACTIVATION,
+                *(c, parts[part], bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_part, M, N, stride_cm),
+                *(stride_cn, C_TRANSPOSED, SCALING, ACTIVATION),
             )
-
-
-@triton.jit(
-    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
-    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
-)
-def composite_kernel(  # noqa: ANN201, PLR0917
-    a_desc,
-    b_desc,
-    b_rest_desc,
-    c,
-    c_rest,
-    bias_ptr,
-    a_scale_ptr,
-    b_scale_ptr,
-    M,
-    N,
-    K,
-    stride_cm,
-    stride_cn,
-    GROUP_SIZE_M,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-    BLOCK_SIZE_N_REST: tl.constexpr,
-    BLOCK_SIZE_K: tl.constexpr,
-    A_TRANSPOSED: tl.constexpr,
-    B_TRANSPOSED: tl.constexpr,
-    C_TRANSPOSED: tl.constexpr,
-    SCALING: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    PDL: tl.constexpr,
-    PRECISION: tl.constexpr,
-    MAX_IMPRECISE: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
-):
-    """One tile of BLOCK_SIZE_N + BLOCK_SIZE_N_REST columns: a width between the powers of two that `tl.dot` takes."""
-    tiles_n = count_blocks(N, BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
-    pid_m, pid_n = grouped(tl.program_id(0), count_blocks(M, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
-    start_m = pid_m * BLOCK_SIZE_M
-    start_n = pid_n * (BLOCK_SIZE_N + BLOCK_SIZE_N_REST)
-    start_rest = start_n + BLOCK_SIZE_N
-    await_predecessor(PDL)
-    sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
-    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-    rest = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N_REST), dtype=sum_dtype)
-    for step in tl.range(count_blocks(K, BLOCK_SIZE_K), warp_specialize=WARP_SPECIALIZE):
-        a = load(a_desc, start_m, step * BLOCK_SIZE_K, A_TRANSPOSED)
-        b = load(b_desc, step * BLOCK_SIZE_K, start_n, B_TRANSPOSED)
-        b_rest = load(b_rest_desc, step * BLOCK_SIZE_K, start_rest, B_TRANSPOSED)
-        sums = tl.dot(a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype)
-        rest = tl.dot(
-            a, b_rest, rest, input_precision=PRECISION, max_num_imprecise_acc=MAX_IMPRECISE, out_dtype=sum_dtype
-        )
-    write(
-        c,
-        sums,
-        bias_ptr,
-        a_scale_ptr,
-        b_scale_ptr,
-        start_m,
-        start_n,
-        M,
-        N,
-        stride_cm,
-        stride_cn,
-        C_TRANSPOSED,
-        SCALING,
-        ACTIVATION,
-    )
-    write(
-        c_rest,
-        rest,
-        bias_ptr,
-        a_scale_ptr,
-        b_scale_ptr,
-        start_m,
-        start_rest,
-        M,
-        N,
-        stride_cm,
-        stride_cn,
-        C_TRANSPOSED,
-        SCALING,
-        ACTIVATION,
-    )

@@ -129,7 +129,7 @@ def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
     stored = block_m * (block_n // parts) * dtype.ITEMSIZE[problem.out_dtype]
     if parts == 1:
         return stored
-    if device.capability < 100:
+    if not device.features.tcgen05:
         # Of 64 rows both warpgroups of 8 warps hold half the columns: all of the tile changes hands to be split.
         return 3 * stored if block_m == 64 and config.integer("num_warps") == 8 else stored
     # tcgen05's sums: both halves lie there at once where nothing is done to them; half a half is scratch where a tile
@@ -166,12 +166,6 @@ RULES = (
 SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destination, placement)
 
 
-def _precedence(problem: Problem, device: Device) -> int:
-    """Ahead of `tma` where programs have a second tile of 128x128 to take."""
-    tiles = -(-problem.m // 128) * -(-problem.n // 128)
-    return 2 if tiles > device.sm_count and not device.is_interpreter else -1
-
-
 SPEC = gemm_spec(
     NAME,
     VERSION,
@@ -179,7 +173,6 @@ SPEC = gemm_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    precedence=_precedence,
     shared_bytes=shared_bytes,
     estimate_us=functools.partial(cost.tiled, by_tma=True, persistent=True),
     sources=SOURCES,

@@ -16,14 +16,14 @@ DEEPEST = 12
 _OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG, refinements.WARP_SPECIALIZE)
 _BARRIER_BYTES = 8
 _ALIGNMENT = 16
-"""Of an array of barriers in shared memory."""
+"""Alignment of an array of barriers in shared memory, bytes."""
 
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why a kernel that loads through TMA cannot serve a problem on a device, or None."""
     if reason := pointer_space.supports(problem, device):
         return reason
-    if not device.is_interpreter and (device.vendor != "nvidia" or device.capability < 90):
+    if not device.is_interpreter and not device.features.tma:
         return f"no {device.arch}: TMA needs sm_90 or newer"
     if not problem.aligned:
         return "not aligned: TMA takes addresses, leading strides and contiguous extents of multiples of 16 bytes"
@@ -33,7 +33,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 
 def supports_tiles(problem: Problem, device: Device) -> str | None:
-    """The same for kernels whose tiles have 64 rows of A or more; exchanged or split tiles are other kernels' work."""
+    """As `supports`, for kernels whose tiles have 64 rows of A or more: others exchange operands or split sums."""
     if reason := supports(problem, device):
         return reason
     if device.is_interpreter:
@@ -92,7 +92,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
         yield config
         return
     block_m, block_n, _ = tile_resources.tile(config)
-    stored = block_m * block_n * 4 if beside_pipeline(config, problem, device) else 0
+    stored = block_m * block_n * 4 if stored_apart(config, problem, device) else 0
     stage = tile_resources.tile_bytes(config, problem) + _BARRIER_BYTES * barrier_arrays(problem)
     other = pipeline_bytes(config, problem, device) - stage + stored + 2 * _ALIGNMENT
     steps = tile_resources.tile_counts(config, problem)[2]
@@ -100,7 +100,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
         yield config.replace(num_stages=stages)
 
 
-def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of_b: int = 1) -> int:
+def pipeline_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of a pipeline of TMA loads: its stages and their barriers.
 
     Source: exact for 16-bit operands on the kernels that tests/compile compiles; an
@@ -110,40 +110,37 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device, *, parts_of
         config: of a kernel that loads through TMA.
         problem: what is computed, as the kernel sees it.
         device: where.
-        parts_of_b: tiles of B in a stage, BLOCK_SIZE_N columns and in the second BLOCK_SIZE_N_REST, each with a dot.
     """
     buffers, (block_m, block_n, block_k) = tile_resources.buffers(config, problem, device), tile_resources.tile(config)
-    columns = block_n + config.integer("BLOCK_SIZE_N_REST")
-    a_bytes, b_bytes = dtype.ITEMSIZE[problem.a_dtype] * block_k * block_m, dtype.ITEMSIZE[problem.b_dtype] * block_k
+    a_bytes = dtype.ITEMSIZE[problem.a_dtype] * block_k * block_m
+    b_bytes = dtype.ITEMSIZE[problem.b_dtype] * block_k * block_n
     asynchronous = tile_resources.asynchronous(config, problem, device)
     barriers = _BARRIER_BYTES * buffers
     aligned = -(-barriers // _ALIGNMENT) * _ALIGNMENT
     # Loads that are waited for together share their barriers.
-    arrays = barrier_arrays(problem, parts_of_b)
+    arrays = barrier_arrays(problem)
     if dtype.is_fp8(problem.a_dtype) and not asynchronous:
         arrays = max(arrays, 2)  # upcast to float16, each in its own time
-    taken = buffers * (a_bytes + b_bytes * columns) + (arrays - 1) * aligned
-    if device.capability >= 100 and buffers == config.integer("num_stages"):
-        taken += aligned + _ALIGNMENT * parts_of_b
+    taken = buffers * (a_bytes + b_bytes) + (arrays - 1) * aligned
+    if device.features.tcgen05 and buffers == config.integer("num_stages"):
+        taken += aligned + _ALIGNMENT
     else:
         taken += barriers
-    return taken + _transposed_bytes(a_bytes, b_bytes * columns, problem, device)
+    return taken + _transposed_bytes(a_bytes, b_bytes, problem, device)
 
 
-def barrier_arrays(problem: Problem, parts_of_b: int = 1) -> int:
+def barrier_arrays(problem: Problem) -> int:
     """Arrays of barriers, one barrier a stage in each."""
-    a_transposed, b_transposed = problem.layout[0] == "t", problem.layout[1] == "t"
     converted = dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt"
-    first = 2 if a_transposed or converted or problem.precision == "tf32x3" else 1
-    return first + (parts_of_b > 1 and (b_transposed or converted))
+    return 2 if problem.layout[0] == "t" or converted or problem.precision == "tf32x3" else 1
 
 
 def _transposed_bytes(a_bytes: int, b_bytes: int, problem: Problem, device: Device) -> int:
-    """What float32 operands take besides: copies that are transposed (tcgen05), or cut for tf32x3."""
+    """Shared memory that float32 operands take besides, for copies that are transposed (tcgen05) or cut for tf32x3."""
     if problem.a_dtype != "float32":
         return 0
     taken = 3 * a_bytes if problem.precision == "tf32x3" else 0
-    if device.capability >= 100:
+    if device.features.tcgen05:
         taken += 2 * a_bytes * (problem.layout[0] == "t") + 2 * b_bytes * (problem.layout[1] == "n")
     return taken
 
@@ -162,12 +159,12 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     block_m, block_n, _ = tile_resources.tile(config)
     stored = block_m * block_n * dtype.ITEMSIZE[problem.out_dtype]
     pipeline = pipeline_bytes(config, problem, device)
-    whole = pipeline + stored if beside_pipeline(config, problem, device) else max(pipeline, stored)
+    whole = pipeline + stored if stored_apart(config, problem, device) else max(pipeline, stored)
     return whole + refinements.specialized_bytes(config, device)
 
 
-def beside_pipeline(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether the tile on its way out lies beside the pipeline: see `shared_bytes`."""
+def stored_apart(config: Config, problem: Problem, device: Device) -> bool:
+    """Whether the tile on its way out has shared memory of its own, apart from the pipeline: see `shared_bytes`."""
     whole = config.integer("SPLIT_K", 1) == 1 and stores_sums(problem)
     return whole and tile_resources.uses_wgmma(config, problem, device)
 

@@ -92,7 +92,7 @@ def destination_strides(matrix: torch.Tensor) -> tuple[int | None, int | None]:
 
 def _written_by_tma(matrix: torch.Tensor) -> bool:
     # Loads end with the row's last element, stores with its 16 bytes: what lies behind an odd row would be written too
-    # (seen on an H200, benchmarks/numerics.py).
+    # (seen on an H200, benchmarks/checks/numerics.py).
     return is_aligned(matrix)
 
 
@@ -135,5 +135,4 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=functools.partial(cost.tiled, by_tma=True),
     sources=SOURCES,
-    precedence=lambda _problem, device: int(not device.is_interpreter),
 )

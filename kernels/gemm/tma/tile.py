@@ -109,17 +109,7 @@ def write(  # noqa: ANN201, PLR0917
     """Store epilogue(sums) at (start_m, start_n) of C[M, N], see `epilogue.finish`."""
     out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
     values = finish(
-        sums,
-        bias_ptr,
-        a_scale_ptr,
-        b_scale_ptr,
-        start_m,
-        start_n,
-        M - start_m,
-        N - start_n,
-        BIAS_ALONG_M,
-        SCALING,
-        ACTIVATION,
-        out_dtype,
+        *(sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, M - start_m, N - start_n, BIAS_ALONG_M),
+        *(SCALING, ACTIVATION, out_dtype),
     )
     store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)

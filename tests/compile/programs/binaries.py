@@ -19,7 +19,6 @@ SPLIT_TMA = SPLIT.replace(LOADS="tma")
 SWAPPED = Config("swap_ab", **{**TILE, "BLOCK_SIZE_N": 64}, LOADS="tma", SPLIT_K=1, num_stages=1, num_warps=4)
 TMA = Config("tma", **{**TILE, "BLOCK_SIZE_M": 64}, GROUP_SIZE_M=1, num_stages=1, num_warps=4)
 PERSISTENT = Config("persistent_tma", **{**dict(TMA), "BLOCK_SIZE_N": 32}, EPILOGUE_PARTS=1)
-COMPOSITE = Config("composite_n", **{**dict(TMA), "BLOCK_SIZE_N": 64}, BLOCK_SIZE_N_REST=32)
 GEMV = Config("gemv", BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=1, num_warps=1)
 HALF = Problem(64, 64, 64)
 LONG = Problem(64, 64, 256)
@@ -66,9 +65,6 @@ CASES = [
     ("persistent", HALF, PERSISTENT),
     ("persistent", Problem(1000, 1032, 72), PERSISTENT.replace(GROUP_SIZE_M=4)),
     ("persistent, halves", HALF, PERSISTENT.replace(EPILOGUE_PARTS=2)),
-    ("composite", Problem(64, 128, 64), COMPOSITE),
-    ("composite", Problem(1000, 1032, 72), COMPOSITE.replace(GROUP_SIZE_M=4)),
-    ("composite, wider rest", Problem(64, 128, 64), COMPOSITE.replace(BLOCK_SIZE_N_REST=64)),
     ("gemv", ROW, GEMV),
     ("gemv", Problem(1, 4096, 1024, layout="nt"), GEMV),
     ("gemv, split", ROW, GEMV.replace(SPLIT_K=2)),

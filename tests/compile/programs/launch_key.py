@@ -23,7 +23,6 @@ SPLIT = Config("split_k", **TILE, LOADS="pointer", SPLIT_K=2, num_stages=1, num_
 SWAPPED = Config("swap_ab", **{**TILE, "BLOCK_SIZE_N": 64}, LOADS="tma", SPLIT_K=2, num_stages=1, num_warps=4)
 TMA = Config("tma", **{**TILE, "BLOCK_SIZE_M": 64}, GROUP_SIZE_M=1, num_stages=2, num_warps=4)
 PERSISTENT = Config("persistent_tma", **{**dict(TMA), "BLOCK_SIZE_N": 32}, EPILOGUE_PARTS=2)
-COMPOSITE = Config("composite_n", **{**dict(TMA), "BLOCK_SIZE_N": 64}, BLOCK_SIZE_N_REST=32)
 GEMV = Config("gemv", BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=2, num_warps=1)
 CASES = [
     ("sm_90", Problem(64, 64, 64), CONFIG),
@@ -36,7 +35,6 @@ CASES = [
     ("sm_90", Problem(9, 72, 256, dtype="bf16", layout="nt"), SWAPPED.replace(LOADS="pointer")),
     ("sm_90", Problem(72, 72, 72, layout="tn"), TMA),
     ("sm_90", Problem(128, 64, 64, dtype="bf16", out_dtype="fp32", epilogue="silu"), PERSISTENT),
-    ("sm_90", Problem(128, 200, 64, layout="nt"), COMPOSITE),
     ("sm_90", Problem(1, 64, 256, layout="nt"), GEMV),
     ("sm_90", Problem(3, 65, 257, dtype="bf16"), GEMV.replace(SPLIT_K=1)),
     ("gfx942", Problem(64, 64, 64, layout="tn"), CONFIG.replace(**AMD, waves_per_eu=0)),

@@ -113,8 +113,8 @@ def _first(pattern, text):
 def _compiled(spec, problem, config, device):
     compiled = spec.compile(problem, config)
     assembly = compiled.asm.get("ptx", "")
-    seen = (swap_ab.seen(config), problem.exchanged()) if spec.name == "swap_ab" else (config, problem)
-    told = spec.name in ("pointer", "tma", "persistent_tma", "composite_n", "split_k", "swap_ab")
+    seen = (swap_ab.exchanged_tile(config), problem.exchanged()) if spec.name == "swap_ab" else (config, problem)
+    told = spec.name in ("pointer", "tma", "persistent_tma", "split_k", "swap_ab")
     # Triton 3.9 alone multiplies tiles of 8 columns by wgmma.
     certain = told and seen[0].integer("BLOCK_SIZE_N") != 8
     return {

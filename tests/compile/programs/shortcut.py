@@ -56,7 +56,7 @@ def start(source: str = SOURCE, *, dtype: torch.dtype = torch.float32, kind: Any
     module = importlib.util.module_from_spec(spec)
     sys.dont_write_bytecode = True  # two sources of one second would share it
     spec.loader.exec_module(module)
-    compile_cache.take(module.kernel)
+    compile_cache.install(module.kernel)
     if kind == "function":
         kind = module.shifted
     return warm_up(module.kernel, dtype, kind, options)
@@ -136,10 +136,10 @@ def main() -> None:
     with environment("TRITON_PTXAS_PATH", str(ptxas)):
         case("other ptxas")
     version, triton.__version__ = triton.__version__, "3.7.99"
-    compile_cache._triton.cache_clear()
+    compile_cache._triton_fingerprint.cache_clear()
     case("other Triton")
     triton.__version__ = version
-    compile_cache._triton.cache_clear()
+    compile_cache._triton_fingerprint.cache_clear()
     case("once more")
     cross_target.activate("sm_80")
     case("other target")

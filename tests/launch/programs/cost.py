@@ -1,8 +1,13 @@
-"""One short round of benchmarks/launch_cost.py and of decorated_cost.py, over the stub."""
+"""One short round of benchmarks/claims/launch_cost.py and decorated_cost.py, run as programs over the stub."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import runpy
 import sys
+import tempfile
 from pathlib import Path
 
 import stub_driver
@@ -10,12 +15,21 @@ import stub_matmul
 
 from tuner.hardware import device
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-stub_matmul.activate()
-import decorated_cost  # noqa: E402  after the stub is in its place
-import launch_cost  # noqa: E402
+CLAIMS = Path(__file__).parents[3] / "benchmarks" / "claims"
 
-launch_cost.BURST = 2
-figures = launch_cost.host_us("cpu", 3, lambda: None)
+
+def host(script: str, *arguments: str) -> dict[str, dict[str, float]]:
+    """The figures that a script writes after three rounds of two calls each."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        result = Path(folder) / "result.json"
+        options = ["--device", "cpu", "--rounds", "3", "--burst", "2", "--out", str(result), *arguments]
+        sys.argv = [str(CLAIMS / script), *options]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        return json.loads(result.read_text())["host"]
+
+
+sys.path.insert(0, str(CLAIMS))  # as Python does for a script
+stub_matmul.activate()
+figures = host("launch_cost.py", "--processes", "0")
 device.current = lambda _index=None: device.KNOWN["sm_90"]
-stub_driver.tell(figures=figures, decorated=decorated_cost.host_us("cpu", 3, lambda: None))
+stub_driver.tell(figures=figures, decorated=host("decorated_cost.py"))

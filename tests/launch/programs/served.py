@@ -20,7 +20,7 @@ import tuner
 from tuner.errors import InputError
 from tuner.kernel import registry
 from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
-from tuner.kernels.ops.matmul import CALLS
+from tuner.kernels.ops.matmul import CALL_CACHE
 from tuner.launch import arguments, step
 from tuner.launch import launch as launching
 
@@ -189,7 +189,7 @@ def told_of(result: torch.Tensor) -> None:
 
 def crowded() -> None:
     """More addresses than arguments are kept for."""
-    arguments.MOST = step.MOST_MAPS = 3
+    arguments.MOST = step.MOST_DESCRIPTORS = 3
     operands = [(stub_matmul.half(256, 256), stub_matmul.half(256, 256)) for _ in range(5)]
     for _ in range(3):
         for a, b in operands:
@@ -341,6 +341,6 @@ stub_driver.tell(
     calls=told,
     compiled=compiles.compiled,
     from_cache=compiles.from_cache,
-    plans=sum(map(len, CALLS.plans.by_key.values())),
+    plans=sum(map(len, CALL_CACHE.plans.by_key.values())),
     kernels=sorted(name for op_name, name in registry.specs() if op_name == "matmul"),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from triton.runtime import driver
 
 from tuner.hardware.device import KNOWN
-from tuner.kernels.ops import dispatch
+from tuner.kernels.ops import arguments, bmm, dispatch, grouped_mm, softmax, vector_add
 
 _stream = threading.local()
 
@@ -23,10 +22,10 @@ def activate() -> stub_driver.Compiles:
     compiles = stub_driver.activate()
     driver.active.get_current_stream = lambda _device=None: getattr(_stream, "handle", stub_driver.STREAM)
     dispatch._device = lambda _index: KNOWN["sm_90"]
-    for module in ("arguments", "bmm", "grouped_mm"):
-        importlib.import_module(f"tuner.kernels.ops.{module}").check_kinds = lambda _a, _b: None
-    for module in ("softmax", "vector_add"):
-        importlib.import_module(f"tuner.kernels.ops.{module}").check_input = lambda _name, tensor: tensor.resolve_neg()
+    for module in (arguments, bmm, grouped_mm):
+        module.check_kinds = lambda _a, _b: None
+    for module in (softmax, vector_add):
+        module.check_input = lambda _name, tensor: tensor.resolve_neg()
     return compiles
 
 

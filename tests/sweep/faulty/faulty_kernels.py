@@ -121,7 +121,6 @@ SPEC = KernelSpec(
     compile=_compile,
     compile_class=lambda problem, config: f"{config['behaviour']} {config['index']}",
     simplicity=lambda config: (config["index"],),
-    source_hash=lambda: "0" * 16,
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
-from tuner.problem.order import problem_order
+from tuner.problem.text import problem_order
 
 _DIGITS = 4  # of a table's figures: a database holds more
 

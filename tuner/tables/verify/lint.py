@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tuner.hardware import device as devices
-from tuner.hardware.device import ARCH_SHARED_BYTES, INTERPRETER, KNOWN, Device
+from tuner.hardware.arch import ARCHES
+from tuner.hardware.device import INTERPRETER, KNOWN, Device
 from tuner.kernel import registry
 from tuner.lookup import match_rules
 from tuner.lookup.advice import command
@@ -85,8 +86,8 @@ def _device(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(
             Level.ERROR, "device", found, f"slug {slug}, which a lookup asks for", advice="export it again"
         )
-    limit = ARCH_SHARED_BYTES.get(device.arch)
-    if limit is not None and device.shared_bytes != limit:
+    limit = ARCHES[device.arch].shared_bytes if device.arch in ARCHES else device.shared_bytes
+    if device.shared_bytes != limit:
         found = f"{device.shared_bytes} B of shared memory a block: rows are checked against that"
         yield subject.finding(Level.WARNING, "device", found, f"{limit} B on {device.arch}", advice="export it again")
     if device.slug not in {known.slug for known in KNOWN.values()}:
@@ -129,8 +130,9 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     again = command(row.problem)
     if spec is None:
         names = ", ".join(sorted(kernel for known, kernel in registry.specs() if known == op))
-        advice = f"install the package that has it, or tune again: {again}"
-        return subject.finding(Level.ERROR, "kernel", f"kernel {name!r}", f"one of {names}", row=row, advice=advice)
+        advice = f"install the package that has it; if triton-tuner no longer does, tune again: {again}"
+        found = f"kernel {name!r}, a lookup passes over it"
+        return subject.finding(Level.ERROR, "kernel", found, f"one of {names}", row=row, advice=advice)
     if spec.version != row.kernel_version:
         level = Level.ERROR if subject.ships else Level.WARNING
         found = f"stale: version {row.kernel_version} of {name}, a lookup refuses it"

@@ -1,0 +1,52 @@
+"""Run the tests that need a GPU and keep how they ended.
+
+python benchmarks/checks/gpu_tests.py --out RESULT.json [--processes 8]
+
+Several processes share the GPU, by pytest-xdist: nothing here is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--processes", type=int, default=1)
+    args = parser.parse_args()
+    shared = ["-n", str(args.processes)] if args.processes > 1 else []
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        # What else may be installed there: pytest-benchmark warns beside pytest-xdist, and warnings are errors here.
+        plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+        command = [sys.executable, "-m", "pytest", "tests/gpu", "-q", *plugins, f"--junitxml={report}", *shared]
+        done = subprocess.run(command, check=False)
+        suite = ET.parse(report).getroot().find("testsuite")
+    cases = {f"{case.get('classname')}::{case.get('name')}": outcome(case) for case in suite.iter("testcase")}
+    summary = {
+        "exit_code": done.returncode,
+        **{kind: list(cases.values()).count(kind) for kind in ("passed", "failed")},
+    }
+    summary["skipped"] = sum(result.startswith("skipped") for result in cases.values())
+    print(summary)
+    record.write(args.out, {"summary": summary, "cases": cases})
+
+
+def outcome(case):
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    skipped = case.find("skipped")
+    return "passed" if skipped is None else f"skipped: {skipped.get('message')}"
+
+
+if __name__ == "__main__":
+    main()

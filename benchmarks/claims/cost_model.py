@@ -1,0 +1,86 @@
+"""How well the kernels' cost model ranks: held against recorded landscapes.
+
+python benchmarks/claims/cost_model.py --out RESULT.json
+
+Of each problem: where its true best stands in the model's order, the best of the model's first 1 to 64, Spearman's rank
+correlation, and the median of estimate over time. Problems of suites/held-out.csv were not fitted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+from tuner.kernel import registry
+from tuner.problem import suite
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+from recorded import H200, ROOT, landscapes
+
+FIRST = (1, 8, 16, 32, 64)
+_SAME = 1.005
+"""Within a tie of the best is the best."""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", default=str(ROOT / "data" / "landscapes-h200.json.gz"))
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    held = set(suite.load(str(ROOT / "suites" / "held-out.csv")))
+    rows = [row(land, held_out=land.problem in held) for land in landscapes(args.data)]
+    parts = {
+        part: summary([found for found in rows if found["held_out"] == (part == "held_out")])
+        for part in ("fitted", "held_out")
+    }
+    for found in rows:
+        print(" ".join(f"{value!s:>8}" for value in found.values()))
+    for part, figures in parts.items():
+        print(part, figures)
+    record.write(args.out, {"summary": parts, "rows": rows})
+
+
+def row(land, *, held_out):
+    estimates = {
+        config: registry.find(land.problem.op, config.kernel).estimate_us(config, land.problem, H200)
+        for config in land.us
+    }
+    order = sorted(land.us, key=lambda config: (estimates[config], config))
+    ratios = [land.us[config] / land.best_us for config in order]
+    place = next(number for number, ratio in enumerate(ratios) if ratio <= _SAME * min(ratios))
+    times = [land.us[config] for config in order]
+    return {
+        "problem": land.label,
+        "held_out": held_out,
+        "configs": len(order),
+        "best_at": round(place / len(order), 4),
+        **{f"best_of_{count}": round(min(ratios[:count]), 4) for count in FIRST},
+        "spearman": round(statistics.correlation(range(len(times)), ranks(times)), 3),
+        "estimate_over_time": round(statistics.median(estimates[config] / land.us[config] for config in order), 3),
+    }
+
+
+def ranks(times):
+    """The place of each time among all."""
+    ordered = {time: number for number, time in enumerate(sorted(times))}
+    return [ordered[time] for time in times]
+
+
+def summary(rows):
+    return {
+        "problems": len(rows),
+        "best_in_top_5_percent": round(statistics.mean(found["best_at"] < 0.05 for found in rows), 3),
+        "best_in_top_10_percent": round(statistics.mean(found["best_at"] < 0.10 for found in rows), 3),
+        "spearman": round(statistics.mean(found["spearman"] for found in rows), 3),
+        **{
+            f"geomean_best_of_{count}": round(record.geomean([found[f"best_of_{count}"] for found in rows]), 4)
+            for count in FIRST
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Replays strategies of `tuner run` on recorded landscapes: how close they come, and what that costs the GPU.
+
+    python benchmarks/claims/search_replay.py --held-out --out RESULT.json --plot RESULT.png
+
+The search and its finals are the product's own code; only the measuring is replaced (replay.py). Random draws see the
+same trials at the same price, with the race's finals. Problems of suites/held-out.csv were not replayed while the
+search was designed; no portfolio holds a problem's own winner for that reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from tuner.problem import suite
+from tuner.sweep.race import RACE
+from tuner.sweep.strategies import EXHAUSTIVE, RANDOM
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+from recorded import DATA, ROOT, landscapes
+from replay import Course, Won, play
+
+FEW = 16
+"""Trials of a race that may not have more."""
+DRAWN = (128, 2048)
+"""Trials of random draws."""
+DRAWS = dataclasses.replace(RANDOM, drop=RACE.drop, finalists=RACE.finalists, margin=RACE.margin)
+_SAME = 1.01
+"""Winners whose times are closer than this agree."""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", default=str(DATA))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--held-out", action="store_true", help="these problems too: not while the search is designed")
+    parser.add_argument("--problem", action="append", help="these alone, by label: matmul 4096x4096x4096 int8 nt")
+    parser.add_argument("--out")
+    parser.add_argument("--plot")
+    args = parser.parse_args()
+    held = set(suite.load(str(ROOT / "suites" / "held-out.csv")))
+    recorded = landscapes(args.data)
+    design = [land for land in recorded if land.problem not in held]
+    lands = sorted(recorded if args.held_out else design, key=lambda land: land.problem.shape)
+    if args.problem:
+        lands = [land for land in lands if land.label in args.problem]
+        if missing := set(args.problem) - {land.label for land in lands}:
+            parser.error(f"no landscape is recorded of {', '.join(sorted(missing))}")
+    curves = defaultdict(list)
+    winners = [[] for _ in range(args.seeds)]
+    for land in lands:
+        course = Course(land, [other for other in design if other is not land])
+        exhaustive = play(course, EXHAUSTIVE)
+        about = {"problem": land.label, "held_out": land.problem in held, "exhaustive_s": exhaustive["seconds"]}
+        curves["exhaustive", 0].append(about | exhaustive)
+        for seed in range(args.seeds):
+            for key, found in searches(course, seed=seed, winners=winners[seed]):
+                curves[key].append(about | {"seed": seed} | found)
+    rows, problems = table(curves), by_problem(curves["race", 0], {land.label: land for land in lands})
+    body = {"rows": rows, "agreement": agreement(problems), "race": problems}
+    for row in [*rows, *problems]:
+        print(" ".join(f"{value!s:>12}" for value in row.values()))
+    if args.plot:
+        draw(rows, args.plot)
+    if args.out:
+        record.write(args.out, body)
+    print(agreement(problems))
+
+
+def searches(course, *, seed, winners):
+    """Searches of one problem; the winner of the race in a suite is added to `winners`."""
+    found = play(course, RACE, seed=seed, winners=winners)
+    winners.append(Won(course.land.problem, found["winner"]))
+    yield ("race in a suite", 0), found
+    yield ("race", 0), play(course, RACE, seed=seed)
+    yield ("race", FEW), play(course, RACE, trials=FEW, seed=seed)
+    for budget in DRAWN:
+        yield ("random", budget), play(course, DRAWS, trials=budget, seed=seed)
+
+
+def table(curves):
+    """One row a strategy, its trials and part of the problems."""
+    rows = []
+    for (name, budget), found in sorted(curves.items()):
+        for part in ("design", "held out"):
+            chosen = [row for row in found if row["held_out"] == (part == "held out")]
+            if chosen:
+                rows.append({"strategy": name, "trials_allowed": budget or None, "problems": part, **summary(chosen)})
+    return rows
+
+
+def summary(rows):
+    """Of searches: how near, how often, at what share of the exhaustive seconds."""
+    ratios = [row["ratio"] for row in rows]
+    return {
+        "searches": len(rows),
+        "geomean_regret": round(record.geomean(ratios) - 1, 5),
+        "within_1_percent": round(sum(ratio <= 1 / 0.99 for ratio in ratios) / len(ratios), 4),
+        "worst": round(max(ratios), 4),
+        "seconds": round(statistics.mean(row["seconds"] for row in rows), 3),
+        "share_of_exhaustive": round(sum(row["seconds"] for row in rows) / sum(row["exhaustive_s"] for row in rows), 4),
+        "trials": round(statistics.mean(row["trials"] for row in rows), 1),
+    }
+
+
+def by_problem(rows, lands):
+    """Of each problem the race over its seeds: how near on average and at worst, and how far its winners are apart."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row["problem"]].append(row)
+    return [
+        {
+            "problem": label,
+            "held_out": of_one[0]["held_out"],
+            "mean": round(statistics.mean(row["ratio"] for row in of_one), 4),
+            "worst": round(max(row["ratio"] for row in of_one), 4),
+            "trials": round(statistics.mean(row["trials"] for row in of_one), 1),
+            "share_of_exhaustive": round(statistics.mean(row["seconds"] / row["exhaustive_s"] for row in of_one), 4),
+            "pairs_apart": apart([lands[label].us[row["winner"]] for row in of_one]),
+            "winner": of_one[0]["winner"].label,
+        }
+        for label, of_one in found.items()
+    ]
+
+
+def apart(times):
+    """Share of the pairs of seeds whose winners' times differ by 1% or more."""
+    pairs = [max(pair) / min(pair) >= _SAME for pair in itertools.combinations(times, 2)]
+    return round(statistics.mean(pairs), 4) if pairs else 0.0
+
+
+def agreement(problems):
+    """Two runs of a problem: how often their winners are within 1% of each other, by the landscape's own times."""
+    return {
+        part: round(1 - statistics.mean(chosen), 4)
+        for part in ("design", "held out")
+        if (chosen := [row["pairs_apart"] for row in problems if row["held_out"] == (part == "held out")])
+    }
+
+
+def draw(rows, path):
+    """Regret over the share of the exhaustive GPU seconds, one line a strategy, design and held out apart."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    parts = sorted({row["problems"] for row in rows})
+    figure, axes = plt.subplots(1, len(parts), figsize=(6 * len(parts), 4), squeeze=False, sharey=True)
+    for axis, part in zip(axes[0], parts, strict=True):
+        for name in ("random", "race", "exhaustive"):
+            line = sorted(
+                (row["share_of_exhaustive"], 100 * row["geomean_regret"])
+                for row in rows
+                if row["strategy"] == name and row["problems"] == part
+            )
+            if line:
+                axis.plot(*zip(*line, strict=True), marker="o", label=name)
+        axis.set(xscale="log", yscale="log", title=part, xlabel="GPU seconds, share of exhaustive")
+        axis.grid(alpha=0.3, which="both")
+    axes[0][0].set_ylabel("regret, % (geometric mean)")
+    axes[0][0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

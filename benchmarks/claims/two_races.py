@@ -1,0 +1,169 @@
+"""A suite tuned twice from an empty database: how long that takes, how fast the winners are, whether the two agree.
+
+    python benchmarks/claims/two_races.py --out FOLDER
+    python benchmarks/claims/two_races.py --suite demo --device interpreter --out FOLDER     # rehearses without a GPU
+
+The first race begins with an empty compile cache, the second with a new database and the binaries of the first. Then
+the winners of both play each other in this process. FOLDER must not exist yet. It receives the databases, the compile
+cache, the log, and three results: race-h200.json, race-again-h200.json and race-agreement-h200.json. Torch's time over
+ours is that of the finals, in which torch's library plays beside the winner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from commands import new_folder, tuner, write_suite
+
+from tuner.errors import TunerError
+from tuner.kernel.config import Config
+from tuner.problem import Problem, suite
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+PUBLIC = Path(__file__).parents[1] / "suites" / "public.csv"
+RESULTS = ("race-h200.json", "race-again-h200.json", "race-agreement-h200.json")
+UNALIGNED = "1023x2047x4093"
+"""The row of public.csv that alone raises the geometric mean by 6%."""
+_LABEL = 48
+"""Characters of a winner's label that the table shows."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--suite", default=str(PUBLIC), help="a suite's name or file; public.csv unless given")
+    parser.add_argument("--kind", help="only its rows of this dtype and layout; bfloat16/nt of public.csv unless given")
+    parser.add_argument("--device", default="cuda:0", help="as `tuner run` takes it")
+    parser.add_argument("--time-budget", default="300s", help="of each race, as `tuner run` takes it")
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder")
+    args = parser.parse_args()
+    kind = args.kind or ("bfloat16/nt" if args.suite == str(PUBLIC) else "")
+    try:
+        listed = suite.load(args.suite)
+    except TunerError as e:
+        parser.error(str(e))
+    problems = [each for each in listed if kind in ("", f"{each.a_dtype}/{each.layout}")]
+    if not problems:
+        parser.error(f"{args.suite} has no rows of {kind}: write it as dtype/layout, for instance bfloat16/nt")
+    folder = new_folder(parser, args.out)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")  # the winners that play each other are compiled already
+    raced = folder / "suite.csv"
+    write_suite(raced, problems)
+    options = ["--suite", str(raced), "--device", args.device, "--time-budget", args.time_budget]
+    races = [race(folder, [*options, "--db", database]) for database in ("first.db", "second.db")]
+    for name, body in zip(RESULTS, races, strict=False):
+        record.write(folder / name, body)
+    ratios = {}
+    if args.device != "interpreter":
+        agreement = compared(*races)
+        record.write(folder / RESULTS[2], agreement)
+        ratios = {row["problem"]: row["second_over_first"] for row in agreement["rows"]}
+    show(*races, ratios)
+
+
+def race(folder: Path, options: list[str]) -> dict[str, Any]:
+    """One `tuner run` of the suite, as a result."""
+    begin = time.perf_counter()
+    told = tuner(folder, "run", *options, accept=(0, 1))
+    process_s = time.perf_counter() - begin
+    rows = [row(problem) for problem in told["problems"]]
+    states, phases_s = Counter(), Counter()
+    for problem in told["problems"]:
+        states.update(problem["states"])
+        phases_s.update(problem["phases_s"])
+    summary = {
+        "device": told["device"],
+        "process_s": round(process_s, 1),
+        "wall_s": round(told["seconds"], 1),
+        "start_s": round(told["start_seconds"], 1),
+        "phases_s": {phase: round(seconds, 1) for phase, seconds in phases_s.items()},
+        "binaries": told["compiled"],
+        "compile_wall_s": round(told["compile_seconds"], 1),
+        "trials_by_state": dict(states),
+        "geomean_vs_default": geomean(rows, "vs_default"),
+        "geomean_vs_vendor": geomean(rows, "vs_vendor"),
+        f"geomean_vs_vendor_without_{UNALIGNED}": geomean(
+            [each for each in rows if UNALIGNED not in each["problem"]], "vs_vendor"
+        ),
+    }
+    return {"summary": summary, "rows": rows}
+
+
+def row(told: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a problem."""
+    names = ("reason", "considered", "measured", "stopped", "states", "seconds", "phases_s")
+    found = {"problem": str(Problem.from_fields(told["problem"])), **{name: told[name] for name in names}}
+    winner = told["winner"]
+    if winner is None:
+        return found
+    config = Config(winner["kernel"], **winner["config"])
+    figures = {name: winner[name] and round(winner[name], 4) for name in ("tflops", "vs_default", "vs_vendor")}
+    return found | {
+        "fields": told["problem"],
+        "kernel": winner["kernel"],
+        "config": winner["config"],
+        "winner": config.label,
+        "median_us": round(winner["median_us"], 3),
+        **figures,
+    }
+
+
+def geomean(rows: list[dict[str, Any]], figure: str) -> float:
+    return round(record.geomean([each[figure] for each in rows if each.get(figure)]), 4)
+
+
+def compared(first: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
+    """The winners of both races, paired on this process's GPU."""
+    import paired
+
+    rows = []
+    with paired.gpu() as bench:
+        for one, two in pairs(first, again):
+            if "winner" not in one or "winner" not in two:
+                continue
+            configs = {"first": config_of(one), "second": config_of(two)}
+            same = configs["first"] == configs["second"]
+            problem = Problem.from_fields(one["fields"])
+            ratio = 1.0 if same else bench.ratios(problem, configs, base="first")["second"]
+            rows.append({"problem": one["problem"], "same_config": same, "second_over_first": round(ratio, 4)})
+    summary = {
+        "problems": len(rows),
+        "same_config": sum(each["same_config"] for each in rows),
+        "within_1_percent": sum(abs(each["second_over_first"] - 1) < 0.01 for each in rows),
+    }
+    return {"summary": summary, "rows": rows}
+
+
+def pairs(first: dict[str, Any], again: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The rows of both races, as far as both came."""
+    others = {each["problem"]: each for each in again["rows"]}
+    return [(one, others[one["problem"]]) for one in first["rows"] if one["problem"] in others]
+
+
+def config_of(told: dict[str, Any]) -> Config:
+    return Config(told["kernel"], **told["config"])
+
+
+def show(first: dict[str, Any], again: dict[str, Any], ratios: dict[str, float]) -> None:
+    """Print the table: a line a shape, then a line a race."""
+    print(f"{'':16} {'seconds of both':>15} {'torch over ours':>15} {'2nd/1st':>7} first race's winner")
+    for one, two in pairs(first, again):
+        speeds = " ".join(f"{each.get('vs_vendor') or 0:7.3f}" for each in (one, two))
+        seconds = " ".join(f"{each['seconds']:7.2f}" for each in (one, two))
+        label = one.get("winner", one["reason"])[:_LABEL]
+        print(f"{one['problem'].split()[1]:16} {seconds} {speeds} {ratios.get(one['problem'], 0.0):7.3f} {label}")
+    for name, body in (("first", first), ("again", again)):
+        print(name, *(f"{figure} {value}" for figure, value in body["summary"].items()))
+    close = sum(abs(ratio - 1) < 0.01 for ratio in ratios.values())
+    print(f"{close} of {len(ratios)} winners are within 1% of each other")
+
+
+if __name__ == "__main__":
+    main()

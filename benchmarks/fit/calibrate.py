@@ -1,0 +1,254 @@
+"""Fit the forests of kernels/cost/calibration.py, and say by cross-validation what formulas lose that rank by them.
+
+    python benchmarks/fit/calibrate.py --out RESULT.json [--write]
+
+Every kernel's log time over the cost model's estimate is fitted by boosted regression trees on features of a config
+(kernels/cost/features.py). Trials near a problem's best weigh most. Held out are whole problems, a fifth at a time, in
+several random parts. --write puts the forests of all problems into kernels/cost/calibration.npz. Needs CatBoost and no
+GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import catboost
+import numpy as np
+
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.cost import calibration, features
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost import stream as stream_cost
+from tuner.kernels.gemm.hopper import cluster_k
+from tuner.kernels.gemm.hopper import resources as specialized
+from tuner.kernels.gemm.small_m import swap_ab
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+from drawing import ranked
+from recorded import H200, ROOT, trials
+
+DATA = ROOT / "data"
+SCATTERED = ("1", "2", "3", *map(str, range(6, 14)))
+SOURCES = (
+    *(("scattered-trials-h200.csv.gz", run) for run in SCATTERED),
+    *(("unseen-trials-h200.csv.gz", run) for run in ("4", "5")),
+)
+"""Trials of today's kernels, and the run in each file."""
+UNDER = "Triton 3.7.1, driver 580.159.04"
+TARGET = ROOT.parent / "kernels" / "cost" / "calibration.npz"
+BOOSTING = {
+    "iterations": 700,
+    "depth": 6,
+    "learning_rate": 0.1,
+    "rsm": 0.5,
+    "subsample": 0.7,
+    "random_seed": 1,
+    "thread_count": 2,
+    "verbose": False,
+    "allow_writing_files": False,
+}
+BEYOND = 1e9
+"""No trait's value is."""
+NEAR, FAR = 0.6, 0.02
+"""A trial so much slower than its problem's best weighs 1/e of the best; none less than FAR."""
+FOLDS, PARTS = 5, 3
+CLOSE = 1.3
+"""Of the best: trials within are near it."""
+ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
+KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv")
+LOOPS = {
+    "swap_ab": {},
+    "warp_specialized": {"by_tma": True, "persistent": True, "specialized": True},
+}
+"""What `cost.tiled` is told of a kernel."""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true", help="the forests of all problems to calibration.npz")
+    parser.add_argument("--out")
+    parser.add_argument("--also", nargs=2, action="append", default=[], metavar=("FILE", "RUN"), help="more trials")
+    parser.add_argument("--only-fit", action="store_true", help="hold nothing out, say nothing of it")
+    args = parser.parse_args()
+    found = recorded(args.also)
+    parts = parts_of(found)
+    if args.only_fit:
+        write(parts)
+        return
+    summary = {"problems": len(found), "trials": {name: len(part.rows) for name, part in parts.items()}}
+    out = held_out(parts, len(found), 0)
+    summary["error of log time, held out"] = {name: error(part, out[name]) for name, part in parts.items()}
+    picks = {"cost model": [chosen(found, parts, {name: part.estimates for name, part in parts.items()})]}
+    picks["calibrated, held out"] = [chosen(found, parts, held_out(parts, len(found), seed)) for seed in range(PARTS)]
+    summary["fastest that a formula ranks"] = losses([chosen(found, parts, measured(parts))])
+    summary |= {name: losses(several) for name, several in picks.items()}
+    for name, figures in summary.items():
+        print(f"{name:32} {figures}")
+    if args.write:
+        write(parts)
+    if args.out:
+        record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "summary": summary})
+
+
+def recorded(also=()):
+    """Every problem's trials, of all sources and of others."""
+    found = defaultdict(dict)
+    for file, run in (*SOURCES, *also):
+        for problem, times in trials(DATA / file, run).items():
+            found[problem] |= times
+    return dict(sorted(found.items()))
+
+
+def chosen(found, parts, estimates):
+    """By problem: how much slower the config of least estimate is than the fastest trial."""
+    least = {}
+    problems = list(found)
+    for name, part in parts.items():
+        for row, estimate in zip(part.rows, estimates[name], strict=True):
+            if ranked(row[1], problems[row[0]]):
+                least[row[0]] = min(least.get(row[0], (math.inf, 0.0)), (estimate, row[5]))
+    return {problems[number]: slower for number, (_, slower) in least.items()}
+
+
+def measured(parts):
+    return {name: np.log([row[2] for row in part.rows]) for name, part in parts.items()}
+
+
+def error(part, estimates):
+    """Standard deviation of what estimates miss of log time, of trials near a problem's best."""
+    missed = np.log([row[2] for row in part.rows]) - estimates
+    return rounded(np.std(missed[np.array([row[5] for row in part.rows]) < CLOSE]))
+
+
+def losses(several):
+    """Geometric mean, worst, and how many lose more than 10%, over several divisions of the problems."""
+    flat = [slower for one in several for slower in one.values()]
+    by_rows = {}
+    for least, most in ROWS:
+        some = [slower for one in several for problem, slower in one.items() if least <= problem.m <= most]
+        by_rows[f"{least} to {most} rows"] = round(record.geomean(some), 4)
+    return {
+        "geomean": round(record.geomean(flat), 4),
+        "worst": round(max(flat), 3),
+        "beyond_10_percent": round(sum(one > 1.1 for one in flat) / len(flat), 3),
+        **by_rows,
+    }
+
+
+def write(parts):
+    """Everything that `calibration.forest_of` reads, and where it comes from."""
+    head = {key: value for key, value in record.header().items() if key in ("date", "command")}
+    arrays = {"about": json.dumps({"device": H200.slug, "trials_under": UNDER, **head})}
+    for name, part in parts.items():
+        found = forest(part)._asdict()
+        arrays |= {f"{name}/{field}": array for field, array in found.items()}
+    np.savez_compressed(TARGET, **arrays)
+
+
+def seen(config, problem):
+    """A config's raw estimate and its traits."""
+    if config.kernel == "gemv":
+        us = stream_cost.streamed(config, problem, H200)
+        return us, features.of_streams(config, problem, H200, us)
+    inner, shown, swapped = config, problem, False
+    if config.kernel in ("swap_ab", "cluster_k"):
+        inner, shown, swapped = swap_ab.exchanged_tile(config), exchanged(problem), True
+    elif config.kernel == "warp_specialized":
+        (inner, shown), swapped = specialized.as_computed(config, problem), bool(config.get("SWAP_AB", False))
+    if config.kernel == "cluster_k":
+        us = cluster_k.model_us(config, problem, H200)
+    else:
+        us = cost.tiled(inner, shown, H200, **LOOPS[config.kernel])
+    return us, features.of_tiles(inner, shown, H200, us, exchanged=swapped)
+
+
+def name_of(config):
+    return calibration.name_of(config, exchanged=bool(config.get("SWAP_AB", False)))
+
+
+class Part:
+    """One kernel's trials: which problem each is of, how long it took, against the best; its estimate and traits."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.names = list(rows[0][4])
+        self.problems = np.array([row[0] for row in rows])
+        self.values = np.array([[row[4][name] for name in self.names] for row in rows])
+        self.estimates = np.log([row[3] for row in rows])
+        self.errors = np.log([row[2] for row in rows]) - self.estimates
+        slower = np.array([row[5] for row in rows]) - 1
+        self.weights = np.exp(-np.minimum(slower, 3) / NEAR) + FAR
+
+
+def parts_of(found):
+    listed = defaultdict(list)
+    for number, (problem, every) in enumerate(found.items()):
+        times = {config: us for config, us in every.items() if config.kernel in KERNELS}
+        best = min(times.values())
+        for config, us in times.items():
+            listed[name_of(config)].append((number, config, us, *seen(config, problem), us / best))
+    return {name: Part(rows) for name, rows in sorted(listed.items())}
+
+
+def fitted(part, chosen):
+    """A forest of some of a part's trials."""
+    forest = catboost.CatBoostRegressor(**BOOSTING)
+    return forest.fit(part.values[chosen], part.errors[chosen], sample_weight=part.weights[chosen])
+
+
+def predicted(part, chosen, forest):
+    corrections = forest.predict(part.values[chosen])
+    return part.estimates[chosen] + np.clip(corrections, -calibration.MOST, calibration.MOST)
+
+
+def held_out(parts, problems, seed):
+    """Every trial's log estimate, by forests that saw nothing of its problem."""
+    fold = np.random.default_rng(seed).permutation(problems) % FOLDS
+    found = {}
+    for name, part in parts.items():
+        found[name] = np.zeros(len(part.rows))
+        for number in range(FOLDS):
+            out = fold[part.problems] == number
+            if out.any():
+                found[name][out] = predicted(part, out, fitted(part, ~out))
+    return found
+
+
+def forest(part):
+    """A kernel's forest of all its trials."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        fitted(part, np.ones(len(part.rows), dtype=bool)).save_model(file.name, format="json")
+        model = json.load(file)
+    scale, (bias,) = model["scale_and_bias"]
+    assert scale == 1
+    asked, thresholds, leaves = zip(*map(whole, model["oblivious_trees"]), strict=True)
+    return calibration.Forest(
+        np.array(part.names),
+        np.array(asked, dtype=np.uint8),
+        np.array(thresholds, dtype=np.float32),
+        np.array(leaves, dtype=np.int16),
+        np.float64(bias),
+    )
+
+
+def whole(tree):
+    """A tree's levels and leaves, as many as all trees have: nothing is beyond what a level in addition asks."""
+    splits = [(split["float_feature_index"], split["border"]) for split in tree["splits"]]
+    asked, thresholds = zip(*splits, *[(0, BEYOND)] * (BOOSTING["depth"] - len(splits)), strict=True)
+    leaves = [round(leaf / calibration.LEAF_UNIT) for leaf in tree["leaf_values"]]
+    return asked, thresholds, leaves + [0] * (2 ** BOOSTING["depth"] - len(leaves))
+
+
+def rounded(value):
+    return float(f"{value:.4g}")
+
+
+if __name__ == "__main__":
+    main()

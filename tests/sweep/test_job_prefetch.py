@@ -1,0 +1,39 @@
+"""Jobs drafted in a thread: in their order, and what went wrong there comes out where they are taken."""
+
+import pytest
+
+from tuner.errors import KernelError
+from tuner.hardware.device import KNOWN
+from tuner.problem import Problem
+from tuner.sweep.job_prefetch import JobPrefetcher
+from tuner.sweep.report import Plan
+
+pytest.importorskip("triton")
+DEVICE = KNOWN["sm_90"]
+SMALL = Problem(256, 256, 64, dtype="float32")
+UNKNOWN = Problem(256, 256, 64, dtype="float32", op="unheard of")
+
+
+def test_jobs_come_in_the_order_they_were_asked_for_and_failures_where_they_are_taken():
+    with JobPrefetcher(Plan(trials=7)) as prefetcher:
+        prefetcher.request(UNKNOWN, DEVICE)
+        prefetcher.request(SMALL, DEVICE)
+        assert prefetcher.problems == [UNKNOWN, SMALL]
+        prefetcher.wait(60)
+        assert prefetcher.ready
+        with pytest.raises(KernelError, match="unheard of"):
+            prefetcher.take()
+        job = prefetcher.take()
+        assert (job.problem, job.most, len(prefetcher)) == (SMALL, 7, 0)
+        assert job.draft_s > 0
+
+
+def test_drafts_that_are_forgotten_do_not_come():
+    with JobPrefetcher(Plan()) as prefetcher:
+        for _ in range(3):
+            prefetcher.request(SMALL, DEVICE)
+        prefetcher.clear()
+        assert not prefetcher.ready
+        assert len(prefetcher) == 0
+        prefetcher.request(UNKNOWN, DEVICE)
+        assert prefetcher.problems == [UNKNOWN]

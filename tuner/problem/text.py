@@ -1,0 +1,80 @@
+"""Problems as text: read from and written as "M=4096,N=1024,dtype=bf16", matched and sorted by what they hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tuner.errors import ProblemError
+from tuner.problem import Problem, dtype, generic_key, suite
+from tuner.problem.generic_key import Extra
+
+UNIT_SIZES = {"vector_add": ("n", "k"), "softmax": ("k",)}
+"""Sizes that are 1 in every problem of an op, so nobody has to type them."""
+_SIZES = ("m", "n", "k")
+_COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS[1:])
+
+
+def read(op: str, cells: Mapping[str, str]) -> Problem:
+    """Build a problem of an op from cells by column name, in any case; a missing cell means the problem's default.
+
+    Raises:
+        ProblemError: a name is no column or occurs twice, a value is invalid, or a size is missing.
+    """
+    found: dict[str, str] = {}
+    for name, cell in cells.items():
+        column = name.lower()
+        if column not in _COLUMNS:
+            raise ProblemError(f"unknown name {name!r}: known are {', '.join(_COLUMNS)}")
+        if column in found:
+            raise ProblemError(f"{name} is there twice")
+        found[column] = cell
+    found = dict.fromkeys(UNIT_SIZES.get(op, ()), "1") | found
+    if missing := [size.upper() for size in _SIZES if size not in found]:
+        expected = ",".join(f"{size.upper()}=4096" for size in _SIZES if size not in UNIT_SIZES.get(op, ()))
+        raise ProblemError(f"missing {', '.join(missing)}: expected for instance {expected},dtype=bf16")
+    return suite.problem_of({**found, "op": op})
+
+
+def write(problem: Problem) -> str:
+    """Return the text that `read` turns into this problem, without defaults: "M=4096,N=1024,dtype=bfloat16"."""
+    fields = problem.fields()
+    left_out = UNIT_SIZES.get(problem.op, ())
+    cells = {size.upper(): str(fields[size]) for size in _SIZES if size not in left_out or fields[size] != 1}
+    cells["dtype"] = problem.a_dtype
+    cells |= {name: str(value).lower() for name, value in problem.extras}
+    for name in ("b_dtype", "layout", "out_dtype", "epilogue", "precision", "aligned"):
+        if read(problem.op, cells).fields()[name] != fields[name]:
+            cells[name] = str(fields[name]).lower()
+    return ",".join(f"{name}={cell}" for name, cell in cells.items())
+
+
+def write_key(problem: Problem) -> str:
+    """Return the text that `generic_key.cells` reads as this problem's key: "M=4096,N=1024,dtype=float16"."""
+    pairs = [*problem.extras, ("dtype", problem.a_dtype)]
+    return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in pairs)
+
+
+def key_values(text: str) -> tuple[tuple[str, Extra], ...]:
+    """Parse "N=1024,dtype=fp16" into the values that `has` looks for in a problem.
+
+    Raises:
+        ProblemError: a part is not NAME=VALUE, or the dtype is unknown.
+    """
+    cells = generic_key.cells(text).items()
+    return tuple((name, dtype.spelled(cell) if name == "dtype" else generic_key.value(cell)) for name, cell in cells)
+
+
+def has(problem: Problem, key: Iterable[tuple[str, Extra]]) -> bool:
+    """Return whether a problem's key holds these values; M, N and K count, and "dtype" is that of most operands."""
+    sizes = {} if problem.is_keyed else dict(zip("MNK", problem.shape, strict=True))
+    known = {**sizes, **dict(problem.extras), "dtype": problem.a_dtype}
+    return all(known.get(name) == wanted for name, wanted in key)
+
+
+def problem_order(problem: Problem) -> tuple[Any, ...]:
+    """Return the sort key of listings; `extras` are compared as text, since those of two ops may not be comparable."""
+    fields = problem.fields()
+    extras = json.dumps(fields.pop("extras"), sort_keys=True)
+    return (*fields.values(), extras)

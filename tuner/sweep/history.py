@@ -1,0 +1,50 @@
+"""What earlier runs left for a job: trials to resume from, and a winner that still holds."""
+
+from __future__ import annotations
+
+from tuner.hardware.device import Device, Environment
+from tuner.store.records import PROTOCOL, Winner
+from tuner.store.store import Store
+from tuner.sweep.job import Job
+
+
+class History:
+    """The trials and winners that a store holds for one device and environment."""
+
+    def __init__(self, store: Store | None, device: Device, environment: Environment, *, fresh: bool) -> None:
+        """Remember where to look; nothing is read yet.
+
+        Args:
+            store: the database; None when there is none yet.
+            device, environment: only trials and winners measured on these count.
+            fresh: ignore earlier trials, so that everything is measured again.
+        """
+        self._store, self._fresh = store, fresh
+        self._device, self._environment = device, environment
+
+    def resume(self, job: Job) -> None:
+        """Start a job's search with the trials of earlier runs."""
+        known = {}
+        if self._store is not None and not self._fresh:
+            known = self._store.settled(self._device, self._environment, job.problem, job.kernels)
+        job.resume(known)
+
+    def final_winner(self, job: Job) -> Winner | None:
+        """Return the winner that leaves nothing to do for a job, or None when the job has to run."""
+        if self._store is None or self._fresh or (job.searching and job.strategy.revisits):
+            return None
+        winner = self.winner(job)
+        if winner is None:
+            return None
+        # A trial newer than the decision comes from a run that was stopped before its finals.
+        newest = self._store.newest_trial_at(self._device, self._environment, job.problem)
+        return winner if newest is None or newest <= winner.decided_at else None
+
+    def winner(self, job: Job) -> Winner | None:
+        """Return the stored winner of a job's problem if today's protocol and kernel versions decided it."""
+        if self._store is None:
+            return None
+        winner = self._store.winner(self._device, self._environment, job.problem)
+        if winner is None or winner.protocol != PROTOCOL or winner.config.kernel not in job.specs:
+            return None
+        return winner if winner.kernel_version == job.specs[winner.config.kernel].version else None

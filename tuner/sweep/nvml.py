@@ -1,0 +1,153 @@
+"""What NVML tells about GPUs without opening a CUDA context: how many, which, and their clocks. Nothing is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+THROTTLED = 0x08 | 0x20 | 0x40 | 0x80
+"""Throttle bits that spoil a measurement: hardware slowdown, software and hardware thermal, power brake.
+
+The software power cap (0x04) is not among them: a large GEMM always reaches it, and it slows all contestants of a round
+alike. Source: NVML, `nvmlClocksEventReasons`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSample:
+    """A GPU's state at one moment; None where NVML does not tell."""
+
+    sm_clock_mhz: int | None = None
+    power_w: float | None = None
+    throttle: int | None = None
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the GPU was slowed down in a way that spoils a measurement."""
+        return bool((self.throttle or 0) & THROTTLED)
+
+
+class Clocks:
+    """Reads one GPU; gives empty samples where there is no NVML (AMD, the interpreter)."""
+
+    def __init__(self, handle: Any = None) -> None:
+        self._handle = handle
+
+    def read(self) -> ClockSample:
+        """Return the clock (MHz), power (W) and throttle bits of this moment."""
+        if self._handle is None:
+            return ClockSample()
+        import pynvml
+
+        try:
+            return ClockSample(
+                pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM),
+                pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1000,
+                pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle),
+            )
+        except pynvml.NVMLError:
+            return ClockSample()
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    """Yield pynvml, initialized for the block; None where there is no driver. NVML's errors end the block quietly."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        with contextlib.suppress(pynvml.NVMLError):
+            yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@contextlib.contextmanager
+def open_clocks(uuid: str | None) -> Iterator[Clocks]:
+    """Yield the clocks of the GPU with this UUID ("GPU-..."); None gives empty samples."""
+    if uuid is None:
+        yield Clocks()
+        return
+    with _nvml() as nvml:
+        handle = None
+        if nvml is not None:
+            with contextlib.suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        yield Clocks(handle)
+
+
+def first_arch() -> str | None:
+    """Return the architecture of the machine's first NVIDIA GPU ("sm_90"); None where NVML does not tell."""
+    with _nvml() as nvml:
+        if nvml is not None:
+            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(nvml.nvmlDeviceGetHandleByIndex(0))
+            return f"sm_{major}{minor}"
+    return None
+
+
+def driver_version() -> str:
+    """Return the NVIDIA driver's version, "" where there is none."""
+    with _nvml() as nvml:
+        if nvml is not None:
+            return str(nvml.nvmlSystemGetDriverVersion())
+    return ""
+
+
+def gpu_names() -> list[str]:
+    """Return the names of the GPUs that NVIDIA's driver shows."""
+    with _nvml() as nvml:
+        if nvml is not None:
+            handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+            return [str(nvml.nvmlDeviceGetName(handle)) for handle in handles]
+    return []
+
+
+def gpu_count() -> int | None:
+    """Return how many GPUs CUDA shows to this process; None where only torch can tell, whose import takes a second.
+
+    Only torch can tell without NVML, with a torch that is not built for CUDA, under Triton's interpreter, with MIG, and
+    where CUDA_VISIBLE_DEVICES holds anything but whole numbers.
+    """
+    if os.environ.get("TRITON_INTERPRET", "0") != "0" or not _torch_takes_cuda():
+        return None
+    found = _whole_gpus()
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if found is None or listed is None:
+        return found
+    indices = [part.strip() for part in listed.split(",")]
+    if not all(part.isdecimal() for part in indices) or len(set(indices)) < len(indices):
+        return None
+    # CUDA C++ Programming Guide, CUDA environment variables: GPUs after an index that does not exist are hidden.
+    there = [int(part) < found for part in indices]
+    return there.index(False) if False in there else len(there)
+
+
+def _torch_takes_cuda() -> bool:
+    """Judge by torch's version, for instance "2.13.0+cpu"; the CUDA builds on PyPI have no suffix."""
+    suffix = metadata.version("torch").partition("+")[2]
+    return suffix == "" or suffix.startswith("cu")
+
+
+def _whole_gpus() -> int | None:
+    """Return how many GPUs there are, None where NVML does not tell or one is divided by MIG."""
+    with _nvml() as nvml:
+        if nvml is not None:
+            count = int(nvml.nvmlDeviceGetCount())
+            handles = map(nvml.nvmlDeviceGetHandleByIndex, range(count))
+            return None if any(_is_divided(nvml, handle) for handle in handles) else count
+    return None
+
+
+def _is_divided(nvml: Any, handle: object) -> bool:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError_NotSupported:
+        return False

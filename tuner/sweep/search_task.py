@@ -1,0 +1,132 @@
+"""A search task: every config that may be tried for a problem, and what is known about some of them beforehand."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.errors import KernelError
+from tuner.hardware.device import Device
+from tuner.kernel import KernelSpec, registry
+from tuner.kernel.config import Config
+from tuner.kernel.space import SearchSpace
+from tuner.problem import Problem
+from tuner.sweep.neighbours import fitted
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """What a search chooses from.
+
+    Attributes:
+        problem, device: what is tuned, and where.
+        specs: the kernels that serve the problem, by name.
+        configs: every config of their search spaces in canonical order, then the suggested ones.
+        default: the config used where nobody tuned the problem; a search always tries it.
+        trials: the most configs to try; None for no limit.
+        seed: seeds random choices.
+        nearby: returns configs that resemble the winners of similar problems, nearest first. A search calls it again
+            whenever it wants them, because other problems may have been decided meanwhile.
+        portfolio: see `portfolio_of`.
+        suggested: configs that others chose for this problem (`tuner import`); nothing is known about their speed.
+        refine: the refinements to try of a leading config (`SearchSpace.refine`); a refinement has none itself.
+        refinable: whether any config has refinements.
+    """
+
+    problem: Problem
+    device: Device
+    specs: Mapping[str, KernelSpec]
+    configs: Sequence[Config]
+    default: Config
+    trials: int | None = None
+    seed: int = 0
+    nearby: Callable[[], Iterable[Config]] = tuple
+    portfolio: Sequence[Config] = ()
+    suggested: Sequence[Config] = ()
+    refine: Callable[[Config], Sequence[Config]] = lambda _config: ()
+    refinable: bool = False
+
+    @property
+    def budget(self) -> int:
+        """How many configs may be tried."""
+        return len(self.configs) + 1 if self.trials is None else self.trials
+
+
+def make_search_task(
+    problem: Problem,
+    device: Device,
+    *,
+    trials: int | None = None,
+    seed: int = 0,
+    nearby: Callable[[], Iterable[Config]] = tuple,
+    suggested: Sequence[Config] = (),
+) -> SearchTask:
+    """List what may be tried for a problem, which takes tenths of a second.
+
+    Args:
+        problem, device: what is tuned, and where.
+        trials, seed: see `SearchTask`.
+        nearby: returns the winning configs of similar problems, as they were tuned there.
+        suggested: configs from elsewhere; those whose kernel does not serve the problem, or that cannot run, are left
+            out.
+
+    Raises:
+        KernelError: no kernel serves the problem on this device, or the problem cannot be measured.
+    """
+    specs = {spec.name: spec for spec in registry.serving(problem, device)}
+    for spec in specs.values():
+        if (reason := spec.unmeasurable(problem)) is not None:
+            raise KernelError(reason)
+    spaces = {name: spec.space(problem, device) for name, spec in specs.items()}
+    listed = [config for space in spaces.values() for config in space.configs()]
+    runnable = _runnable(suggested, spaces)
+    default = registry.default_config(problem, device)
+    default = spaces[default.kernel].canonicalize(default)
+    in_a_space = set(listed)
+    listed += [config for config in runnable if config not in in_a_space]
+    unrefined = {default, *listed}
+
+    def refine(config: Config) -> Sequence[Config]:
+        # A config that is not listed is a refinement itself.
+        return spaces[config.kernel].refinements(config) if config in unrefined else ()
+
+    return SearchTask(
+        problem,
+        device,
+        specs,
+        listed,
+        default,
+        trials=trials,
+        seed=seed,
+        nearby=lambda: fitted(nearby(), spaces),
+        portfolio=portfolio_of(device.arch),
+        suggested=runnable,
+        refine=refine,
+        refinable=not device.is_interpreter and any(space.options for space in spaces.values()),
+    )
+
+
+@functools.cache
+def portfolio_of(arch: str) -> tuple[Config, ...]:
+    """Return an architecture's portfolio: a few configs that together come close to the best on recorded problems.
+
+    `portfolio.json` was made from recorded measurements and names its sources. The config that covers most problems
+    comes first. An architecture without recordings has no portfolio.
+    """
+    document = json.loads((importlib.resources.files("tuner.sweep") / "portfolio.json").read_text(encoding="utf-8"))
+    listed = document["architectures"].get(arch, [])
+    return tuple(Config(entry["kernel"], **entry["parameters"]) for entry in listed)
+
+
+def _runnable(suggested: Sequence[Config], spaces: Mapping[str, SearchSpace]) -> list[Config]:
+    """Return the canonical forms of configs that no rule calls fatal; their values need not be on any axis."""
+    found: dict[Config, None] = {}
+    for config in suggested:
+        space = spaces.get(config.kernel)
+        if space is None or space.rejection(config, fatal_only=True) is not None:
+            continue
+        found[space.canonicalize(config)] = None
+    return list(found)
