@@ -218,8 +218,9 @@ def _says(table: Table, document: Mapping[str, Any]) -> bool:
     """Whether a file holds a table and its digest, and nothing else."""
     said = {name: value for name, value in document.items() if name not in ("date", "digest")}
     try:
-        same = json.dumps(_document(table), sort_keys=True) == json.dumps(said, sort_keys=True)
-        return same and bool(table.digest == document.get("digest"))
+        if table.digest != document.get("digest"):
+            return False
+        return json.dumps(_document(table), sort_keys=True) == json.dumps(said, sort_keys=True)
     except BAD_VALUE:  # a value that could be read and cannot be written
         return False
 

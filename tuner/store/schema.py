@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, column, func, inspect, select, table
 
 from tuner.errors import SchemaError
+from tuner.lookup.database import REVISION
 from tuner.store import models
 from tuner.store.backup import backup_file
 from tuner.store.engine import Database, locate, opened, writing
@@ -24,7 +25,7 @@ from tuner.store.engine import Database, locate, opened, writing
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0002"
+HEAD = REVISION
 """The revision this version reads and writes: the newest of migrations/versions (a test compares them)."""
 
 

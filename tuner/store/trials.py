@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, Text, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Text, func, insert, select, tuple_
 
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
@@ -44,18 +44,12 @@ def settled(
     connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem], kernels: Iterable[KernelVersion]
 ) -> dict[Config, Outcome]:
     """The newest outcome of each config under the current protocol; see `Store.settled`."""
-    device_id, environment_id, problem_id = (keys.find(connection, entity) for entity in place)
-    if device_id is None or environment_id is None or problem_id is None:
-        return {}
     versions = [(version.op, version.name, version.version) for version in kernels]
     query = (
         select(trial, config, kernel)
         .select_from(rows.joined(trial, rows.TRIAL_JOINS))
         .where(
-            trial.c.problem_id == problem_id,
-            run.c.device_id == device_id,
-            run.c.environment_id == environment_id,
-            run.c.protocol == PROTOCOL,
+            *_measured_at(connection, keys, place),
             tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(versions),
         )
         .order_by(trial.c.measured_at, trial.c.trial_id)  # what was merged came later than it was measured
@@ -75,16 +69,15 @@ def settled(
 
 def newest_at(connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem]) -> str | None:
     """When the newest trial was recorded; see `Store.newest_trial_at`."""
-    device_id, environment_id, problem_id = (keys.find(connection, entity) for entity in place)
-    query = (
-        select(func.max(trial.c.measured_at, type_=Text))
-        .join_from(trial, run, trial.c.run_id == run.c.run_id)
-        .where(
-            trial.c.problem_id == problem_id,
-            run.c.device_id == device_id,
-            run.c.environment_id == environment_id,
-            run.c.protocol == PROTOCOL,
-        )
-    )
-    found: str | None = connection.execute(query).scalar()
+    newest = select(func.max(trial.c.measured_at, type_=Text)).join_from(trial, run, trial.c.run_id == run.c.run_id)
+    found: str | None = connection.execute(newest.where(*_measured_at(connection, keys, place))).scalar()
     return found
+
+
+def _measured_at(
+    connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem]
+) -> tuple[ColumnElement[bool], ...]:
+    """What a trial joined with its run must satisfy to count there under the current protocol."""
+    device_id, environment_id, problem_id = (keys.find(connection, entity) for entity in place)
+    where = (run.c.device_id == device_id, run.c.environment_id == environment_id, trial.c.problem_id == problem_id)
+    return (*where, run.c.protocol == PROTOCOL)  # a comparison with None, for what is not there, holds for no row

@@ -135,7 +135,7 @@ def _twice(subjects: Iterable[Subject]) -> list[Finding]:
                 found = f"the problem is in {place} already"
                 advice = "delete one of the two"
                 findings.append(
-                    subject.row_finding(row, Level.WARNING, "duplicate", found, "one row a problem", advice=advice)
+                    subject.finding(Level.WARNING, "duplicate", found, "one row a problem", row=row, advice=advice)
                 )
     return findings
 

@@ -40,16 +40,13 @@ class Subject:
     table: Table
     ships: bool = True
 
-    def finding(self, level: Level, check: str, found: str, expected: str, *, advice: str = "") -> Finding:
-        """A finding about the table as a whole."""
-        return Finding(level, check, self.place, self.table.device.slug, "", found, expected, advice)
-
-    def row_finding(
-        self, row: Row, level: Level, check: str, found: str, expected: str, *, advice: str = ""
+    def finding(
+        self, level: Level, check: str, found: str, expected: str, *, row: Row | None = None, advice: str = ""
     ) -> Finding:
-        """A finding about one row."""
-        problem, slug = row.problem, self.table.device.slug
-        return Finding(level, check, self.place, slug, str(problem), found, expected, advice, problem)
+        """A finding about one row, or about the table as a whole."""
+        problem = None if row is None else row.problem
+        words = "" if problem is None else str(problem)
+        return Finding(level, check, self.place, self.table.device.slug, words, found, expected, advice, problem)
 
 
 Check = Callable[[Subject], Iterator[Finding]]
@@ -134,22 +131,21 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     if spec is None:
         names = ", ".join(sorted(kernel for known, kernel in registry.specs() if known == op))
         advice = f"install the package that has it; if triton-tuner no longer does, tune again: {again}"
-        return subject.row_finding(
-            row, Level.ERROR, "kernel", f"kernel {name!r}, a lookup passes over it", f"one of {names}", advice=advice
-        )
+        found = f"kernel {name!r}, a lookup passes over it"
+        return subject.finding(Level.ERROR, "kernel", found, f"one of {names}", row=row, advice=advice)
     if spec.version != row.kernel_version:
         level = Level.ERROR if subject.ships else Level.WARNING
         found = f"stale: version {row.kernel_version} of {name}, a lookup refuses it"
         advice = "upgrade triton-tuner" if row.kernel_version > spec.version else again
-        return subject.row_finding(
-            row, level, "stale", found, f"version {spec.version}, which is installed", advice=advice
+        return subject.finding(
+            level, "stale", found, f"version {spec.version}, which is installed", row=row, advice=advice
         )
     found = f"{row.config.label}: {reason}"
     expected = f"what runs on {subject.table.device.name}"
     measured = row.made.environment.triton
     if measured and match_rules.grade(row) != "exact":
         expected += f" under Triton {devices.triton_version()}; measured under {measured}"
-    return subject.row_finding(row, Level.ERROR, "invalid", found, expected, advice=again)
+    return subject.finding(Level.ERROR, "invalid", found, expected, row=row, advice=again)
 
 
 def _searched(subject: Subject) -> Iterator[Finding]:
@@ -165,7 +161,7 @@ def _searched(subject: Subject) -> Iterator[Finding]:
         if reason is not None:
             found = f"{row.config.label}: {reason}"
             expected = f"a config of {row.config.kernel}'s search space"
-            yield subject.row_finding(row, Level.WARNING, "untried", found, expected, advice=command(row.problem))
+            yield subject.finding(Level.WARNING, "untried", found, expected, row=row, advice=command(row.problem))
 
 
 def _outside(row: Row, device: Device) -> str | None:
@@ -186,10 +182,10 @@ def _evidence(subject: Subject) -> Iterator[Finding]:
     for row in subject.table.rows:
         again = command(row.problem)
         for found, expected in _gaps(row):
-            yield subject.row_finding(row, Level.WARNING, "evidence", found, expected, advice=again)
+            yield subject.finding(Level.WARNING, "evidence", found, expected, row=row, advice=again)
         if row.vs_vendor is None:
             found = "no time of torch's library"
-            yield subject.row_finding(row, Level.NOTE, "evidence", found, "vs_vendor, where torch has this op")
+            yield subject.finding(Level.NOTE, "evidence", found, "vs_vendor, where torch has this op", row=row)
 
 
 def _gaps(row: Row) -> Iterator[tuple[str, str]]:
@@ -214,10 +210,10 @@ def _losing(subject: Subject) -> Iterator[Finding]:
         if row.vs_default is not None and row.vs_default < 1 / (1 + TIE):
             found = f"{row.config.label} is {row.vs_default:.3f}x as fast as the default config"
             advice = command(row.problem)
-            yield subject.row_finding(row, Level.WARNING, "losing", found, "1 at least, but for a tie", advice=advice)
+            yield subject.finding(Level.WARNING, "losing", found, "1 at least, but for a tie", row=row, advice=advice)
         if row.vs_vendor is not None and row.vs_vendor < 1:
             found = f"{row.vs_vendor:.3f}x as fast as torch's library"
-            yield subject.row_finding(row, Level.NOTE, "losing", found, "1 at least, where that can be had")
+            yield subject.finding(Level.NOTE, "losing", found, "1 at least, where that can be had", row=row)
 
 
 CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _usable, _searched, _evidence, _losing)
