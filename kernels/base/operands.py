@@ -150,10 +150,24 @@ def bias_dtype(problem: Problem) -> torch.dtype:
 
 def cannot_align(problem: Problem) -> str | None:
     """Why a problem that says it is aligned cannot be, or None."""
-    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
-    if problem.aligned and not natural:
+    if problem.aligned and not _aligned_by_sizes(problem):
         return "aligned operands need contiguous extents of a multiple of 16 bytes, these are not"
     return None
+
+
+def shift_of(problem: Problem) -> int:
+    """How many elements the operands begin off a 16-byte address: 1 where only that leaves them unaligned, else 0.
+
+    Raises:
+        ProblemError: The problem says that it is aligned and its sizes cannot be.
+    """
+    if reason := cannot_align(problem):
+        raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
+    return int(_aligned_by_sizes(problem) and not problem.aligned)
+
+
+def _aligned_by_sizes(problem: Problem) -> bool:
+    return bool(Problem.from_fields({**problem.fields(), "aligned": None}).aligned)
 
 
 def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
@@ -172,12 +186,9 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
     Raises:
         ProblemError: the problem says it is aligned and its sizes cannot be.
     """
-    if reason := cannot_align(problem):
-        raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
+    shift = shift_of(problem)
     m, n, k = problem.shape
     values = Values(torch_device, seed)
-    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
-    shift = 1 if natural and not problem.aligned else 0
     a = values.matrix(m, k, dtypes.to_torch(problem.a_dtype), problem.layout[0] == "t", shift)
     b_dtype = dtypes.to_torch(problem.b_dtype)
     b = values.matrix(k, n, b_dtype, problem.layout[1] == "t", shift, padded=problem.b_padded)

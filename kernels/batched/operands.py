@@ -8,7 +8,7 @@ import torch
 
 from tuner.errors import ProblemError
 from tuner.kernels.base import operands as matrices
-from tuner.kernels.base.operands import VECTOR_BYTES, Operands, Placement, Values, bias_dtype, cannot_align, guarded
+from tuner.kernels.base.operands import VECTOR_BYTES, Operands, Placement, Values, bias_dtype, guarded, shift_of
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
@@ -48,12 +48,9 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
     Raises:
         ProblemError: the problem has no batch, or says it is aligned and its sizes cannot be.
     """
-    if reason := cannot_align(problem):
-        raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
+    shift = shift_of(problem)
     batch, (m, n, k) = batch_of(problem), problem.shape
     values = Values(torch_device, seed)
-    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
-    shift = 1 if natural and not problem.aligned else 0
     a = stacked(values, (batch, m, k), problem.a_dtype, problem.layout[0] == "t", shift)
     b = stacked(values, (batch, k, n), problem.b_dtype, problem.layout[1] == "t", shift)
     bias = values.vector(n, bias_dtype(problem)) if problem.has_bias else None

@@ -67,12 +67,17 @@ def warps(device: Device) -> tuple[Value, ...]:
     return tuple(count for count in (1, 2, 4, 8, 16, 32) if count * device.warp_size <= MOST_THREADS)
 
 
-def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], options: tuple[str, ...] = ()) -> Rule:
+def parameters(
+    axes: Callable[[Device], Mapping[str, tuple[Value, ...]]],
+    options: tuple[str, ...] = (),
+    own: Mapping[str, refinements.OptionError] | None = None,
+) -> Rule:
     """The rule that a config has a kernel's parameters, each of a size the compiler and the device take.
 
     Args:
         axes: the kernel's, of a device.
         options: that a config may have besides, see `refinements`.
+        own: options that no other kernel has.
     """
 
     def malformed(config: Config, problem: Problem, device: Device) -> str | None:
@@ -80,8 +85,8 @@ def parameters(axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], option
         if missing := [name for name in known if name not in config]:
             return f"{missing[0]} is missing"
         for name, value in config.pairs:
-            if name in options:
-                reason = refinements.option_error(name, config, problem, device)
+            if name in options or name in (own or ()):
+                reason = refinements.option_error(name, config, problem, device, own or {})
             elif name in known:
                 reason = _misfit(name, value)
             else:

@@ -29,7 +29,7 @@ def _is_calibrated_stream(problem: Problem, device: Device) -> bool:
 
 
 def _two_rows(problem: Problem, device: Device) -> bool:
-    """With more rows the sums of `gemv` fill the registers: at 4 its default took 1.9 times the best.
+    """One or two rows of A. With more, the sums of `gemv` fill the registers: at 4 its default took 1.9 times the best.
 
     Source: 4x11008x4096 in benchmarks/results/ops-h200.json, where the default of `swap_ab` took 1.3 times.
     """

@@ -19,7 +19,7 @@ _MOST_WAVES = 4
 _DEEP = 4
 """Stages that hide the latency of a load."""
 _MOST_UNEVEN = 8
-"""Of its steps a split problem may lose an eighth to splits of unequal length."""
+"""A split problem may lose an eighth of its steps to splits of unequal length."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -138,7 +138,7 @@ def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | Non
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile with every SPLIT_K and num_stages worth trying; of the problem as the kernel sees it."""
+    """A tile with every SPLIT_K and num_stages worth trying, for the problem as the device computes it."""
     for splits in splits_of(config, problem, device):
         for stages in depths_of(config, splits, problem, device):
             yield config.replace(SPLIT_K=splits, num_stages=stages)
@@ -165,6 +165,17 @@ def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> 
     return sorted({min(depth, tile_resources.most_stages(device)) for depth in stages})
 
 
+def _cannot_load(config: Config, problem: Problem, device: Device) -> str | None:
+    known = loads(problem.unscaled() if problem.scaling == "block" else problem, device)
+    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
+
+
+def amd_axes(device: Device) -> dict[str, tuple[Value, ...]]:
+    """The compiler's options on AMD, of one value each."""
+    return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
+
+
+LOADS = Rule("loads", "kernels/gemm/tma/space.py, supports", _cannot_load, fatal=True, early=True, reads=("LOADS",))
 WORKSPACE = Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True)
 RULES = (
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/splitting.py"),
@@ -172,4 +183,4 @@ RULES = (
     Rule("idle split", "the shape itself", _idle_split),
     Rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2", _crowd),
 )
-"""Of kernels that load either way and may split; of the problem as the kernel sees it."""
+"""Rules for kernels that load either way and may split; they apply to the problem as the device computes it."""

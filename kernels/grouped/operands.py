@@ -14,7 +14,7 @@ from tuner.errors import ProblemError
 from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted
 from tuner.kernels.base.numerics import reference as matrix_reference
-from tuner.kernels.base.operands import Operands, Values, bias_dtype, cannot_align, guarded
+from tuner.kernels.base.operands import Operands, Values, bias_dtype, guarded, shift_of
 from tuner.kernels.batched.operands import stacked
 from tuner.problem import Problem, dtype
 
@@ -122,12 +122,9 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> GroupedOper
     Raises:
         ProblemError: the problem has no groups, or says it is aligned and its sizes cannot be.
     """
-    if reason := cannot_align(problem):
-        raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
+    shift = shift_of(problem)
     groups, (m, n, k) = groups_of(problem), problem.shape
     values = Values(torch_device, seed)
-    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
-    shift = 1 if natural and not problem.aligned else 0
     a = values.matrix(m, k, dtype.to_torch(problem.a_dtype), problem.layout[0] == "t", shift)
     b = stacked(values, (groups, k, n), problem.b_dtype, problem.layout[1] == "t", shift)
     bias = values.vector(groups * n, bias_dtype(problem)).view(groups, n) if problem.has_bias else None

@@ -86,14 +86,20 @@ def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
         raise InputError(f"a is {dtype}: expected one of {', '.join(DTYPES)}; convert it with a.to(...)")
     if a.dtype != b.dtype and not (dtypes.is_fp8(dtype) and dtypes.is_fp8(dtypes.name_of(b.dtype))):
         raise InputError(f"a is {dtype} and b {dtypes.name_of(b.dtype)}: expected one dtype; use b.to(a.dtype)")
-    for name, tensor in (("a", a), ("b", b)):
-        if tensor.device.type == "meta":
-            raise InputError(f'{name} is on meta, without values: expected a GPU; make it there with device="cuda"')
-    if a.device != b.device:
+    if b.device.type != "meta" and a.device != b.device and a.device.type != "meta":
         raise InputError(f"a is on {a.device} and b on {b.device}: expected one device; use b.to(a.device)")
-    if a.device.type != "cuda" and not knobs.runtime.interpret:
+    check_device("a", a)
+    check_device("b", b)
+
+
+def check_device(name: str, tensor: torch.Tensor) -> None:
+    """A tensor is where a kernel runs: on a GPU, or on the CPU under Triton's interpreter."""
+    if tensor.device.type == "meta":
+        raise InputError(f'{name} is on meta, without values: expected a GPU; make it there with device="cuda"')
+    if tensor.device.type != "cuda" and not knobs.runtime.interpret:
         raise InputError(
-            f"a is on {a.device}: expected a GPU; use a.cuda(), or set TRITON_INTERPRET=1 before importing triton"
+            f"{name} is on {tensor.device}: expected a GPU; use {name}.cuda(), or set TRITON_INTERPRET=1 before "
+            "importing triton"
         )
 
 
@@ -101,13 +107,18 @@ def check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """A bias is [N], contiguous, of a dtype that an epilogue adds."""
     if bias.shape != b.shape[-1:]:
         raise InputError(f"bias has shape {shown(bias)}: expected [{b.shape[-1]}], one value for each column of b")
+    check_bias_kind(bias, a)
+    if bias.stride(0) != 1 and bias.numel() > 1:
+        raise InputError("bias is not contiguous: expected stride 1; use bias.contiguous()")
+
+
+def check_bias_kind(bias: torch.Tensor, a: torch.Tensor) -> None:
+    """A bias is of a dtype that an epilogue adds, and on a's device."""
     if bias.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         name = dtypes.name_of(bias.dtype)
         raise InputError(f"bias is {name}: expected float32, float16 or bfloat16; use bias.to(...)")
     if bias.device != a.device:
         raise InputError(f"bias is on {bias.device} and a on {a.device}: expected one device; use bias.to(a.device)")
-    if bias.stride(0) != 1 and bias.numel() > 1:
-        raise InputError("bias is not contiguous: expected stride 1; use bias.contiguous()")
 
 
 def out_dtype_of(
@@ -236,12 +247,17 @@ def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.T
         raise InputError(f"out has shape {shown(out)}: expected {list(shape)}")
     if out.device != a.device:
         raise InputError(f"out is on {out.device} and a on {a.device}: expected one device; use torch.empty_like")
+    check_written(out)
+    if any(operand is not None and share_memory(out, operand) for operand in operands):
+        raise InputError("out shares memory with an operand: expected memory of its own; leave out= away")
+
+
+def check_written(out: torch.Tensor) -> None:
+    """What is written to `out` is its value, and each element has memory of its own."""
     if out.is_neg():
         raise InputError("out has torch's negative bit (x.conj().imag?): expected plain memory; leave out= away")
     if overlaps_itself(out):
         raise InputError("out has elements that share memory (an expanded tensor?): expected one of its own for each")
-    if any(operand is not None and share_memory(out, operand) for operand in operands):
-        raise InputError("out shares memory with an operand: expected memory of its own; leave out= away")
 
 
 def ask_derivatives(*tensors: torch.Tensor | None) -> bool:

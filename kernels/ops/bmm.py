@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from tuner.errors import InputError
@@ -23,10 +21,10 @@ from tuner.kernels.ops.arguments import (
     shown,
 )
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
+from tuner.kernels.ops.problem import problem_of, product
 from tuner.launch.call_cache import CallCache
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
-from tuner.problem import dtype as dtypes
 
 CALL_CACHE = CallCache()
 
@@ -100,7 +98,7 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
         fill_without_products(out, bias, activation)
         return out
     epilogue = epilogue_of(has_bias=bias is not None, activation=activation)
-    problem = _problem(_key(a), _key(b), _key(out), epilogue, settled)
+    problem = problem_of(_problem, (a, b, out), epilogue, settled)
     sources = resolver()
     seen = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
     by_torch = settled if a.dtype == torch.float32 and precision is None else None
@@ -124,35 +122,15 @@ def _check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
         )
 
 
-_Key = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, bool]
-
-
-def _key(tensor: torch.Tensor) -> _Key:
-    """All that a problem takes from a tensor."""
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.data_ptr() % 16 == 0
-
-
-@functools.lru_cache(maxsize=8192)
-def _problem(a: _Key, b: _Key, out: _Key, epilogue: str, precision: str) -> Problem:
-    tensors = [_like(key) for key in (a, b, out)]
-    return Problem(
-        a[0][1],
-        b[0][2],
-        a[0][2],
-        a_dtype=dtypes.name_of(a[2]),
-        b_dtype=dtypes.name_of(b[2]),
-        out_dtype=dtypes.name_of(out[2]),
-        layout="".join("t" if placement(tensor).transposed else "n" for tensor in tensors[:2]),
+def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: str, precision: str) -> Problem:
+    return product(
+        (a.shape[1], b.shape[2], a.shape[2]),
+        (a, b, out),
+        (placement(a).transposed, placement(b).transposed),
         # A transposed output is written element by element, whatever its address.
-        aligned=all(key[3] for key in (a, b, out)) and is_aligned(*tensors) and out[1][2] == 1,
+        aligned=is_aligned(a, b, out) and out.stride(2) == 1,
         epilogue=epilogue,
         precision=precision,
         op="bmm",
-        extras={"batch": a[0][0]},
+        extras={"batch": a.shape[0]},
     )
-
-
-def _like(key: _Key) -> torch.Tensor:
-    """A tensor that lies so, without memory."""
-    shape, strides, dtype, _ = key
-    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")

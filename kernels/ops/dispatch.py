@@ -92,6 +92,14 @@ def fill_without_products(out: torch.Tensor, bias: torch.Tensor | None, activati
     out.copy_(saturated(activated(row, activation), dtype.name_of(out.dtype)).expand(out.shape))
 
 
+def flattened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """The tensor as a matrix of so many rows: a view where torch can make one, else new memory like it."""
+    try:
+        return tensor.view(rows, tensor.shape[-1])
+    except RuntimeError:
+        return torch.empty(rows, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
+
+
 @functools.cache
 def _device(index: int | None) -> Device:
     return devices.current(index)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from triton import knobs
 
 from tuner.errors import InputError
-from tuner.kernels.base.sharing import overlaps_itself, share_memory
+from tuner.kernels.base.sharing import share_memory
 from tuner.kernels.elementwise.spec import DTYPES
-from tuner.kernels.ops.arguments import check_dense, check_memory, shown
+from tuner.kernels.ops.arguments import check_dense, check_device, check_memory, check_written, shown
 from tuner.problem import dtype
 
 
@@ -21,13 +20,7 @@ def check_input(name: str, tensor: object) -> torch.Tensor:
     check_memory(**{name: tensor})
     if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
         raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
-    if tensor.device.type == "meta":
-        raise InputError(f'{name} is on meta, without values: expected a GPU; make it there with device="cuda"')
-    if tensor.device.type != "cuda" and not knobs.runtime.interpret:
-        raise InputError(
-            f"{name} is on {tensor.device}: expected a GPU; use {name}.cuda(), or set TRITON_INTERPRET=1 before "
-            "importing triton"
-        )
+    check_device(name, tensor)
     # A kernel reads memory, where what torch only marks as negated (x.conj().imag) has the other sign.
     return tensor.resolve_neg()
 
@@ -52,10 +45,7 @@ def check_out(out: object, x: torch.Tensor, *others: torch.Tensor) -> torch.Tens
         raise InputError(f"out is {dtype.name_of(out.dtype)}: expected {dtype.name_of(x.dtype)}, as x is")
     if out.device != x.device:
         raise InputError(f"out is on {out.device} and x on {x.device}: expected one device; use torch.empty_like(x)")
-    if out.is_neg():
-        raise InputError("out has torch's negative bit (x.conj().imag?): expected plain memory; leave out= away")
-    if overlaps_itself(out):
-        raise InputError("out has elements that share memory (an expanded tensor?): expected one of its own for each")
+    check_written(out)
     if any(share_memory(out, operand) and not _same(out, operand) for operand in (x, *others)):
         raise InputError("out shares memory with an operand and is not the same view: give that very operand as out=")
     return out

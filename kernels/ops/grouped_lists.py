@@ -23,8 +23,8 @@ from tuner.kernels.ops.arguments import (
     precision_of,
 )
 from tuner.kernels.ops.dispatch import epilogue_of, launch
+from tuner.kernels.ops.problem import product
 from tuner.problem import Problem
-from tuner.problem import dtype as dtypes
 
 
 def listed_mm(
@@ -83,14 +83,11 @@ def _problem(
 ) -> Problem:
     """The key of a list: all rows together, the widest N and the longest K."""
     filled = [matrix for matrix in (*a, *b, *out) if matrix.numel()]
-    return Problem(
-        max(1, sum(matrix.shape[0] for matrix in a)),
-        max(1, *(matrix.shape[1] for matrix in b)),
-        max(1, *(matrix.shape[1] for matrix in a)),
-        a_dtype=dtypes.name_of(a[0].dtype),
-        b_dtype=dtypes.name_of(b[0].dtype),
-        out_dtype=dtypes.name_of(out[0].dtype),
-        layout="".join(stored(matrices)[0] or "n" for matrices in (a, b)),
+    n, k = (max(1, *(matrix.shape[1] for matrix in matrices)) for matrices in (b, a))
+    return product(
+        (max(1, sum(matrix.shape[0] for matrix in a)), n, k),
+        (a[0], b[0], out[0]),
+        (stored(a)[0] == "t", stored(b)[0] == "t"),
         aligned=is_aligned(*filled) and stored(out)[0] == "n",
         epilogue=epilogue,
         precision=precision,

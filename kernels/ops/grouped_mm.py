@@ -13,6 +13,7 @@ from tuner.kernels.batched import operands as batched_operands
 from tuner.kernels.grouped.operands import GroupedOperands
 from tuner.kernels.ops.arguments import (
     activation_of,
+    check_bias_kind,
     check_epilogue,
     check_gradients,
     check_kinds,
@@ -25,6 +26,7 @@ from tuner.kernels.ops.arguments import (
 )
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.grouped_lists import listed_mm
+from tuner.kernels.ops.problem import problem_of, product
 from tuner.launch.call_cache import CallCache
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
@@ -107,7 +109,8 @@ def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
         check_out(out, (a.shape[0], b.shape[2]), (a, b, bias, offs))
     check_gradients(a, b, bias, out)
     if out.numel() and b.shape[0]:
-        problem = _problem(a, b, out, epilogue_of(has_bias=bias is not None, activation=activation), settled)
+        epilogue = epilogue_of(has_bias=bias is not None, activation=activation)
+        problem = problem_of(_problem, (a, b, out), epilogue, settled)
         sources = resolver()
         seen = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
         by_torch = settled if a.dtype == torch.float32 and precision is None else None
@@ -116,16 +119,11 @@ def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
 
 
 def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: str, precision: str) -> Problem:
-    layout = (placement(a).transposed, batched_operands.placement(b).transposed)
-    return Problem(
-        a.shape[0],
-        b.shape[2],
-        # Sums over no products are a kernel's ordinary business here: the rest of the key is as if there were one.
-        max(1, a.shape[1]),
-        a_dtype=dtypes.name_of(a.dtype),
-        b_dtype=dtypes.name_of(b.dtype),
-        out_dtype=dtypes.name_of(out.dtype),
-        layout="".join("t" if transposed else "n" for transposed in layout),
+    return product(
+        # A kernel may well sum over no products here: the rest of the key is as if there were one.
+        (a.shape[0], b.shape[2], max(1, a.shape[1])),
+        (a, b, out),
+        (placement(a).transposed, batched_operands.placement(b).transposed),
         # A transposed output is written element by element, whatever its address.
         aligned=is_aligned(a, out) and batched_operands.is_aligned(b) and out.stride(1) == 1 and a.shape[1] > 0,
         epilogue=epilogue,
@@ -161,10 +159,6 @@ def _check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     expected = [b.shape[0], b.shape[2]]
     if list(bias.shape) != expected:
         raise InputError(f"bias has shape {shown(bias)}: expected {expected}, one row for each matrix of b")
-    if bias.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        name = dtypes.name_of(bias.dtype)
-        raise InputError(f"bias is {name}: expected float32, float16 or bfloat16; use bias.to(...)")
-    if bias.device != a.device:
-        raise InputError(f"bias is on {bias.device} and a on {a.device}: expected one device; use bias.to(a.device)")
+    check_bias_kind(bias, a)
     if not bias.is_contiguous():
         raise InputError("bias is not contiguous: expected rows one behind the other; use bias.contiguous()")

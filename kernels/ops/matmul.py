@@ -23,12 +23,12 @@ from tuner.kernels.ops.arguments import (
     precision_of,
     scales_of,
 )
-from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
+from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, flattened, launch
+from tuner.kernels.ops.problem import problem_of, product
 from tuner.launch.call_cache import CallCache
 from tuner.launch.plan import Recording
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
-from tuner.problem import dtype as dtypes
 
 _is_compiling = torch.compiler.is_compiling
 _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
@@ -36,9 +36,6 @@ _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
 _PLAIN: _Options = (None, None, None, None)
 """Those of most calls: a tuple that is always the same one is the sooner found."""
 CALL_CACHE = CallCache()
-_problems: dict[tuple[Any, ...], Problem] = {}
-_MOST_PROBLEMS = 8192
-"""Above this the memo starts anew: a process that sees so many shapes must not grow for ever."""
 
 
 class _Tensors(NamedTuple):
@@ -199,7 +196,7 @@ def _checked_call(given: _Tensors, options: _Options, asked: backends.BackendReq
     if a.dim() != 2:
         a2 = a.reshape(rows, a.shape[-1])
         # An output whose leading dimensions cannot be flattened in place is filled by a copy below.
-        result2 = _flat(result, rows)
+        result2 = flattened(result, rows)
     if result2.numel() == 0:
         return result
     if a2.shape[1] == 0:
@@ -219,7 +216,7 @@ def _launch(tensors: _Tensors, kind: _ProductOptions, asked: backends.BackendReq
     """What was launched; None where torch served."""
     out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None
-    problem = _problem(a, b, out, kind)
+    problem = problem_of(_problem, (a, b, out), kind)
     operands = Operands(a, b, out, bias, problem, out, scale_a, scale_b)
     if asked is not None and asked.serves(operands):
         return None
@@ -227,37 +224,18 @@ def _launch(tensors: _Tensors, kind: _ProductOptions, asked: backends.BackendReq
 
 
 def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _ProductOptions) -> Problem:
-    tensors = (a, b, out)
-    key = (*((t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors), kind)
-    problem = _problems.get(key)
-    if problem is None:
-        problem = Problem(
-            a.shape[0],
-            b.shape[1],
-            a.shape[1],
-            a_dtype=dtypes.name_of(a.dtype),
-            b_dtype=dtypes.name_of(b.dtype),
-            out_dtype=dtypes.name_of(out.dtype),
-            layout="".join("t" if placement(t).transposed else "n" for t in (a, b)),
-            # A transposed output is written element by element, whatever its address.
-            aligned=is_aligned(*tensors) and out.stride(1) == 1,
-            epilogue=epilogue_of(has_bias=kind.has_bias, activation=kind.activation),
-            precision=kind.precision,
-            scaling=kind.scaling,
-            fast_accum=kind.fast_accum,
-            b_padded=row_alignment(b) >= VECTOR_BYTES,
-        )
-        if len(_problems) >= _MOST_PROBLEMS:
-            _problems.clear()
-        _problems[key] = problem
-    return problem
-
-
-def _flat(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    try:
-        return tensor.view(rows, tensor.shape[-1])
-    except RuntimeError:
-        return torch.empty(rows, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
+    return product(
+        (a.shape[0], b.shape[1], a.shape[1]),
+        (a, b, out),
+        (placement(a).transposed, placement(b).transposed),
+        # A transposed output is written element by element, whatever its address.
+        aligned=is_aligned(a, b, out) and out.stride(1) == 1,
+        epilogue=epilogue_of(has_bias=kind.has_bias, activation=kind.activation),
+        precision=kind.precision,
+        scaling=kind.scaling,
+        fast_accum=kind.fast_accum,
+        b_padded=row_alignment(b) >= VECTOR_BYTES,
+    )
 
 
 torch_library.register(matmul)

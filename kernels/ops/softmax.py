@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -11,8 +10,9 @@ from tuner.errors import InputError
 from tuner.kernels.base.operands import is_aligned, placement
 from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.ops.arguments import check_gradients
-from tuner.kernels.ops.dispatch import launch
+from tuner.kernels.ops.dispatch import flattened, launch
 from tuner.kernels.ops.elementwise_arguments import check_input, check_out
+from tuner.kernels.ops.problem import problem_of
 from tuner.launch.call_cache import CallCache
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem, dtype
@@ -56,8 +56,8 @@ def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
     rows = math.prod(x.shape[:-1])
     matrix = x.reshape(rows, x.shape[-1])
     # An output whose leading dimensions cannot be flattened in place is filled by a copy below.
-    flat = _flat(result, rows)
-    problem = _problem(_key(matrix), _key(flat))
+    flat = flattened(result, rows)
+    problem = problem_of(_problem, (matrix, flat))
     sources = resolver()
     seen = launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
     if flat.data_ptr() == result.data_ptr():
@@ -67,32 +67,15 @@ def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
     return result
 
 
-def _flat(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    try:
-        return tensor.view(rows, tensor.shape[-1])
-    except RuntimeError:
-        return torch.empty(rows, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
-
-
-_Key = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, bool]
-
-
-def _key(matrix: torch.Tensor) -> _Key:
-    """All that a problem takes from a matrix."""
-    return tuple(matrix.shape), matrix.stride(), matrix.dtype, matrix.data_ptr() % 16 == 0
-
-
-@functools.lru_cache(maxsize=8192)
-def _problem(x: _Key, out: _Key) -> Problem:
-    matrices = [torch.empty_strided(key[0], key[1], dtype=key[2], device="meta") for key in (x, out)]
-    rows, columns = x[0]
+def _problem(matrix: torch.Tensor, out: torch.Tensor) -> Problem:
+    rows, columns = matrix.shape
     return Problem(
         min(rows, MAX_SIZE),
         columns,
         1,
-        dtype=dtype.name_of(x[2]),
-        layout="tn" if placement(matrices[0]).transposed else "nn",
+        dtype=dtype.name_of(matrix.dtype),
+        layout="tn" if placement(matrix).transposed else "nn",
         # A transposed output is written element by element, whatever its address.
-        aligned=x[3] and out[3] and is_aligned(*matrices) and matrices[1].stride(1) == 1,
+        aligned=is_aligned(matrix, out) and out.stride(1) == 1,
         op="softmax",
     )

@@ -8,7 +8,7 @@ import torch
 
 from tuner.errors import ProblemError
 from tuner.kernels.base.numerics import ROUNDOFF
-from tuner.kernels.base.operands import Values, cannot_align, guarded
+from tuner.kernels.base.operands import Values, guarded, shift_of
 from tuner.kernels.base.program import Operation
 from tuner.kernels.elementwise.spec import Tensors, launch_interpreted
 from tuner.problem import Problem
@@ -36,11 +36,8 @@ def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
     """
     if problem.k != 1:
         raise ProblemError(f"{problem}: expected a K of 1, as Problem(M, N, 1, op='softmax')")
-    if reason := cannot_align(problem):
-        raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
+    shift = shift_of(problem)
     dtype, values = dtypes.to_torch(problem.a_dtype), Values(torch_device, seed)
-    natural = Problem.from_fields({**problem.fields(), "aligned": None}).aligned
-    shift = 1 if natural and not problem.aligned else 0
     x = values.matrix(problem.m, problem.n, dtype, problem.layout[0] == "t", shift)
     out, buffer = guarded(problem.m, problem.n, dtype, torch_device)
     return Tensors(x, None, out, problem, buffer)

@@ -23,7 +23,9 @@ from tuner.problem import Problem, dtype
 
 NAME = "softmax_whole"
 VERSION = 1
-_OPTIONS = (refinements.RECOMPUTED, refinements.MAXNREG)
+_RECOMPUTED = "RECOMPUTED"
+"""Operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
+_OPTIONS = (_RECOMPUTED, refinements.MAXNREG)
 _ALONE = 8192
 """Columns beyond which a program's float32 values leave no registers for a second program."""
 _PACKED = 16_384
@@ -169,8 +171,19 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
     return f"BLOCK_SIZE_M is {block_m}, {rows} covers M" if block_m > rows else None
 
 
+def _not_packed(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
+    if device.vendor != "nvidia":
+        return f"{value}: written in NVIDIA's assembly, not for {device.arch}"
+    if dtype.ITEMSIZE[problem.a_dtype] != 2:
+        return f"{value}: {problem.a_dtype} has no 16 bits"
+    threads = device.warp_size * config.integer("num_warps")
+    if config.integer("BLOCK_SIZE_M") * next_power_of_two(problem.n) < 2 * threads:
+        return f"{value}: a thread has less than a register of two"
+    return None if value is True else f"{value!r}: expected true, or none"
+
+
 RULES = (
-    rules.parameters(_axes, _OPTIONS),
+    rules.parameters(_axes, (refinements.MAXNREG,), {_RECOMPUTED: _not_packed}),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
     *rules.of_tile(elements, softmax_space.covering, _values),

@@ -10,7 +10,7 @@ import functools
 from tuner.problem import Problem, dtype
 
 SECTOR_BYTES = 32
-"""Of the L2 (CUDA C++ Best Practices Guide, coalesced access to global memory)."""
+"""Bytes of a sector of the L2 (CUDA C++ Best Practices Guide, coalesced access to global memory)."""
 _LINE_SECTORS = 4
 _WORTH = 2.0
 """Such rows of a whole line take as long as so many others. Fitted on seven tiles of 3000x3000x3000 bf16, single and in

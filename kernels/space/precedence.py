@@ -34,10 +34,10 @@ def of(table: Sequence[Line], kernel: str, problem: Problem, device: Device) -> 
 
 
 def always(problem: Problem, device: Device) -> bool:  # noqa: ARG001
-    """Of every problem that the kernel serves."""
+    """The line is for every problem that the kernel serves."""
     return True
 
 
 def on_hardware(problem: Problem, device: Device) -> bool:  # noqa: ARG001
-    """Of every problem, but not on the interpreter, where the kernels that load through pointers come first."""
+    """The line is for every problem but not for the interpreter, where kernels of pointers come first."""
     return not device.is_interpreter

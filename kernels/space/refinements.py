@@ -9,7 +9,7 @@ while it waits for the kernel before. A config without one does as Triton, or th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
@@ -23,8 +23,6 @@ AFTER_LAST_STEP = 8
 """The PDL_TRIGGER of programs that have read all there is to read."""
 SHARE_B = "SHARE_B"
 """A kernel's own: the blocks of a cluster lie along M and share B's loads, not along N to share A's."""
-RECOMPUTED = "RECOMPUTED"
-"""A kernel's own: operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
 _LARGEST_CLUSTER = 8
 _MOST_WAVES = 8
@@ -43,12 +41,22 @@ _ROW_KIB, _MIDWAY = 2, 4
 """Tried of each row of B that a program without `tl.dot` reads, and the trigger with it. Of 8 KiB configs were slower
 than of none (measured on an H200 in November 2026)."""
 
-Held = Callable[[Config, Problem, Device], float]
+OptionError = Callable[[Value, Config, Problem, Device], str | None]
+"""What is wrong with an option's value, or None."""
+_NONE: Mapping[str, OptionError] = {}
 
 
-def option_error(name: str, config: Config, problem: Problem, device: Device) -> str | None:
-    """Why the value that a config gives an option cannot be, or None."""
-    return _reasons[name](config[name], config, problem, device)
+def option_error(
+    name: str, config: Config, problem: Problem, device: Device, own: Mapping[str, OptionError] = _NONE
+) -> str | None:
+    """Why the value that a config gives an option cannot be, or None.
+
+    Args:
+        name: the option.
+        config, problem, device: what runs where.
+        own: the kernel's own options, which no other has.
+    """
+    return (own.get(name) or _reasons[name])(config[name], config, problem, device)
 
 
 def _no_cluster(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -97,17 +105,6 @@ def _no_partitions(value: Value, config: Config, problem: Problem, device: Devic
     return None
 
 
-def _not_packed(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
-    if device.vendor != "nvidia":
-        return f"{value}: written in NVIDIA's assembly, not for {device.arch}"
-    if dtype.ITEMSIZE[problem.a_dtype] != 2:
-        return f"{value}: {problem.a_dtype} has no 16 bits"
-    threads = device.warp_size * config.integer("num_warps")
-    if config.integer("BLOCK_SIZE_M") * tile_resources.next_power_of_two(problem.n) < 2 * threads:
-        return f"{value}: a thread has less than a register of two"
-    return None if value is True else f"{value!r}: expected true, or none"
-
-
 def _no_trigger(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if not config.get("launch_pdl", False):
         return f"{value}: without launch_pdl the next kernel starts after this one"
@@ -133,7 +130,6 @@ _reasons = {
     WARP_SPECIALIZE: _no_partitions,
     PDL_TRIGGER: _no_trigger,
     PREFETCH_KIB: _no_prefetch,
-    RECOMPUTED: _not_packed,
 }
 
 

@@ -10,7 +10,10 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem, dtype
 
 MOST_THREADS = 1024
-"""Of a block, NVIDIA's and AMD's. Source: CUDA C++ Programming Guide, technical specifications; HIP's likewise."""
+"""Threads of a block at most, on NVIDIA and AMD.
+
+Source: CUDA C++ Programming Guide, technical specifications; HIP's likewise.
+"""
 
 
 def next_power_of_two(size: int) -> int:
@@ -37,7 +40,7 @@ def uses_tensor_cores(problem: Problem) -> bool:
 
 
 def asynchronous(config: Config, problem: Problem, device: Device) -> bool:
-    """`reads_shared` of a config."""
+    """`reads_shared` for a config."""
     block_m, block_n, _ = tile(config)
     return reads_shared(block_m, block_n, config.integer("num_warps"), problem, device)
 
@@ -55,7 +58,7 @@ def reads_shared(block_m: int, block_n: int, warps: int, problem: Problem, devic
 
 
 def most_stages(device: Device) -> int:
-    """Of the deepest pipeline that is tried: 12 steps in shared memory, and one that mma.sync holds in registers.
+    """Stages of the deepest pipeline that is tried: 12 in shared memory, and one that mma.sync holds in registers.
 
     On AMD Triton's HIP pipeliner keeps the next step in registers and LDS: a third stage pays where LDS is large, and
     one of 13 took 80 s to compile (gfx950, Triton 3.9).

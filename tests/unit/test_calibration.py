@@ -132,11 +132,10 @@ def test_every_kernel_that_the_formula_weighs_for_few_rows_has_a_forest():
         ((176, 4096, 4096), {"BLOCK_SIZE_K": 128, "num_stages": 4}, {"BLOCK_SIZE_K": 64, "num_stages": 9}),
     ],
 )
-def test_what_the_cost_model_has_the_wrong_way_round_is_put_right(shape, slower, faster):
+def test_the_calibrated_estimates_order_configs_as_they_were_measured(shape, slower, faster):
     problem = linear(*shape)
     first, second = (SWAPPED.replace(**parameters) for parameters in (slower, faster))
     # On an H200 1.15 and 1.18 times as long: benchmarks/data/scattered-trials-h200.csv.gz, unseen-trials-h200.csv.gz.
-    assert model_us(first, problem) <= model_us(second, problem)
     assert swap_ab.estimate_us(first, problem, H200) > swap_ab.estimate_us(second, problem, H200)
 
 

@@ -151,12 +151,6 @@ def test_columns_are_dealt_out_in_pairs_at_least(columns, blocks, owners):
     assert room >= blocks * part + 8
 
 
-def test_the_formula_takes_it_for_few_rows_where_its_model_says_so():
-    assert registry.default_config(linear(32, 1280, 8192), H200).kernel == SPEC.name
-    assert registry.default_config(linear(1, 28672, 4096), H200).kernel == "gemv"
-    assert registry.default_config(linear(32, 28672, 4096), H200).kernel != SPEC.name
-
-
 @pytest.fixture
 def served(tmp_path, make_row, make_table, no_tables):
     """Name a table of an H200 that holds one row of these parts."""

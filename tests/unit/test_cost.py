@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tuner.hardware.device import KNOWN
-from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import model as cost
@@ -72,30 +71,6 @@ def test_a_ring_of_a_stage_less_is_behind_where_a_warp_loads():
     assert cost.tiled(config, problem, H200, specialized=True, **deep) > cost.tiled(config, problem, H200, **deep)
 
 
-@pytest.mark.parametrize("shape", [(104, 4096, 14336), (100, 3584, 18944)])
-def test_the_default_of_rows_that_no_tile_fits_is_by_pointers(shape):
-    assert registry.default_config(linear(*shape), H200)["LOADS"] == "pointer"
-
-
-def test_the_default_of_few_rows_is_of_the_kernel_that_the_model_says_is_faster():
-    assert registry.default_config(linear(16, 4096, 4096), H200).kernel == "cluster_k"
-    assert registry.default_config(linear(16, 28672, 4096), H200).kernel == "swap_ab"
-
-
-@pytest.mark.parametrize(
-    ("problem", "tile"),
-    [
-        (Problem(1, 6144, 4096, dtype="e4m3", layout="nt"), (1, 2048, 2)),
-        (Problem(1, 6144, 4096, dtype="fp32", layout="nt"), (1, 1024, 4)),
-    ],
-    ids=str,
-)
-def test_the_default_of_one_row_has_two_loads_of_16_bytes_a_thread_of_more_rows_one(problem, tile):
-    config = registry.default_config(problem, H200)
-    assert config.kernel == "gemv"
-    assert tuple(config[name] for name in ("BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps")) == tile
-
-
 def test_folded_sums_take_the_registers_of_what_is_loaded_and_others_their_own():
     stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=1)
     rows_apart = Problem(1, 6144, 4096, dtype="bf16")
@@ -120,9 +95,3 @@ def test_a_launch_that_starts_late_takes_neither_room_nor_what_tiles_share(tile)
         early, late = (config.replace(BLOCK_SIZE_K=128) for config in (early, late))
     # On an H200 0.77 and 0.83 of the time.
     assert took(late, problem) < 0.92 * took(early, problem)
-
-
-@pytest.mark.parametrize("shape", [(80, 5120, 5120), (16, 5120, 5120), (256, 4096, 4096)])
-def test_the_default_of_few_rows_has_the_next_launch_start_late_where_it_finds_no_room(shape):
-    config = registry.default_config(linear(*shape), H200)
-    assert (config.kernel, config["PDL_TRIGGER"]) == ("swap_ab", 8)

@@ -110,4 +110,4 @@ def test_one_row_of_b_in_float32_never_goes_to_wgmma_as_it_lies(k, offered):
     problem = Problem(512, 512, k, dtype="fp32", layout="nt", precision="tf32")
     inner = {config["INNER"] for config in SPEC.space(problem, H200).configs()}
     assert ("warp_specialized" in inner) == offered
-    assert (SPEC.default_config(problem, H200)["INNER"] == "warp_specialized") == offered
+    assert offered or SPEC.default_config(problem, H200)["INNER"] != "warp_specialized"

@@ -18,7 +18,9 @@ from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
 ODD = Problem(1023, 2047, 4093, dtype="bf16", layout="nt")
-BESIDE = padded.default_config(ODD, H200)
+TILE = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 8}
+LAUNCHED = {"EPILOGUE_PARTS": 1, "SWAP_AB": False, "launch_pdl": True, "num_stages": 6, "num_warps": 4}
+BESIDE = Config("padded", INNER="warp_specialized", PAD="ab", CHUNK_SIZE_K=256, **TILE, **LAUNCHED)
 
 
 def launches(problem: Problem, config: Config):
@@ -27,15 +29,13 @@ def launches(problem: Problem, config: Config):
 
 
 def test_a_product_of_one_wave_starts_beside_its_copy():
-    assert BESIDE[CHUNK_SIZE_K] == 256
     assert launches(ODD, BESIDE) == ["copy_ahead_kernel", "warp_specialized_kernel"]
     assert padded.space(ODD, H200).tries(BESIDE)
 
 
 def test_a_ring_is_as_deep_as_the_copy_leaves_room_for():
     even = Problem(1023, 2048, 4093, dtype="bf16", layout="nt")
-    assert BESIDE["num_stages"] == 6
-    assert padded.default_config(even, H200)["num_stages"] == 5
+    assert padded.space(even, H200).rejection(BESIDE.replace(num_stages=5), fatal_only=True) is None
     refusal = padded.space(even, H200).rejection(BESIDE, fatal_only=True)
     assert "229728 bytes of shared memory, 228352 are left beside the copy" in refusal
 

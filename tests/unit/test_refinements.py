@@ -93,9 +93,6 @@ def test_long_rows_of_16_bits_may_stay_packed_so_that_two_programs_reside():
     packed = [config for config in space.configs() if "RECOMPUTED" in config]
     assert {(config["num_warps"], config["maxnreg"]) for config in packed} == {(8, 128), (16, 64), (32, 32)}
     assert all(space.tries(config) for config in packed)
-    assert spec.default_config(LONG, H200) in {config for config in packed if config["num_warps"] == 16}
-    for other in (LONG.with_shape(8192, 16384, 1), Problem(4096, 32767, 1, dtype="bf16", op="softmax")):
-        assert "RECOMPUTED" not in spec.default_config(other, H200)
     for other in (LONG.with_shape(4096, 8192, 1), Problem(4096, 32768, 1, dtype="fp32", op="softmax")):
         assert not any("RECOMPUTED" in config for config in spec.space(other, H200).configs())
     assert not any("RECOMPUTED" in config for config in spec.space(LONG, MI300).configs())
@@ -169,7 +166,6 @@ def test_whole_sums_by_tma_in_few_waves_may_let_the_next_kernel_wait_for_their_l
     found = late(FEW_ROWS)
     assert found
     assert {(one["PDL_TRIGGER"], one["LOADS"], one["SPLIT_K"]) for one in found} == {(8, "tma", 1)}
-    assert swap_ab.default_config(FEW_ROWS, H200) in found
     assert not late(Problem(8, 28672, 4096, dtype="bf16", layout="nt"), BLOCK_SIZE_N=(64,))
     times = [tuple(swap_ab.estimate_us(one.replace(PDL_TRIGGER=at), FEW_ROWS, H200) for at in (8, 3)) for one in found]
     assert any(late_us < 0.95 * early_us for late_us, early_us in times)

@@ -51,13 +51,13 @@ class LoadedTable:
 
 
 def load(path: Traversable) -> LoadedTable:
-    """Read a table's file. Where its digest says that it was edited, every row is made and checked at once.
+    """Read a table's file. Where it is not as it was written, every row is made and checked at once.
 
     Raises:
         TableError: it cannot be read, or is no table, or one of a newer format.
     """
     parsed = table.parse(table.read_bytes(path), str(path))
-    if parsed.is_intact:
+    if parsed.is_as_written:
         try:
             rows = _UnmadeRows(parsed, str(path))
         except BAD_VALUE:

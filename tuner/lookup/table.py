@@ -7,6 +7,7 @@ which makes the rows that are asked for and no others.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,8 @@ class ParsedTable:
         kernels: each kernel's version.
         made: how rows were made, which a row names by its place here; for an entry that cannot be read, the reason.
         rows: as JSON holds them.
-        is_intact: whether the digest fits the content.
+        document: the file as JSON holds it.
+        is_as_written: whether the file is to the byte, but for its date, what was written with that digest.
     """
 
     op: str
@@ -49,7 +51,8 @@ class ParsedTable:
     made: tuple[Provenance | str, ...]
     regret: Regrets
     rows: Sequence[Any]
-    is_intact: bool
+    document: Mapping[str, Any]
+    is_as_written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def loads(content: str, name: str) -> Table:
 
 def from_parsed(parsed: ParsedTable) -> Table:
     """Make every row of a parsed file; what cannot be read is left out and becomes one of `Table.faults`."""
-    faults = [] if parsed.is_intact else [fault.edited()]
+    faults: list[Fault] = []
     rows: dict[Problem, Row] = {}
     for number, raw in enumerate(parsed.rows, start=1):
         try:
@@ -161,7 +164,10 @@ def from_parsed(parsed: ParsedTable) -> Table:
             faults.append(fault.duplicate(f"row {number}", row.problem))
         else:
             rows[row.problem] = row
-    return Table(parsed.op, parsed.device, parsed.date, tuple(rows.values()), tuple(faults), parsed.regret)
+    table = Table(parsed.op, parsed.device, parsed.date, tuple(rows.values()), regret=parsed.regret)
+    if not parsed.is_as_written and not _says(table, parsed.document):
+        faults.insert(0, fault.edited())
+    return dataclasses.replace(table, faults=tuple(faults))
 
 
 def parse(content: bytes, name: str) -> ParsedTable:
@@ -193,7 +199,8 @@ def parse(content: bytes, name: str) -> ParsedTable:
             made=tuple(_made(fields) for fields in list(document["environments"])),
             regret=regret.from_json(document.get("regret")),
             rows=list(document["rows"]),
-            is_intact=table_digest.is_as_written(content) or table_digest.is_intact(document),
+            document=document,
+            is_as_written=table_digest.is_as_written(content),
         )
     except BAD_VALUE as e:
         raise TableError(f"{name}: not a table of triton-tuner: {reason(e)}: export it again") from e
@@ -205,6 +212,16 @@ def _made(fields: Any) -> Provenance | str:
         return Provenance.from_fields(fields)
     except BAD_VALUE as e:
         return reason(e)
+
+
+def _says(table: Table, document: Mapping[str, Any]) -> bool:
+    """Whether a file holds a table and its digest, and nothing else."""
+    said = {name: value for name, value in document.items() if name not in ("date", "digest")}
+    try:
+        same = json.dumps(_document(table), sort_keys=True) == json.dumps(said, sort_keys=True)
+        return same and bool(table.digest == document.get("digest"))
+    except BAD_VALUE:  # a value that could be read and cannot be written
+        return False
 
 
 def _json(content: bytes, name: str) -> Any:

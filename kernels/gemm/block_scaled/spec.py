@@ -33,7 +33,10 @@ NAME = "block_scaled"
 VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
 _SCALING_CYCLES = 400.0
-"""Of one step; fitted on the four problems with scales of blocks of benchmarks/data/landscapes-h200.json.gz."""
+"""Cycles that scaling adds to one step.
+
+Fitted on the four problems with scales of blocks in benchmarks/data/landscapes-h200.json.gz.
+"""
 _MOST_SWAPPED_ROWS = 256
 
 
@@ -125,7 +128,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "num_stages": (1,),
         "num_warps": (4, 8),
         **tile_rules.overlap(device),
-        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+        **splitting.amd_axes(device),
     }
 
 
@@ -135,7 +138,7 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees; every step's products are scaled before the next is multiplied."""
+    """The estimate of `cost.tiled`; every step's products are scaled before the next step is multiplied."""
     return cost.tiled(*_view(config, problem), device, added_cycles=_SCALING_CYCLES)
 
 
@@ -155,7 +158,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
-    """What the device sees."""
+    """The config and the problem as the device computes them."""
     return (exchanged_tile(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
 
 
@@ -177,11 +180,6 @@ def _one_block(config: Config, problem: Problem, device: Device) -> str | None: 
     return f"BLOCK_SIZE_K is {block_k}, a scale is for {SCALE_GROUP}" if block_k != SCALE_GROUP else None
 
 
-def _loads(config: Config, problem: Problem, device: Device) -> str | None:
-    known = splitting.loads(problem.unscaled(), device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
-
-
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block, an upper bound: the pipeline, and a side's scales on their way between threads.
 
@@ -200,7 +198,7 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None: 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
     Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
-    Rule("loads", "kernels/gemm/tma/space.py, supports", _loads, fatal=True, early=True),
+    splitting.LOADS,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),
     *(
         splitting.on_view(_view, rule, ("SWAP_AB",))

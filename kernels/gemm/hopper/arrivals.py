@@ -28,7 +28,7 @@ from tuner.kernels.base.workspace import MOST_TILES, workspace
 STRIDE = tl.constexpr(32)
 """Between two counters: lines of their own, for many programs ask for one at a time."""
 MOST_CHUNKS = MOST_TILES // STRIDE.value - 1
-"""Beside them one counter is of programs."""
+"""Chunks that can be counted; one more counter is for programs."""
 
 
 @dataclass(frozen=True, slots=True)

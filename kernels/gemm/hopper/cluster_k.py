@@ -85,17 +85,17 @@ def _static(
 
 
 _START_US = 1.5
-"""Of a launch: the first loads' latency, the last step's products, the way of the parts."""
+"""Microseconds of any launch: the first loads' latency, the last step's products, the parts' way to their owners."""
 _BLOCK_US = 0.06
-"""Of each block of a cluster besides."""
+"""Microseconds that each block of a cluster adds."""
 _LATENCY_US = 1.0
-"""From a load to its data where all multiprocessors load."""
+"""Microseconds from a load to its data where all multiprocessors load."""
 _INTAKE = 75.0
 """Bytes a cycle that one multiprocessor takes in."""
 _INTAKE_OF_ALL = 8000.0
-"""The same of all of them together."""
+"""Bytes a cycle that all multiprocessors together take in."""
 _UNEVEN = 0.4
-"""As in `cost.tiled`: what is lost where the next launch's blocks find room beside some of these alone."""
+"""As in `cost.tiled`: the loss where the next launch's blocks fit on some multiprocessors only."""
 _SHARPNESS = 4
 """These seven are fitted on every config of this kernel for 17 problems, measured on an H200 in November 2026."""
 
@@ -130,7 +130,7 @@ def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> d
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """Of least estimated time, with what overlaps as the best of its tile has it; of equals the smallest cluster."""
+    """The config of least estimated time, refined by its options; of equals the one with the smallest cluster."""
     tried = space(problem, device)
 
     def estimated(config: Config) -> float:

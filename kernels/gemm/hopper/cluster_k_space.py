@@ -17,13 +17,13 @@ from tuner.problem import Problem, dtype
 
 NAME = "cluster_k"
 BLOCKS = (2, 4, 8, 16)
-"""Of a cluster: the values of SPLIT_K. 16 are beyond what every GPU must take (CUDA C++ Programming Guide)."""
+"""Blocks of a cluster: the values of SPLIT_K. Not every GPU must take 16 (CUDA C++ Programming Guide)."""
 COLUMNS = 64
-"""Of B in a tile, where wgmma has its rows."""
+"""Columns of B in a tile, which are the rows of wgmma."""
 _ROWS = (8, 16, 32, 64, 128)
-"""Of A in a tile."""
+"""Rows of A in a tile."""
 _ROW_BYTES = (128, 256, 512)
-"""Of a stage along K."""
+"""Bytes of a row of a stage."""
 _MOST_ROWS = 256
 _FEWEST_STAGES = 2
 _FEW_BLOCKS = 8
@@ -32,7 +32,7 @@ _SHORTEST_K = 512
 _WARPS = 4
 _OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _AHEAD = {refinements.PREFETCH_KIB: 32, refinements.PDL_TRIGGER: 6}
-"""What every config has that can."""
+"""Options of every config that can have them."""
 _OTHERWISE = ((32, 5), (32, 7), (64, 4), (64, 7))
 """KiB and eighths that a search tries of its leaders besides."""
 
@@ -150,7 +150,7 @@ def _overlapping(config: Config, problem: Problem, device: Device) -> Iterator[C
 
 
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """What the kernel itself cannot be."""
+    """Why the kernel itself cannot have such a shape, or None."""
     rows, blocks = config.integer("BLOCK_SIZE_M"), config.integer("SPLIT_K")
     length = config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype]
     if not _fewest_rows(problem) <= rows <= max(_ROWS):
@@ -168,7 +168,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
 
 
 def _fewest_rows(problem: Problem) -> int:
-    """Of A in a tile: of an A stored [K, M] the swizzle of TMA takes 32 bytes."""
+    """Rows of A in a tile: where A is stored [K, M], the swizzle of TMA takes 32 bytes."""
     return 16 if problem.layout[0] == "t" else 8
 
 

@@ -9,15 +9,15 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 
 RESERVED_BYTES = 1024
-"""Of shared memory, for a cluster's barriers of free stages, see `warp_specialized_cluster`."""
+"""Shared memory for a cluster's barriers of free stages: see `hopper.cluster`."""
 _TRIED_TRITON = "3.7."
 """3.6 has no multicast; what 3.9 compiles has barriers of clusters of its own besides, and nobody has run it."""
 _FEW_ROWS = 128
 """Up to here loads of A, one for each tile, are most of what the L2 serves."""
 _WHOLE = 7 / 8
-"""Of all multiprocessors: what clusters of more than two find at once, as those of a GPC are no multiple of them."""
+"""The part of the multiprocessors that clusters of more than two fill at once: a GPC has no multiple of so many."""
 _GPCS = 8
-"""Of Hopper at most (H100 white paper): in one of them lies a cluster."""
+"""GPCs of a Hopper GPU at most (H100 white paper); a cluster lies in one of them."""
 
 
 def untried() -> str | None:

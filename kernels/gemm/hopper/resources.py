@@ -1,4 +1,4 @@
-"""What a config of `warp_specialized` amounts to: a tile as the device sees it, registers, shared memory, programs."""
+"""What a config of `warp_specialized` takes: its tile as the device computes it, registers, shared memory, programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
 
 
 def width(config: Config) -> int:
-    """Columns of a tile, as the device sees it."""
+    """Columns of a tile as the device computes it."""
     return config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
 
 
@@ -40,7 +40,7 @@ def warpgroups(config: Config) -> int:
 
 
 def tiles(config: Config, problem: Problem) -> int:
-    """Tiles of the output; of a config and problem as the device sees them."""
+    """Tiles of the output, for a config and a problem as the device computes them."""
     return -(-problem.m // config.integer("BLOCK_SIZE_M")) * -(-problem.n // width(config))
 
 
@@ -69,6 +69,6 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
 
 
 def stage_bytes(config: Config, problem: Problem) -> int:
-    """Of a stage of the ring; of a config and problem as the device sees them."""
+    """Bytes of one stage of the ring, for a config and a problem as the device computes them."""
     rows = config.integer("BLOCK_SIZE_M") + width(config)
     return rows * config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype]

@@ -13,15 +13,15 @@ from tuner.kernels.space import refinements, tile_resources
 from tuner.problem import Problem, dtype
 
 WIDTHS = ((128, 64), (256, 64), (256, 128))
-"""Of tiles of two widths; one width is (BLOCK_SIZE_N, 0)."""
+"""Both widths of tiles that have two; a tile of one width is (BLOCK_SIZE_N, 0)."""
 THREE, THREE_WARPS = 192, 12
 """Rows of three warpgroups, 64 each, and their warps."""
 MOST_SWAPPED_ROWS = 256
 SHORTEST_ROW = 64
 _ROWS_BYTES = (SHORTEST_ROW, 128, 256)
-"""Of a stage: what one row of it takes."""
+"""Bytes of one row of a stage."""
 _MOST_SUMS = {1: 192, 2: 192, 3: 96}
-"""Of a multiplying thread's 216 to 248, 232 or 160 registers, by warpgroups."""
+"""Sums that fit a multiplying thread's 216 to 248, 232 or 160 registers, by the number of warpgroups."""
 
 
 def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -37,7 +37,7 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """What the kernel itself cannot be."""
+    """Why the kernel itself cannot have such a shape, or None."""
     columns, parts = config.integer("BLOCK_SIZE_N"), config.integer("EPILOGUE_PARTS", 1)
     if config.integer("num_warps") not in (4, 8, THREE_WARPS):
         return f"{config['num_warps']} warps: one to three warpgroups multiply"
@@ -90,7 +90,7 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 
 def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """What a step that is added by itself may be, so that one scale is for all of a part's columns."""
+    """Why steps cannot be added one by one: a step must be short, and one scale must serve all of a part's columns."""
     length = config.integer("BLOCK_SIZE_K")
     if problem.scaling == "block" and length != SCALE_GROUP:
         return f"BLOCK_SIZE_K is {length}, a scale is for {SCALE_GROUP}"

@@ -51,7 +51,7 @@ _ELEMENTS = {
 
 
 def program(operands: Operands, config: Config, arriving: Arrivals | None = None) -> tuple[Launch]:
-    """The launch of a config; where operands are still being copied, beside that copy (`padding_ahead.beside`)."""
+    """The launch of a config; where operands are still being copied, beside that copy (`copy_ahead.with_chunks`)."""
     problem = operands.problem
     if config.get("SWAP_AB", False):
         operands = operands.exchanged()
@@ -101,7 +101,7 @@ def laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> Tensor
 
 @functools.lru_cache(maxsize=1024)
 def _layout(block_shape: tuple[int, ...], dtype: torch.dtype, ctas: int) -> gl.NVMMASharedLayout:
-    """Of a block in shared memory; remembered, for to find it takes as long as all the rest of a launch's arguments."""
+    """The layout of a block in shared memory, cached: finding it takes as long as all other arguments of a launch."""
     return gl.NVMMASharedLayout.get_default_for([*block_shape], _ELEMENTS[dtype], cga_layout=everywhere(ctas))
 
 
@@ -111,7 +111,7 @@ def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> Te
 
 
 def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
-    """Of scales of blocks, A's then B's; None where scales are of other kinds."""
+    """The strides of scales of blocks, A's then B's; None for other kinds of scales."""
     if operands.problem.scaling != "block":
         return (None,) * 4
     assert operands.scale_a is not None
@@ -120,15 +120,16 @@ def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
 
 
 _SHORT_ROWS = 1.05
-"""What rows of 64 bytes cost beside the model: the median on the problems of unseen-tuned.csv beyond 256 rows."""
+"""The factor by which rows of 64 bytes are slower than the model says: the median of unseen-tuned.csv's problems
+beyond 256 rows."""
 
 
 _DEEP = 5
-"""Stages of a ring of which equals in time are the better for longer rows: the trials of unseen-tuned.csv."""
+"""Stages from which on, of configs that take equally long, longer rows are better: the trials of unseen-tuned.csv."""
 
 
 class _Registers(NamedTuple):
-    """Of a thread: at the launch, then of those that load and of further warpgroups that multiply.
+    """Registers of a thread: at the launch, then in the loading warps and in further multiplying warpgroups.
 
     Loading warps give up what they do not need (PTX ISA, setmaxnreg: multiples of 8, 24 to 256); the first warpgroup
     that multiplies takes what is left of its threads' share.
@@ -140,9 +141,9 @@ class _Registers(NamedTuple):
 
 
 _TWO_WARPGROUPS = _Registers(168, 40, 232)
-"""Of all 65,536 of a multiprocessor, with one warpgroup that loads."""
+"""Two multiplying warpgroups and a loading one use all 65,536 registers of a multiprocessor."""
 _THREE_WARPGROUPS = _Registers(128, 32, 160)
-"""The same."""
+"""So do three and a loading one."""
 _ONE_WARPGROUP = _Registers(128, 40, 0)
 """216 to multiply; two programs fit a multiprocessor."""
 _ONE_WIDE = _Registers(160, 72, 0)
@@ -194,12 +195,12 @@ def _static(
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees, calibrated; three warpgroups as two of them are."""
+    """The estimate of `cost.tiled`, calibrated; three warpgroups are corrected as two are."""
     return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
 
 
 def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
-    """Estimates as the calibration has them: exchanged operands have a forest of their own, three warpgroups none."""
+    """The estimates, corrected: exchanged operands have a forest of their own, three warpgroups have none."""
     found = dict[Config, float]()
     for swapped, computed in ((False, problem), (True, exchanged(problem))):
         configs = [config for config in models if bool(config.get("SWAP_AB", False)) is swapped]
@@ -219,7 +220,7 @@ def _two(config: Config) -> Config:
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees."""
+    """The estimate of `cost.tiled` for what the device computes."""
     inner, computed = resources.as_computed(config, problem)
     return cost.tiled(inner, computed, device, **_LOOP._asdict())
 
@@ -245,7 +246,7 @@ def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
 
 
 def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
-    """Of a space's single blocks, in their usual orders, those that the cost model has near its least."""
+    """The configs of single blocks in the usual orders whose estimate is near the least one, with their estimates."""
 
     def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
         found = variants(point, problem, device)
@@ -262,7 +263,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """Of least estimated time; of equals single blocks, exchanged operands, readers of B together, a deep ring.
+    """The config of least estimated time; ties go to single blocks, exchanged operands, neighbours in B, deep rings.
 
     B is read again by the tiles of other rows of A: these are neighbours in wide groups, exchanged in narrow ones.
     """

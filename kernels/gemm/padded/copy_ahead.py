@@ -28,14 +28,15 @@ _SMALLEST_TILE = 64 * 128
 _TILE_BYTES = 8192
 """A program copies so much at a time: 64 bytes a thread are in flight, with what is shifted in all of its registers."""
 _PROGRAMS = 4
-"""Of the copy on a multiprocessor: half of its registers, beside a product of one multiplying warpgroup."""
+"""Programs of the copy on a multiprocessor. They take half of its registers; a product of one multiplying warpgroup
+takes the other half."""
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "maxnreg": 64, "enable_fp_fusion": True}
 _RESERVED_BYTES = 1024
-"""Of shared memory, by the system for each program (CUDA C++ Programming Guide, compute capability 9.0)."""
+"""Shared memory that the system reserves for each program (CUDA C++ Programming Guide, compute capability 9.0)."""
 _STAGED_BYTES = 128 * 128 + 256
 """All but the ring of a product that stores by pointers: 128 bytes a thread at a time (compiled for sm_90)."""
 _MOST_COLUMNS, _MOST_SUMS = 128, 128
-"""Of a product that takes half of the registers: `warp_specialized`."""
+"""Columns and sums a thread of a product that takes half of the registers: see `warp_specialized`."""
 
 
 def pad_ahead(operands: Operands, chosen: str, chunk: int) -> tuple[Operands, tuple[Launch, ...], Arrivals | None]:
@@ -107,7 +108,7 @@ def _crowded(inner: Config, problem: Problem, device: Device, by_pointers: bool)
 
 
 def with_chunks(inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> Iterator[tuple[Config, int]]:
-    """What of a product's config runs beside the copy, if it can, with its chunk: of the deepest ring that has room.
+    """The config with which a product can run beside the copy, with its chunk: the deepest ring that has room, if any.
 
     Args:
         inner, problem, device, by_pointers: as `rejection` takes them.

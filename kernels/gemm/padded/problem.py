@@ -1,4 +1,4 @@
-"""A problem whose operands are padded: as what multiplies them sees it, and which of them are copied."""
+"""A problem whose operands are padded: the problem that is then multiplied, and which operands are copied."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UNIT = 16
 
 @functools.lru_cache(maxsize=4096)
 def padded_problem(problem: Problem) -> Problem:
-    """The problem as the inner kernel's rules and formulas see it: aligned, of larger sizes by less than a unit.
+    """The problem that the inner kernel computes: aligned, each size rounded up to a multiple of a unit.
 
-    Along K also whole sectors, as rows that are padded have: rows of 8 bits that are not would seem slow to TMA.
+    K is rounded up to whole sectors, which padded rows have: else rows of 8-bit elements would seem slow to TMA.
     """
     along_k = max(_UNIT, odd_rows.SECTOR_BYTES // dtype.ITEMSIZE[problem.a_dtype])
     m, n, k = (-(-size // unit) * unit for size, unit in zip(problem.shape, (_UNIT, _UNIT, along_k), strict=True))
@@ -25,7 +25,7 @@ def padded_problem(problem: Problem) -> Problem:
 
 @functools.lru_cache(maxsize=4096)
 def _alignments(problem: Problem) -> dict[str, int]:
-    """What divides the rows of A and of B as such a problem's tensors lie, see `operands.row_alignment`."""
+    """The alignment of the rows of A and of B as `make_operands` lays them out: see `operands.row_alignment`."""
     operands = make_operands(problem, "meta", 0)
     return {"a": row_alignment(operands.a), "b": row_alignment(operands.b)}
 

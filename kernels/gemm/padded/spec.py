@@ -40,7 +40,7 @@ _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
     swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
     warp_specialized.SPEC.name: (warp_specialized.SPEC, warp_specialized.program),
 }
-"""What may multiply, by the values of INNER. Of `swap_ab` its configs that load by TMA."""
+"""The kernels that may multiply, by the values of INNER; of `swap_ab` only configs that load by TMA."""
 _GROUPS = (1, 8)
 """Orders of tiles: between these the copies make no difference worth a sweep."""
 _COPY_US = 1.0
@@ -159,7 +159,7 @@ def _canonical(config: Config, problem: Problem, device: Device) -> Config:
 
 
 def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """What the inner kernel takes; less where sums are stored as they are, by pointers. The copy takes none."""
+    """Shared memory of the inner kernel, an upper bound where sums are stored as they are. The copy takes none."""
     spec, _ = _PROGRAMS[str(config["INNER"])]
     assert spec.shared_bytes is not None
     return spec.shared_bytes(_inner(config), padded_problem(problem), device)
@@ -171,7 +171,7 @@ _MODELS: dict[str, Callable[[Config, Problem, Device], float]] = {
     swap_ab.NAME: swap_ab.model_us,
     warp_specialized.SPEC.name: warp_specialized.model_us,
 }
-"""Of what multiplies, the cost model alone: no trial of padded operands calibrates it, and not all of them would be."""
+"""The cost model of each inner kernel without calibration, for which there are no trials of padded operands."""
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:

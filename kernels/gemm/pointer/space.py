@@ -15,7 +15,7 @@ from tuner.problem import Problem, dtype
 NAME = "pointer"
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 DTYPES = (*FLOATS, "int8")
-"""Of operands."""
+"""The dtypes of operands."""
 _STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
 _OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG)
@@ -29,7 +29,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 
 def supports_operands(problem: Problem, device: Device) -> str | None:
-    """The same for any kernel that multiplies by `tl.dot`, however it applies scales."""
+    """As `supports`, for any kernel that multiplies by `tl.dot`, however it applies scales."""
     if unknown := [name for name in (problem.a_dtype, problem.b_dtype) if name not in DTYPES]:
         return f"no {unknown[0]}: it takes {', '.join(DTYPES)}"
     if problem.a_dtype != problem.b_dtype and not (dtype.is_fp8(problem.a_dtype) and dtype.is_fp8(problem.b_dtype)):
@@ -43,7 +43,7 @@ def supports_operands(problem: Problem, device: Device) -> str | None:
 
 
 def outputs(a_dtype: str, scaling: str) -> tuple[str, ...]:
-    """What a product of these operands may be written as: sums of int8 are int32 until they are scaled."""
+    """The dtypes that a product of these operands may be written as: sums of int8 are int32 until they are scaled."""
     if a_dtype == "int8":
         return ("int32",) if scaling == "none" else FLOATS[:3]
     return FLOATS

@@ -70,12 +70,8 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "num_stages": (1,),
         "num_warps": (1, 2, 4, 8),
         **tile_rules.overlap(device),
-        **_amd(device),
+        **splitting.amd_axes(device),
     }
-
-
-def _amd(device: Device) -> dict[str, tuple[Value, ...]]:
-    return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
 
 
 def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -88,11 +84,6 @@ def default_config(problem: Problem, device: Device) -> Config:
     tried = space(problem, device).narrowed(**splitting.formula_axes(problem, device))
     cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.tie_break))
     return tried.best(cost_us, ties=ties) or tried.smallest()
-
-
-def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
-    known = splitting.loads(problem, device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
 
 
 def _few_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -109,7 +100,7 @@ def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  #
 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
-    Rule("loads", "kernels/gemm/tma/space.py, supports", _by_tma_without, fatal=True),
+    splitting.LOADS,
     Rule("unsplit", "the kernel's own", _unsplit),
     Rule("few warps", "the shape itself", _few_warps),
     *splitting.RULES,

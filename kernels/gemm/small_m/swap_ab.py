@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
@@ -31,7 +31,7 @@ VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
 _ROWS = (16, 32, 64, 128)
-"""Of a default's tile: fewer are multiplied without wgmma before Triton 3.9."""
+"""Rows of A in a default's tile: before Triton 3.9 fewer are multiplied without wgmma."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -78,7 +78,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "SPLIT_K": (1,),
         "num_stages": (1,),
         **tile_rules.overlap(device),
-        **({"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}),
+        **splitting.amd_axes(device),
     }
 
 
@@ -122,12 +122,12 @@ def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, 
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees, calibrated."""
+    """The estimate of `cost.tiled` for what the device computes, calibrated."""
     return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
 
 
 def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
-    """Estimates as the calibration has them."""
+    """The estimates, corrected by the calibration."""
     told = [(us, exchanged_tile(config)) for config, us in models.items()]
     return dict(zip(models, calibration.of_all_tiles(told, exchanged(problem), device, exchanged=True), strict=True))
 
@@ -147,18 +147,13 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
 
 
 def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees."""
+    """The estimate of `cost.tiled` for what the device computes."""
     return cost.tiled(exchanged_tile(config), exchanged(problem), device)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block."""
     return splitting.shared_bytes(exchanged_tile(config), exchanged(problem), device)
-
-
-def _by_tma_without(config: Config, problem: Problem, device: Device) -> str | None:
-    known = splitting.loads(problem, device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
 
 
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
@@ -171,7 +166,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 
 def _variants(config: Config, splits: int, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
-    """What `_expand` changes of a tile in so many splits: num_stages, and when the next kernel starts."""
+    """The parameters that `_expand` adds to a tile in so many splits: num_stages, and when the next kernel starts."""
     inner, transposed = exchanged_tile(config), exchanged(problem)
     starts_late = splits == 1 and _starts_late(inner, transposed, device)
     for stages in splitting.depths_of(inner, splits, transposed, device):
@@ -182,10 +177,11 @@ def _variants(config: Config, splits: int, problem: Problem, device: Device) -> 
 
 
 def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
-    """Whether to try that the next kernel starts after the last step along K of sums that are whole.
+    """Whether a search tries that the next kernel starts only after the last step along K, where sums are not split.
 
-    Of a tile and a problem as the device sees them. On an H200 that took from 0.85 to 1.00 of the time where TMA loads
-    (measured in November 2026 under Triton 3.6). In more than two waves the last one's programs are late anyway.
+    The tile and the problem are as the device computes them. On an H200 such a start took from 0.85 to 1.00 of the time
+    where TMA loads (measured in November 2026 under Triton 3.6). In more than two waves the last one's programs are
+    late anyway.
     """
     tiles_m, tiles_n, _ = tile_resources.tile_counts(inner, transposed)
     few = tiles_m * tiles_n <= 2 * device.sm_count
@@ -194,7 +190,7 @@ def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
 
 RULES = (
     tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
-    Rule("loads", "kernels/gemm/tma/space.py, supports", _by_tma_without, fatal=True),
+    splitting.LOADS,
     *(
         splitting.on_view(_view, rule)
         for rule in (

@@ -16,7 +16,7 @@ DEEPEST = 12
 _OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG, refinements.WARP_SPECIALIZE)
 _BARRIER_BYTES = 8
 _ALIGNMENT = 16
-"""Of an array of barriers in shared memory."""
+"""Alignment of an array of barriers in shared memory, bytes."""
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -33,7 +33,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 
 def supports_tiles(problem: Problem, device: Device) -> str | None:
-    """The same for kernels whose tiles have 64 rows of A or more; exchanged or split tiles are other kernels' work."""
+    """As `supports`, for kernels whose tiles have 64 rows of A or more: others exchange operands or split sums."""
     if reason := supports(problem, device):
         return reason
     if device.is_interpreter:
@@ -136,7 +136,7 @@ def barrier_arrays(problem: Problem) -> int:
 
 
 def _transposed_bytes(a_bytes: int, b_bytes: int, problem: Problem, device: Device) -> int:
-    """What float32 operands take besides: copies that are transposed (tcgen05), or cut for tf32x3."""
+    """Shared memory that float32 operands take besides, for copies that are transposed (tcgen05) or cut for tf32x3."""
     if problem.a_dtype != "float32":
         return 0
     taken = 3 * a_bytes if problem.precision == "tf32x3" else 0
@@ -164,7 +164,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 def stored_apart(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether the tile on its way out lies beside the pipeline: see `shared_bytes`."""
+    """Whether the tile on its way out has shared memory of its own, apart from the pipeline: see `shared_bytes`."""
     whole = config.integer("SPLIT_K", 1) == 1 and stores_sums(problem)
     return whole and tile_resources.uses_wgmma(config, problem, device)
 

@@ -1,0 +1,46 @@
+"""The problem that an op's tensors stand for, kept by everything that it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+
+_MOST = 8192
+"""Beyond it all problems are dropped, so that a process that sees many shapes stays bounded."""
+_problems: dict[Hashable, Problem] = {}
+
+
+def problem_of(make: Callable[..., Problem], tensors: tuple[torch.Tensor, ...], *options: Hashable) -> Problem:
+    """`make(*tensors, *options)`, which may depend on shapes, strides, dtypes and alignment to 16 bytes only."""
+    key = (make, options, *[(t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
+    problem = _problems.get(key)
+    if problem is None:
+        problem = make(*tensors, *options)
+        if len(_problems) >= _MOST:
+            _problems.clear()
+        _problems[key] = problem
+    return problem
+
+
+def product(
+    shape: tuple[int, int, int],
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    transposed: tuple[bool, bool],
+    **fields: Any,
+) -> Problem:
+    """The problem of an op whose products are GEMMs.
+
+    Args:
+        shape: M, N and K.
+        tensors: A, B and the output, which give the dtypes.
+        transposed: Whether A and B are stored column by column.
+        fields: All other fields of `Problem`.
+    """
+    a, b, out = (dtypes.name_of(tensor.dtype) for tensor in tensors)
+    layout = "".join("t" if each else "n" for each in transposed)
+    return Problem(*shape, a_dtype=a, b_dtype=b, out_dtype=out, layout=layout, **fields)

@@ -1,0 +1,113 @@
+"""What the heuristic says where nobody tuned: not which config, but that it runs, is no bad one, and stays the same."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tuner import Config, Problem
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+
+H200 = KNOWN["sm_90"]
+LANDSCAPES = Path(__file__).parents[2] / "benchmarks" / "data" / "landscapes-h200.json.gz"
+PROBLEMS = [
+    Problem(4096, 4096, 4096, dtype="bf16", layout="nt"),
+    Problem(1, 6144, 4096, dtype="bf16", layout="nt"),
+    Problem(1, 6144, 4096, dtype="e4m3", layout="nt"),
+    Problem(16, 28672, 4096, dtype="bf16", layout="nt"),
+    Problem(32, 1280, 8192, dtype="bf16", layout="nt"),
+    Problem(100, 3584, 18944, dtype="bf16", layout="nt"),
+    Problem(256, 4096, 4096, dtype="fp16"),
+    Problem(1023, 2047, 4093, dtype="bf16", layout="nt"),
+    Problem(5000, 5000, 5000, dtype="bf16", layout="nt"),
+    Problem(2048, 2048, 2048, dtype="fp32"),
+    Problem(2048, 2048, 2048, dtype="fp32", precision="tf32"),
+    Problem(64, 7168, 2048, dtype="e4m3", layout="nt", scaling="block"),
+    Problem(512, 4096, 4096, dtype="int8", layout="nt", scaling="row"),
+    Problem(512, 512, 512, dtype="bf16", layout="nt", op="bmm", extras={"batch": 16}),
+    Problem(4096, 2048, 1024, dtype="bf16", layout="nt", op="grouped_mm", extras={"groups": 8}),
+    Problem(2**24, 1, 1, dtype="bf16", op="vector_add"),
+    Problem(8192, 64, 1, dtype="bf16", op="softmax"),
+    Problem(4096, 32768, 1, dtype="bf16", op="softmax"),
+    Problem(8, 2**20, 1, dtype="bf16", op="softmax"),
+]
+MEASURED_APART = {"launch_pdl", "PDL_TRIGGER", "PREFETCH_KIB", "GROUP_SIZE_M", "num_ctas", "SHARE_B"}
+"""Parameters that the recorded landscapes do not have, or have one value of."""
+
+
+@pytest.mark.parametrize("device", KNOWN.values(), ids=lambda device: device.arch)
+def test_a_default_is_a_canonical_config_of_its_space_that_no_rule_stops(device):
+    served = 0
+    for problem in PROBLEMS:
+        if all(spec.supports(problem, device) for spec in registry.of(problem.op).values()):
+            continue
+        config = registry.default_config(problem, device)
+        space = registry.find(problem.op, config.kernel).space(problem, device)
+        assert space.rejection(config, fatal_only=True) is None, f"{problem}: {config}"
+        assert space.canonicalize(config) == config
+        assert space.odd_parameters(config) == set()
+        served += 1
+    assert served >= 16
+
+
+def test_a_default_is_the_same_whatever_was_asked_before():
+    found = [registry.default_config(problem, H200) for problem in PROBLEMS]
+    assert [registry.default_config(problem, H200) for problem in reversed(PROBLEMS)] == found[::-1]
+
+
+@pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.op != "softmax"], ids=str)
+def test_nothing_that_a_search_tries_is_estimated_to_be_much_faster_than_the_default(problem):
+    config = registry.default_config(problem, H200)
+    spec = registry.find(problem.op, config.kernel)
+    tried = spec.space(problem, H200).configs()
+    sample = random.Random(0).sample(tried, min(200, len(tried)))
+    least_us = min(spec.estimate_us(one, problem, H200) for one in sample)
+    assert spec.estimate_us(config, problem, H200) <= 1.1 * least_us
+
+
+def programs(problem: Problem, config: Config) -> int:
+    """The tiles of a product's output, times the parts of K."""
+    rows = config.integer("BLOCK_SIZE_M", problem.m)
+    columns = config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST", 0)
+    return -(-problem.m // rows) * -(-problem.n // columns) * config.integer("SPLIT_K", 1)
+
+
+@pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.op == "matmul"], ids=str)
+def test_a_default_keeps_most_of_the_device_busy(problem):
+    assert programs(problem, registry.default_config(problem, H200)) >= H200.sm_count / 2
+
+
+def recorded() -> list[tuple[Problem, dict[tuple[object, ...], float]]]:
+    """Problems swept exhaustively on an H200: the time of each config, less what was measured apart."""
+    document = json.loads(gzip.decompress(LANDSCAPES.read_bytes()))
+    configs = [_seen(Config(kernel, **parameters)) for kernel, parameters in document["configs"]]
+    found = []
+    for entry in document["problems"]:
+        us: dict[tuple[object, ...], float] = {}
+        for number, time_us in zip(entry["configs"], entry["us"], strict=True):
+            us[configs[number]] = min(time_us, us.get(configs[number], time_us))
+        found.append((Problem.from_fields(entry["problem"]), us))
+    return found
+
+
+def _seen(config: Config) -> tuple[object, ...]:
+    return (config.kernel, *sorted((name, value) for name, value in config.items() if name not in MEASURED_APART))
+
+
+def test_defaults_are_near_the_best_recorded_configs_and_ahead_of_the_median_of_the_plain_kernel():
+    regrets = []
+    for problem, us in recorded():
+        default_us = us.get(_seen(registry.default_config(problem, H200)))
+        plain = [time_us for (kernel, *_), time_us in us.items() if kernel == "pointer"]
+        if default_us is not None:
+            regrets.append(default_us / min(us.values()))
+            assert not plain or default_us < statistics.median(plain), problem
+            assert regrets[-1] < 1.4, problem
+    assert len(regrets) >= 25, "of 52 problems; the others' defaults are newer than the landscapes"
+    assert statistics.geometric_mean(regrets) < 1.08
