@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sqlite3
@@ -14,6 +15,8 @@ import pytest
 
 from tuner.cli import main, show
 from tuner.store import schema
+from tuner.store.models import trial
+from tuner.store.records import Outcome, Resources
 from tuner.store.store import Store
 
 FIXTURE = Path(__file__).parents[1] / "store" / "fixtures" / f"{schema.HEAD}.db"
@@ -105,6 +108,13 @@ def test_trials_show_states_and_reasons(document):
     assert oldest["registers"] == 96
     timeout = document("trials", "--state", "TIMEOUT")[0]
     assert (timeout["message"], timeout["median_us"]) == ("how TIMEOUT reads", None)
+
+
+def test_every_column_of_a_trial_is_listed_without_naming_it(document):
+    """A new figure of a trial is a field of Outcome, a column and a migration; the listing follows by itself."""
+    fields = {field.name for kind in (Outcome, Resources) for field in dataclasses.fields(kind)} - {"resources"}
+    assert fields <= set(document("trials")[0])
+    assert fields <= {column.name for column in trial.columns}
 
 
 def test_a_table_of_trials_says_what_it_leaves_out(tuner, monkeypatch):

@@ -14,8 +14,7 @@ pytest.importorskip("triton")
 from tuner.bench import chart, contest, inductor, tutorial
 from tuner.bench.contest import Contest
 from tuner.bench.document import ContestReport, document
-from tuner.bench.roof import is_memory_bound
-from tuner.bench.score import OURS, VENDOR, ListedProblem, Row, SuiteGroup, figures, geomeans
+from tuner.bench.score import OURS, VENDOR, ListedProblem, Row, SuiteGroup, figures, geomeans, is_memory_bound
 from tuner.errors import TunerError
 from tuner.files import write
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment

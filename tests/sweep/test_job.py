@@ -49,7 +49,7 @@ def test_configs_that_differ_in_a_run_time_parameter_alone_are_each_measured():
     groups = [config["GROUP_SIZE_M"] for config in batch if config.kernel == "pointer"]
     assert sorted(groups) == [1, 4, 8, 16]
     assert {outcome.state for _, outcome in decided} == {State.INVALID}
-    # Kernels mean different things by their run-time parameters: only a kernel's own configs are its twins.
+    # Kernels mean different things by their run-time parameters: only configs of the same kernel are compared.
     assert all(f"same program as {config.kernel}(" in outcome.message for config, outcome in decided)
 
 

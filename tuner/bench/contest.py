@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tuner.bench.child import ContestRequest, ContestResult, Preparing, serve
-from tuner.bench.roof import is_memory_bound
-from tuner.bench.score import OURS, TUNERS, ListedProblem, Row, figures
+from tuner.bench.score import OURS, TUNERS, ListedProblem, Row, figures, is_memory_bound
 from tuner.errors import KernelError
 from tuner.kernel import registry
 from tuner.lookup.decision import Match

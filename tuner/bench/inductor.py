@@ -1,4 +1,4 @@
-"""The same GEMM by TorchInductor's max-autotune, restricted to its Triton templates."""
+"""Compiles a problem's GEMM by TorchInductor's max-autotune, restricted to its Triton templates."""
 
 from __future__ import annotations
 

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.hardware.device import Device
 from tuner.lookup.decision import Match
 from tuner.problem import Problem
+from tuner.problem.dtype import ITEMSIZE
 from tuner.sweep import finals
 
+_RATES = {1: 2.0, 2: 1.0, 4: 1 / 16}
+"""Arithmetic rate by bytes of an operand, relative to 16 bits; IEEE float32 does not use tensor cores."""
+_TF32_RATE = 0.5
 OURS = "tuner"
 VENDOR = "vendor"
 INDUCTOR = "inductor"
@@ -115,6 +120,20 @@ class Geomean:
     rival: str
     ratio: float
     rows: int
+
+
+def is_memory_bound(problem: Problem, flops: int, bytes_moved: int, device: Device) -> bool:
+    """Return whether moving the bytes takes longer than the arithmetic, each at the device's peak.
+
+    Args:
+        problem: what is computed; its dtype decides the peak.
+        flops, bytes_moved: what one call does.
+        device: where it runs.
+    """
+    tensor_cores = problem.precision in ("tf32", "tf32x3")
+    speed = _TF32_RATE if tensor_cores else _RATES[ITEMSIZE[problem.a_dtype]]
+    flops_per_us = 2 * device.features.macs * device.sm_count * device.sustained_mhz
+    return flops / (flops_per_us * speed) < bytes_moved / device.peak_bytes_per_us
 
 
 def figures(times: Mapping[str, Sequence[float]], tuning_s: Mapping[str, float]) -> dict[str, Figures]:

@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import (
-    db_option,
-    device_option,
-    dtype_option,
-    gpus_of,
-    json_option,
-    layout_option,
-    scaling_option,
-    shape_option,
-    suite_option,
-    warn_of_large,
-)
+from tuner.cli import options
 from tuner.cli.output import print_json, quantity
 from tuner.errors import TunerError, UsageError
 from tuner.problem import Problem, parse_shape
@@ -54,11 +43,11 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 
 
 @click.command()
-@suite_option
-@shape_option
-@dtype_option
-@layout_option
-@scaling_option
+@options.suite_option
+@options.shape_option
+@options.dtype_option
+@options.layout_option
+@options.scaling_option
 @click.option(
     "--curve",
     "curves",
@@ -76,55 +65,55 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Paired rounds. [default: 30, on a GPU]")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write bench.json and charts (PNG) there.")
-@device_option("auto: the first GPU; without one, Triton's interpreter.")
-@db_option
-@json_option
-def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **options: Any) -> int:
+@options.device_option("auto: the first GPU; without one, Triton's interpreter.")
+@options.db_option
+@options.json_option
+def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **given: Any) -> int:
     """Time what a lookup gives beside torch's library, TorchInductor and triton.autotune.
 
     All play in one process, in paired rounds. Nothing is tuned and no database is written: tune first, with tuner run.
     Ctrl-C ends it; the rows that are done are shown and written.
     """
-    kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
+    kind = {name: given[name] for name in ("dtype", "layout", "scaling")}
     by_shape = [Problem(*parse_shape(shape), **kind) for shape in shapes]
-    problems = _listed(suite_names, by_shape, options["curves"])
+    problems = _listed(suite_names, by_shape, given["curves"])
     if not problems:
         raise UsageError(
             "no problem given: name some with --suite llm, --suite FILE.csv, --shape 4096x4096x1024 or --curve fp16"
         )
-    gpu = _gpu(options["device"], problems)
-    if options["out"] is not None:
-        _prepare(options["out"])
-    if options["db"] is not None:
+    gpu = _gpu(given["device"], problems)
+    if given["out"] is not None:
+        _prepare(given["out"])
+    if given["db"] is not None:
         from tuner.lookup.lookup import use
 
-        use(options["db"])
-    return _bench(problems, gpu, options)
+        use(given["db"])
+    return _bench(problems, gpu, given)
 
 
-def _bench(problems: Sequence[ListedProblem], gpu: int | None, options: dict[str, Any]) -> int:
+def _bench(problems: Sequence[ListedProblem], gpu: int | None, given: dict[str, Any]) -> int:
     from tuner.bench.contest import Contest
     from tuner.bench.document import ContestReport, document
     from tuner.cli.bench_output import print_report
 
     rows: list[Row] = []
     ended: BaseException | None = None
-    with _sigterm_interrupts(), Contest(gpu, options["against"], rounds=options["rounds"]) as contest:
+    with _sigterm_interrupts(), Contest(gpu, given["against"], rounds=given["rounds"]) as contest:
         try:
             _collect(contest, problems, rows)
         except (KeyboardInterrupt, TunerError) as e:
             # The rows so far are shown and written; then the error is raised again.
             ended = e
         report = ContestReport(
-            contest.device, contest.environment, options["against"], tuple(rows), unplayed=len(problems) - len(rows)
+            contest.device, contest.environment, given["against"], tuple(rows), unplayed=len(problems) - len(rows)
         )
     body = document(report, sys.argv)
-    if options["as_json"]:
+    if given["as_json"]:
         print_json(body)
     else:
         print_report(report)
-    if options["out"] is not None and rows:
-        _write(report, body, options["out"])
+    if given["out"] is not None and rows:
+        _write(report, body, given["out"])
     if ended is not None:
         raise ended
     return 1 if any("tuner" in row.reasons for row in rows) else 0
@@ -171,11 +160,11 @@ def _listed(suite_names: Iterable[str], problems: Iterable[Problem], curves: Ite
 def _gpu(name: str, problems: Sequence[ListedProblem]) -> int | None:
     if "," in name:
         raise UsageError(f"--device {name}: a bench plays on one GPU, for instance --device cuda:0")
-    gpu = gpus_of(name)[0]
+    gpu = options.gpus_of(name)[0]
     if gpu is None:
         if name == "interpreter":
             click.echo("Triton's interpreter: its figures say nothing about a GPU", err=True)
-        warn_of_large([listed.problem for listed in problems])
+        options.warn_of_large([listed.problem for listed in problems])
     return gpu
 
 

@@ -178,7 +178,9 @@ def check_kernels(probed: dict[str, Any]) -> list[Diagnosis]:
     for kernel in kernels:
         if "error" in kernel:
             found = f"{kernel['name']} ({kernel['value']}) did not load: {kernel['error']}"
-            findings.append(Diagnosis("kernel", Status.WRONG, found, "mend or uninstall the package that registers it"))
+            findings.append(
+                Diagnosis("kernel", Status.WRONG, found, "repair or uninstall the package that registers it")
+            )
         else:
             findings += [Diagnosis("kernel", Status.OK, spec) for spec in kernel["specs"]]
     if not kernels:

@@ -56,7 +56,7 @@ def inspect(
 ) -> None:
     """Compile a kernel's config and show its intermediate forms, registers, shared memory and occupancy.
 
-    KERNEL is a kernel's name, or op/name. No GPU is needed. Of a kernel that makes several launches the last is shown.
+    KERNEL is a kernel's name, or op/name. No GPU is needed. For several launches, the last one is shown.
     """
     if diff and config:
         raise UsageError("--config and --diff exclude each other: --diff names both configs")

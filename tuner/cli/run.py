@@ -13,20 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import kernel_options
+from tuner.cli import kernel_options, options
 from tuner.cli.kernel_options import kernel_option, problem_option
-from tuner.cli.options import (
-    db_option,
-    device_option,
-    dtype_option,
-    gpus_of,
-    json_option,
-    layout_option,
-    scaling_option,
-    shape_option,
-    suite_option,
-    warn_of_large,
-)
 from tuner.cli.output import print_json
 from tuner.errors import UsageError
 from tuner.hardware.device import Device
@@ -58,13 +46,13 @@ class Duration(click.ParamType[float]):
 
 
 @click.command()
-@suite_option
-@shape_option
+@options.suite_option
+@options.shape_option
 @kernel_option
 @problem_option
-@dtype_option
-@layout_option
-@scaling_option
+@options.dtype_option
+@options.layout_option
+@options.scaling_option
 @click.option(
     "--from-misses",
     "records",
@@ -83,11 +71,11 @@ class Duration(click.ParamType[float]):
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
 @click.option("--time-budget", type=Duration(), metavar="60s", help="End after about this long.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random choices.")
-@device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
-@db_option
+@options.device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
+@options.db_option
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")
-@json_option
+@options.json_option
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -95,29 +83,29 @@ def run(
     suite_names: tuple[str, ...],
     shapes: tuple[str, ...],
     records: tuple[Path, ...],
-    **options: Any,
+    **given: Any,
 ) -> int:
     """Tune problems on this machine's GPUs and keep every measurement.
 
     Goes on where an earlier run of the same problems stopped. Ctrl-C finishes the trial under way first.
     """
-    named = _named(ctx, suite_names, shapes, options)
+    named = _named(ctx, suite_names, shapes, given)
     if not named and not records:
         raise UsageError(
             "no problem given: name some with --suite demo, --suite FILE.csv, --shape 4096x4096x1024, "
             "--kernel MODULE:NAME --problem M=4096,N=1024 or --from-misses FILE"
         )
     missed = _missed(records)
-    gpus = gpus_of(options["device"])
+    gpus = options.gpus_of(given["device"])
 
     def problems(device: Device) -> list[Problem]:
         found = [*missed(device), *named]
         if device.is_interpreter:
-            warn_of_large(found)
+            options.warn_of_large(found)
         return found
 
-    work = _dry_run if options["dry_run"] else _run
-    return work(problems, gpus, suggested(suite_names), options)
+    work = _dry_run if given["dry_run"] else _run
+    return work(problems, gpus, suggested(suite_names), given)
 
 
 def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
@@ -135,21 +123,21 @@ def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
 
 
 def _named(
-    ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], options: dict[str, Any]
+    ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], given: dict[str, Any]
 ) -> list[Problem]:
     """Return the problems of the named kernel; without one, those with M, N and K."""
-    if not options["names"]:
-        if options["written"]:
+    if not given["names"]:
+        if given["written"]:
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
-        kind = {name: options[name] for name in ("dtype", "layout", "scaling")}
+        kind = {name: given[name] for name in ("dtype", "layout", "scaling")}
         listed = [problem for name in suite_names for problem in suites.load(name)]
         return [*listed, *(Problem(*parse_shape(shape), **kind) for shape in shapes)]
     if shapes:
         raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
-    specs = [kernel_options.find(name) for name in options["names"]]
-    if len(specs) > 1 and (options["written"] or suite_names):
+    specs = [kernel_options.find(name) for name in given["names"]]
+    if len(specs) > 1 and (given["written"] or suite_names):
         raise UsageError("--problem and --suite name keys of one kernel: several --kernel are for --from-misses")
-    return kernel_options.problems_of(specs[0], options["written"], suite_names, dtype=kernel_options.typed_dtype(ctx))
+    return kernel_options.problems_of(specs[0], given["written"], suite_names, dtype=kernel_options.typed_dtype(ctx))
 
 
 def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
@@ -172,7 +160,7 @@ def _say_missed(record: misses.Record, device: Device, found: dict[Problem, int]
     click.echo(f"missed on {device.slug}: {len(found)} problems, {calls} calls{others}", err=True)
 
 
-def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, options: dict[str, Any]) -> int:
+def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:
     from tuner.sweep.crew import Crew
 
     with Crew(gpus) as crew:
@@ -181,10 +169,10 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, o
         from tuner.store.store import Store
         from tuner.sweep.run import sweep
 
-        plan = _plan(options, suggested)
-        with Store.open(options["db"]) as store, Progress() as progress, _stop_on_signal() as stop:
+        plan = _plan(given, suggested)
+        with Store.open(given["db"]) as store, Progress() as progress, _stop_on_signal() as stop:
             report = sweep(store, problems, crew, plan, argv=sys.argv, observer=progress, stop=stop)
-    if options["as_json"]:
+    if given["as_json"]:
         print_json(report_json(report))
     else:
         closing_table(report)
@@ -197,29 +185,29 @@ def _exit_code(report: Report) -> int:
     return 1 if report.untried or any(problem.winner is None for problem in report.problems) else 0
 
 
-def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, options: dict[str, Any]) -> int:
+def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:
     from tuner.cli.run_output import forecast_json, forecast_table
     from tuner.location import database_location
     from tuner.sweep.run import forecast
 
-    forecasts = forecast(database_location(options["db"]), problems, gpus[0], _plan(options, suggested))
-    if options["as_json"]:
+    forecasts = forecast(database_location(given["db"]), problems, gpus[0], _plan(given, suggested))
+    if given["as_json"]:
         print_json(forecast_json(forecasts))
     else:
         forecast_table(forecasts)
     return 0
 
 
-def _plan(options: dict[str, Any], suggested: Suggested) -> Plan:
+def _plan(given: dict[str, Any], suggested: Suggested) -> Plan:
     from tuner.sweep.report import Plan
     from tuner.sweep.strategies import STRATEGIES
 
     return Plan(
-        strategy=STRATEGIES[options["strategy"]],
-        trials=options["trials"],
-        time_budget_s=options["time_budget"],
-        fresh=options["fresh"],
-        seed=options["seed"],
+        strategy=STRATEGIES[given["strategy"]],
+        trials=given["trials"],
+        time_budget_s=given["time_budget"],
+        fresh=given["fresh"],
+        seed=given["seed"],
         suggested=suggested,
     )
 
