@@ -77,7 +77,7 @@ def test_a_sweep_tunes_it_and_its_calls_take_the_winner_in_a_graph_too(module, t
     assert winner is not None, report.problems[0].reason
     assert winner.vs_default is not None
     x, y = launch(module, "offline", size)
-    assert kernel.choices.of(kernel.best_config) == winner.config
+    assert kernel.config_list.of(kernel.best_config) == winner.config
     graph, before = torch.cuda.CUDAGraph(), y.clone()
     with torch.cuda.graph(graph):
         kernel[module["grid"]](x, y, size)
