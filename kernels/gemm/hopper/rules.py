@@ -12,11 +12,14 @@ from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums
 from tuner.kernels.space import refinements, tile_resources
 from tuner.problem import Problem, dtype
 
-WIDTHS = ((128, 64), (256, 64), (256, 128))
+WIDTHS = ((128, 64), (256, 32), (256, 64), (256, 128))
 """Both widths of tiles that have two; a tile of one width is (BLOCK_SIZE_N, 0)."""
 THREE, THREE_WARPS = 192, 12
 """Rows of three warpgroups, 64 each, and their warps."""
-MOST_SWAPPED_ROWS = 256
+MOST_SWAPPED_ROWS = 320
+"""Rows of A up to which exchanged operands are tried: tiles of 256 and 64 columns cover them, as computed."""
+FEW_ROWS = 256
+"""Rows of A that one width of a tile covers."""
 SHORTEST_ROW = 64
 _ROWS_BYTES = (SHORTEST_ROW, 128, 256)
 """Bytes of one row of a stage."""
@@ -44,7 +47,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     if not 16 <= columns <= 256 or columns & (columns - 1):
         return f"{columns} columns: 16 to 256, a power of two, are one wgmma"
     if config.integer("BLOCK_SIZE_N_REST") not in (0, *(rest for _, rest in WIDTHS)):
-        return f"BLOCK_SIZE_N_REST is {config['BLOCK_SIZE_N_REST']}: 0, 64 or 128"
+        return f"BLOCK_SIZE_N_REST is {config['BLOCK_SIZE_N_REST']}: 0, 32, 64 or 128"
     if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] not in _ROWS_BYTES:
         return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of 64, 128 or 256 bytes"
     if parts not in (1, 2, 4) or columns // parts < 16:

@@ -14,7 +14,15 @@ from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm.hopper import cluster_sizes
 from tuner.kernels.gemm.hopper.resources import as_computed, shared_bytes, stage_bytes, tiles, warpgroups, width
-from tuner.kernels.gemm.hopper.rules import MOST_SWAPPED_ROWS, OF_TILES, SHORTEST_ROW, THREE, THREE_WARPS
+from tuner.kernels.gemm.hopper.rules import (
+    FEW_ROWS,
+    MOST_SWAPPED_ROWS,
+    OF_TILES,
+    SHORTEST_ROW,
+    THREE,
+    THREE_WARPS,
+    WIDTHS,
+)
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import odd_rows, refinements, tile_rules
 from tuner.problem import Problem, dtype
@@ -59,13 +67,13 @@ def _in_pairs(config: Config, problem: Problem, device: Device) -> tuple[Config,
 
 def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     """Every parameter's values; those with one value here follow from a tile, see `expand`."""
-    size, few = dtype.ITEMSIZE[problem.a_dtype], problem.m <= MOST_SWAPPED_ROWS
+    size, few = dtype.ITEMSIZE[problem.a_dtype], problem.m <= FEW_ROWS
     return {
-        "SWAP_AB": (False, True) if few else (False,),
+        "SWAP_AB": (False, True) if problem.m <= MOST_SWAPPED_ROWS else (False,),
         "BLOCK_SIZE_M": (16, 32, 64, 128, 256) if few else (64, 128, THREE, 256),
         "BLOCK_SIZE_N": (32, 64, 128, 256),
         "num_warps": (4, 8) if few else (4, 8, THREE_WARPS),
-        "BLOCK_SIZE_N_REST": (0, 64, 128),
+        "BLOCK_SIZE_N_REST": (0, *sorted({rest for _, rest in WIDTHS})),
         "BLOCK_SIZE_K": (64 // size, 128 // size, 256 // size),
         "GROUP_SIZE_M": (1,),
         "EPILOGUE_PARTS": (1,),

@@ -28,7 +28,7 @@ from tuner.kernels.gemm.hopper import warp_specialized_jit as warp_specialized_k
 from tuner.kernels.gemm.hopper.arrivals import Arrivals
 from tuner.kernels.gemm.hopper.cluster import everywhere
 from tuner.kernels.gemm.hopper.resources import shared_bytes
-from tuner.kernels.gemm.hopper.rules import MOST_SWAPPED_ROWS
+from tuner.kernels.gemm.hopper.rules import FEW_ROWS
 from tuner.kernels.gemm.hopper.space import NAME, space, supports, variants
 from tuner.kernels.gemm.hopper.tile import buffers_of_rows
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
@@ -235,7 +235,7 @@ def is_usual(config: Config, problem: Problem) -> bool:
     Of clusters pairs, for few rows: which others gain is for a search to find out.
     """
     ctas = config.integer(NUM_CTAS, 1)
-    few = ctas == 1 or (ctas == 2 and problem.m <= MOST_SWAPPED_ROWS)
+    few = ctas == 1 or (ctas == 2 and problem.m <= FEW_ROWS)
     return few and _is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
 
 
@@ -283,7 +283,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
 
     found = tried.best(estimated, ties=ties, among=near) or tried.smallest()
-    return tried.refined(found, estimated) if calibrated and problem.m <= MOST_SWAPPED_ROWS else found
+    return tried.refined(found, estimated) if calibrated and problem.m <= FEW_ROWS else found
 
 
 SOURCES = (
