@@ -23,12 +23,12 @@ from drawing import ranked
 from recorded import H200, ROOT, trials
 
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.cost import calibration, features
-from tuner.kernels.cost import model as cost
-from tuner.kernels.cost import stream as stream_cost
-from tuner.kernels.gemm.hopper import cluster_k
+from tuner.kernels.cost import calibration, features, stream
+from tuner.kernels.cost.fingerprint import fingerprint
+from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
 from tuner.kernels.gemm.small_m import swap_ab
+from tuner.kernels.gemm.tma import composite_n
 
 DATA = ROOT / "data"
 SCATTERED = ("1", "2", "3", *map(str, range(6, 14)))
@@ -38,7 +38,7 @@ SOURCES = (
 )
 """Trials of today's kernels, and the run in each file."""
 UNDER = "Triton 3.7.1, driver 580.159.04"
-TARGET = ROOT.parent / "kernels" / "calibration.npz"
+TARGET = ROOT.parent / "kernels" / "cost" / "calibration.npz"
 BOOSTING = {
     "iterations": 700,
     "depth": 6,
@@ -59,12 +59,13 @@ CLOSE = 1.3
 """Of the best: trials within are near it."""
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
 KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv", "composite_n")
-LOOPS = {
-    "swap_ab": {},
-    "composite_n": {"by_tma": True},
-    "warp_specialized": {"by_tma": True, "persistent": True, "specialized": True},
+MODULES = {
+    "swap_ab": swap_ab,
+    "cluster_k": cluster_k,
+    "composite_n": composite_n,
+    "warp_specialized": warp_specialized,
 }
-"""What `cost.tiled` is told of a kernel."""
+"""Whose `terms` are the cost model's."""
 
 
 def main():
@@ -142,7 +143,7 @@ def losses(several):
 def write(parts):
     """Everything that `calibration.forest_of` reads, and where it comes from."""
     head = {key: value for key, value in record.header().items() if key in ("date", "command")}
-    arrays = {"about": json.dumps({"device": H200.slug, "trials_under": UNDER, **head})}
+    arrays = {"about": json.dumps({"device": H200.slug, "trials_under": UNDER, "model": fingerprint(), **head})}
     for name, part in parts.items():
         found = forest(part)._asdict()
         arrays |= {f"{name}/{field}": array for field, array in found.items()}
@@ -150,20 +151,17 @@ def write(parts):
 
 
 def seen(config, problem):
-    """A config's raw estimate and its traits."""
+    """A config's raw estimate and its features."""
     if config.kernel == "gemv":
-        us = stream_cost.streamed(config, problem, H200)
+        us = stream.streamed(config, problem, H200)
         return us, features.of_streams(config, problem, H200, us)
     inner, shown, swapped = config, problem, False
     if config.kernel in ("swap_ab", "cluster_k"):
         inner, shown, swapped = swap_ab.seen(config), exchanged(problem), True
     elif config.kernel == "warp_specialized":
         (inner, shown), swapped = specialized.seen(config, problem), bool(config.get("SWAP_AB", False))
-    if config.kernel == "cluster_k":
-        us = cluster_k.model_us(config, problem, H200)
-    else:
-        us = cost.tiled(inner, shown, H200, **LOOPS[config.kernel])
-    return us, features.of_tiles(inner, shown, H200, us, exchanged=swapped)
+    terms = MODULES[config.kernel].terms(config, problem, H200)
+    return terms.us, features.of_tiles(terms, inner, shown, H200, exchanged=swapped)
 
 
 def name_of(config):

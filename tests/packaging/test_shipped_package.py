@@ -152,7 +152,7 @@ def test_the_wheel_holds_one_top_level_name_and_all_that_a_run_needs(dist):
     expected |= {f"tuner/kernels/{path.name}" for path in (ROOT / "kernels").glob("*.py")}
     expected |= {f"tuner/_migrations/{path.relative_to(ROOT / 'migrations')}" for path in _migrations()}
     expected |= {f"tuner/suites/{path.name}" for path in (ROOT / "tuner" / "suites").glob("*.csv")}
-    assert expected | {"tuner/py.typed", "tuner/kernels/calibration.npz"} <= set(names)
+    assert expected | {"tuner/py.typed", "tuner/kernels/cost/calibration.npz"} <= set(names)
 
 
 def test_the_sdist_holds_what_a_rebuild_needs_and_nothing_private(dist):

@@ -51,7 +51,9 @@ JOIN run AS r ON r.run_id = w.run_id
 WHERE d.slug = ?
 ORDER BY w.decided_at DESC, w.winner_id DESC
 """
-_DEVICES = f"SELECT {', '.join(IDENTITY)}, device.* FROM device ORDER BY slug"
+_DEVICES = """
+SELECT slug, name, vendor, arch, sm_count, memory_bytes, shared_bytes, l2_bytes, device.* FROM device ORDER BY slug
+"""
 _RATES = ("clock_mhz", "memory_gb_per_s")
 """Columns of a device that revision 0001 lacks; NULL where nobody asked the driver."""
 _PROBLEM = (

@@ -17,7 +17,8 @@ from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.shortlist import Candidates, likely
+from tuner.kernels.cost.model import Candidates
+from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm.hopper import arrivals
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
@@ -196,19 +197,19 @@ def _static(
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees, calibrated; three warpgroups as two of them are."""
-    return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
+    return _corrected({config: terms(config, problem, device)}, problem, device)[config]
 
 
-def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
+def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
     """Estimates as the calibration has them: exchanged operands have a forest of their own, three warpgroups none."""
     found = dict[Config, float]()
     for swapped, shown in ((False, problem), (True, exchanged(problem))):
         configs = [config for config in models if bool(config.get("SWAP_AB", False)) is swapped]
         known = [_two(config) for config in configs]
-        told = [(models.get(one) or model_us(one, problem, device), measures.seen(one, problem)[0]) for one in known]
-        corrected = calibration.of_all_tiles(told, shown, device, exchanged=swapped)
-        for config, (us, _), one in zip(configs, told, corrected, strict=True):
-            found[config] = models[config] * one / us
+        told = [(models.get(one) or terms(one, problem, device), measures.seen(one, problem)[0]) for one in known]
+        corrected = calibration.of_tiles(told, shown, device, exchanged=swapped)
+        for config, (two, _), one in zip(configs, told, corrected, strict=True):
+            found[config] = models[config].us * one / two.us
     return found
 
 
@@ -217,13 +218,12 @@ def _two(config: Config) -> Config:
     return config if measures.warpgroups(config) < 3 else config.replace(BLOCK_SIZE_M=128, num_warps=8)
 
 
-def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees."""
-    inner, shown = measures.seen(config, problem)
-    return cost.tiled(inner, shown, device, **_LOOP._asdict())
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms of what the device sees."""
+    return cost.terms(*measures.seen(config, problem), device, LOOP)
 
 
-_LOOP = Loop(by_tma=True, persistent=True, specialized=True)
+LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 _WIDE_GROUP = 8
 
 
@@ -243,8 +243,8 @@ def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
     return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
 
 
-def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
-    """Of a space's single blocks, in their usual orders, those that the cost model has near its least."""
+def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, Terms]:
+    """The single blocks of a space, in their usual orders, that the cost model has near its least."""
 
     def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
         found = variants(point, problem, device)
@@ -254,10 +254,10 @@ def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config
         for point in tried.points():
             inner, shown = measures.seen(point, problem)
             yield Candidates(
-                point, tile_of(Sides.of(inner), _LOOP, shown, device), (1,), functools.partial(usual, point)
+                point, tile_of(Sides.of(inner), LOOP, shown, device), (1,), functools.partial(usual, point)
             )
 
-    return likely(tiles())
+    return cost.likely(tiles())
 
 
 def default_config(problem: Problem, device: Device) -> Config:

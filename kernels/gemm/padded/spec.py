@@ -16,7 +16,7 @@ from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, cannot_align
 from tuner.kernels.base.program import Program
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.chips import chip_of
+from tuner.kernels.cost.tile import Loop, memory_bytes_per_us
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.padded import copy as padding
@@ -166,11 +166,11 @@ def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 _MODELS = {
-    tma.NAME: functools.partial(cost.tiled, by_tma=True),
-    persistent_tma.NAME: functools.partial(cost.tiled, by_tma=True, persistent=True),
-    composite_n.NAME: composite_n.model_us,
-    swap_ab.NAME: swap_ab.model_us,
-    warp_specialized.NAME: warp_specialized.model_us,
+    tma.NAME: functools.partial(cost.terms, loop=Loop(by_tma=True)),
+    persistent_tma.NAME: functools.partial(cost.terms, loop=Loop(by_tma=True, persistent=True)),
+    composite_n.NAME: composite_n.terms,
+    swap_ab.NAME: swap_ab.terms,
+    warp_specialized.NAME: warp_specialized.terms,
 }
 """Of what multiplies, the cost model alone: no trial of padded operands calibrates it, and not all of them would be."""
 
@@ -179,8 +179,8 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     seen = seen_of(problem)
     elements = {"a": seen.m * seen.k, "b": seen.n * seen.k}
     copied = sum(2 * elements[name] * dtype.ITEMSIZE[seen.a_dtype] for name in elements if name in str(config["PAD"]))
-    inner_us = _MODELS[str(config["INNER"])](_inner(config), seen, device)
-    copy_us = _COPY_US + copied / chip_of(device).memory if copied else 0.0
+    inner_us = _MODELS[str(config["INNER"])](_inner(config), seen, device).us
+    copy_us = _COPY_US + copied / memory_bytes_per_us(device) if copied else 0.0
     return inner_us + (_BESIDE if CHUNK_SIZE_K in config else 1) * copy_us
 
 

@@ -15,7 +15,8 @@ from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.shortlist import Candidates, likely
+from tuner.kernels.cost.model import Candidates
+from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.pointer import space as pointer_space
@@ -121,17 +122,17 @@ def ties(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """`cost.tiled` of what the device sees, calibrated."""
-    return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
+    return _corrected({config: terms(config, problem, device)}, problem, device)[config]
 
 
-def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
+def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
     """Estimates as the calibration has them."""
-    told = [(us, seen(config)) for config, us in models.items()]
-    return dict(zip(models, calibration.of_all_tiles(told, exchanged(problem), device, exchanged=True), strict=True))
+    told = [(one, seen(config)) for config, one in models.items()]
+    return dict(zip(models, calibration.of_tiles(told, exchanged(problem), device, exchanged=True), strict=True))
 
 
-def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
-    """Of a space those configs that the cost model has near its least, with that."""
+def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, Terms]:
+    """The configs of a space that the cost model has near its least, with its terms."""
     shown = exchanged(problem)
 
     def tiles() -> Iterator[Candidates]:
@@ -141,12 +142,13 @@ def _likely(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config
             splits = splitting.splits_of(inner, shown, device)
             yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
 
-    return likely(tiles())
+    return cost.likely(tiles())
 
 
-def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled` of what the device sees."""
-    return cost.tiled(seen(config), exchanged(problem), device)
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms of what the device sees."""
+    inner = seen(config)
+    return cost.terms(inner, exchanged(problem), device, Loop(splitting.by_tma(inner)))
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:

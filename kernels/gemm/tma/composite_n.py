@@ -15,6 +15,8 @@ from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.terms import Terms
+from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import space as tma_space
@@ -212,12 +214,12 @@ SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destina
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    return calibration.of_tiles(model_us(config, problem, device), config, problem, device)
+    return calibration.of_tiles([(terms(config, problem, device), config)], problem, device)[0]
 
 
-def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """`cost.tiled`, by descriptors."""
-    return cost.tiled(config, problem, device, by_tma=True)
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms, of loads by descriptors."""
+    return cost.terms(config, problem, device, Loop(by_tma=True))
 
 
 SPEC = gemm_spec(
