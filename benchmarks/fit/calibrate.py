@@ -22,10 +22,9 @@ import catboost
 import numpy as np
 
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.cost import calibration, features
-from tuner.kernels.cost import model as cost
-from tuner.kernels.cost import stream as stream_cost
-from tuner.kernels.gemm.hopper import cluster_k
+from tuner.kernels.cost import calibration, features, stream
+from tuner.kernels.cost.fingerprint import fingerprint
+from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
 from tuner.kernels.gemm.small_m import swap_ab
 
@@ -63,11 +62,12 @@ CLOSE = 1.3
 """Of the best: trials within are near it."""
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
 KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv")
-LOOPS = {
-    "swap_ab": {},
-    "warp_specialized": {"by_tma": True, "persistent": True, "specialized": True},
+MODULES = {
+    "swap_ab": swap_ab,
+    "cluster_k": cluster_k,
+    "warp_specialized": warp_specialized,
 }
-"""What `cost.tiled` is told of a kernel."""
+"""Whose `terms` are the cost model's."""
 
 
 def main():
@@ -145,7 +145,7 @@ def losses(several):
 def write(parts):
     """Everything that `calibration.forest_of` reads, and where it comes from."""
     head = {key: value for key, value in record.header().items() if key in ("date", "command")}
-    arrays = {"about": json.dumps({"device": H200.slug, "trials_under": UNDER, **head})}
+    arrays = {"about": json.dumps({"device": H200.slug, "trials_under": UNDER, "model": fingerprint(), **head})}
     for name, part in parts.items():
         found = forest(part)._asdict()
         arrays |= {f"{name}/{field}": array for field, array in found.items()}
@@ -153,20 +153,17 @@ def write(parts):
 
 
 def seen(config, problem):
-    """A config's raw estimate and its traits."""
+    """A config's raw estimate and its features."""
     if config.kernel == "gemv":
-        us = stream_cost.streamed(config, problem, H200)
+        us = stream.streamed(config, problem, H200)
         return us, features.of_streams(config, problem, H200, us)
     inner, shown, swapped = config, problem, False
     if config.kernel in ("swap_ab", "cluster_k"):
         inner, shown, swapped = swap_ab.exchanged_tile(config), exchanged(problem), True
     elif config.kernel == "warp_specialized":
         (inner, shown), swapped = specialized.as_computed(config, problem), bool(config.get("SWAP_AB", False))
-    if config.kernel == "cluster_k":
-        us = cluster_k.model_us(config, problem, H200)
-    else:
-        us = cost.tiled(inner, shown, H200, **LOOPS[config.kernel])
-    return us, features.of_tiles(inner, shown, H200, us, exchanged=swapped)
+    terms = MODULES[config.kernel].terms(config, problem, H200)
+    return terms.us, features.of_tiles(terms, inner, shown, H200, exchanged=swapped)
 
 
 def name_of(config):
