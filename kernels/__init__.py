@@ -1,6 +1,7 @@
 """Triton kernels of the ops `matmul`, `bmm`, `grouped_mm`, `vector_add` and `softmax`, and the ops themselves.
 
-An op's module is imported when the op is first asked for: who multiplies matrices imports no softmax.
+Each op's module is imported when the op is first accessed, so a program that only multiplies matrices does not import
+softmax.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 else:
     import importlib
 
-    # The import system binds a package's name here when it is first imported. Done first, and unbound again, it leaves
-    # `tuner.kernels.softmax` to the op of that name.
+    # The first import of the package `softmax` binds its name here. Importing and unbinding it now leaves the name
+    # `tuner.kernels.softmax` to the op.
     importlib.import_module(f"{__name__}.softmax")
     del globals()["softmax"]
 

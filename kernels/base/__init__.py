@@ -1,1 +1,1 @@
-"""What all kernels stand on: operands, numerics, workspaces, pieces of device code."""
+"""What all kernels build on: operands, numerics, workspaces, shared device code."""

@@ -1,4 +1,4 @@
-"""Pieces that several GEMM kernels share on the device: tile order, split sums, hints."""
+"""Device code that several GEMM kernels share: tile order, split sums, hints to the compiler and the L2."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import triton.language as tl
 
 @triton.jit
 def known_multiple(x, divisor: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
-    """`x`, which the host knows to be a multiple of `divisor`, so written that the compiler knows it too.
+    """Return `x`, a multiple of `divisor`, in a form from which the compiler can tell that it is one.
 
-    Triton's own specialization knows multiples of 16 and nothing below: bfloat16 rows of 8 elements' alignment (16
-    bytes) would load 2 bytes at a time, many times slower.
+    Triton specializes arguments on multiples of 16 only. A bfloat16 stride that is a multiple of 8 (16 bytes) would
+    otherwise be loaded 2 bytes at a time, which is many times slower.
     """
     return x // divisor * divisor
 
 
 @triton.jit
 def await_predecessor(PDL: tl.constexpr, TRIGGER: tl.constexpr = 0):  # noqa: ANN201
-    """Wait for the kernel before this one in the stream; with TRIGGER 0 the next one may come as far as this at once.
+    """Wait until the previous kernel in the stream is complete; with TRIGGER 0, also let the next kernel start.
 
-    With programmatic dependent launch (`launch_pdl`, sm_90 on) a kernel starts while its predecessor still runs. All
-    programs call this before they touch memory: whatever ran before is then complete.
+    With programmatic dependent launch (`launch_pdl`, sm_90 and newer) a kernel starts while its predecessor still runs.
+    Every program calls this before it touches memory.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -31,9 +31,10 @@ def await_predecessor(PDL: tl.constexpr, TRIGGER: tl.constexpr = 0):  # noqa: AN
 
 @triton.jit
 def release_midway(step, steps, PDL: tl.constexpr, TRIGGER: tl.constexpr):  # noqa: ANN201
-    """Let the next kernel start once TRIGGER eighths of this program's steps along K are done, where it is 1 to 7.
+    """Let the next kernel start after TRIGGER eighths of this program's steps along K, if TRIGGER is 1 to 7.
 
-    It starts when all programs came by. A predicated instruction at each step, so that the loop is one pipeline still.
+    The next kernel starts when every program has done this. The instruction is predicated and issued at each step, so
+    that the loop remains a single pipeline.
     """
     if PDL and TRIGGER > 0 and TRIGGER < 8:
         tl.inline_asm_elementwise(
@@ -53,23 +54,29 @@ def release_midway(step, steps, PDL: tl.constexpr, TRIGGER: tl.constexpr):  # no
 
 @triton.jit
 def release_last(PDL: tl.constexpr, TRIGGER: tl.constexpr):  # noqa: ANN201
-    """Let the next kernel start after the last step along K, where TRIGGER is 8."""
+    """Let the next kernel start after the last step along K, if TRIGGER is 8."""
     if PDL and TRIGGER == 8:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
 def prefetch_rows(first, stride, rows, length, ROWS: tl.constexpr, BYTES: tl.constexpr):  # noqa: ANN201, PLR0917
-    """Start to move the first BYTES / ROWS bytes of each of ROWS rows into the L2; nothing waits for them.
+    """Prefetch the first BYTES / ROWS bytes of each of ROWS rows into the L2, without waiting for them.
 
-    It may come before `await_predecessor`, whoever writes these rows meanwhile: the L2 is left as by an earlier
-    kernel's read, and later writes reach it as they always do. (PTX ISA, cp.async.bulk.prefetch.L2, sm_90 on.)
+    This is safe before `await_predecessor` even if another kernel still writes these rows: the prefetch has the effect
+    of an earlier kernel's read, and later writes update the L2 as usual (PTX ISA, cp.async.bulk.prefetch.L2, sm_90 and
+    newer).
 
-    first: pointer to the first row, at a multiple of 16 bytes. stride: elements from row to row, each contiguous, whole
-    16 bytes. rows, length: rows that there are, and elements of each, possibly fewer.
+    Args:
+        first: pointer to the first row, at a multiple of 16 bytes.
+        stride: elements from row to row, a multiple of 16 bytes; each row is contiguous.
+        rows: number of rows, possibly fewer than ROWS.
+        length: elements of a row, possibly fewer than BYTES / ROWS bytes hold.
+        ROWS: rows of the block.
+        BYTES: bytes to prefetch from all rows together.
     """
     SIZE: tl.constexpr = first.dtype.element_ty.primitive_bitwidth // 8
-    # A row a thread: of a smaller block several threads would move each.
+    # One row per thread. With a smaller block, several threads would prefetch the same row.
     row = tl.arange(0, max(ROWS, tl.extra.cuda.num_threads()))
     most = tl.minimum(length, BYTES // ROWS // SIZE) // (16 // SIZE) * (16 // SIZE)
     elements = tl.where(row < min(rows, ROWS), most, 0)
@@ -91,13 +98,13 @@ def prefetch_rows(first, stride, rows, length, ROWS: tl.constexpr, BYTES: tl.con
 
 @triton.jit
 def count_blocks(extent, BLOCK: tl.constexpr):  # noqa: ANN201
-    """Blocks that cover an extent of at least 1; rounded up without adding, which would overflow near 2^31."""
+    """Number of blocks that cover an extent of at least 1, rounded up without a sum that overflows near 2^31."""
     return (extent - 1) // BLOCK + 1
 
 
 @triton.jit
 def grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M):  # noqa: ANN201
-    """Row and column of the tile-th tile where GROUP_SIZE_M rows of tiles are swept together, for the L2's sake."""
+    """Row and column of a tile by its number, in an order that sweeps GROUP_SIZE_M rows of tiles for L2 reuse."""
     tiles_of_group = GROUP_SIZE_M * tiles_n
     first_m = tile // tiles_of_group * GROUP_SIZE_M
     rows_of_group = min(tiles_m - first_m, GROUP_SIZE_M)
@@ -107,7 +114,7 @@ def grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M):  # noqa: ANN201
 
 @triton.jit
 def steps_of_split(steps):  # noqa: ANN201
-    """First step along K of this program's split (grid axis 1), and one beyond its last."""
+    """Range of steps along K of this program's split (grid axis 1): the first step, and one past the last."""
     each = (steps - 1) // tl.num_programs(1) + 1
     first = tl.program_id(1) * each
     return first, min(first + each, steps)
@@ -115,11 +122,11 @@ def steps_of_split(steps):  # noqa: ANN201
 
 @triton.jit
 def publish(sums, partials_ptr, counters_ptr, tile):  # noqa: ANN201
-    """Store this split's sums; True in the program that is the last of its tile to do so.
+    """Store this split's sums, and return whether this program is the last of its tile to do so.
 
-    The barrier orders every thread's stores before the one thread's release; who acquires the last count sees the
-    partial sums of all (PTX ISA, memory consistency model: causality order is cumulative). The counter is 0 again when
-    the tile is done: nothing has to be cleared between launches.
+    The barrier orders every thread's stores before the release by one thread. The program that acquires the last count
+    therefore sees all partial sums (PTX ISA, memory consistency model: causality order is cumulative). The last
+    program resets the counter to 0, so nothing needs to be cleared between launches.
     """
     BLOCK_M: tl.constexpr = sums.shape[0]
     BLOCK_N: tl.constexpr = sums.shape[1]
@@ -136,9 +143,9 @@ def publish(sums, partials_ptr, counters_ptr, tile):  # noqa: ANN201
 
 @triton.jit
 def collect(like, partials_ptr, tile, TOGETHER: tl.constexpr):  # noqa: ANN201
-    """The sums of all splits of a tile, added in the order of the splits, whoever came last: always the same bits.
+    """Add up the partial sums of all splits of a tile, always in the same order, so that results are deterministic.
 
-    TOGETHER splits are loaded at a time, see `workspace.splits_together`: one by one, each load would wait for the L2.
+    TOGETHER splits are loaded at a time (`workspace.splits_together`) to hide the latency of the L2.
     """
     BLOCK_M: tl.constexpr = like.shape[0]
     BLOCK_N: tl.constexpr = like.shape[1]
@@ -149,9 +156,9 @@ def collect(like, partials_ptr, tile, TOGETHER: tl.constexpr):  # noqa: ANN201
     for start in range(0, splits, TOGETHER):
         for offset in tl.static_range(TOGETHER):
             split = start + offset
-            # Past the L1, which no other multiprocessor's stores reach.
+            # Bypass the L1, which does not see stores by other multiprocessors.
             part = first + split * (BLOCK_M * BLOCK_N)
-            # A mask of the block's shape: Triton 3.9's interpreter takes no scalar one.
+            # The mask has the block's shape because Triton 3.9's interpreter accepts no scalar mask.
             there = tl.zeros_like(within) + split < splits
             sums += tl.load(part + within, mask=there, other=0, cache_modifier=".cg")
     return sums

@@ -1,4 +1,4 @@
-"""What happens to a sum before it is stored: the activations in Triton, and the same in torch for references."""
+"""What is applied to a sum before it is stored, in Triton for the kernels and in torch for their references."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def activate(x, ACTIVATION: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
     """Apply an activation of `tuner.problem.problem.ACTIVATIONS` to float32 values; a NaN stays a NaN.
 
-    gelu is the tanh form, 0.5·x·(1 + tanh(u)), written as x·sigmoid(2u): the same number by an identity, without a
-    tanh (the interpreter has none), and stable: at either end exp overflows to infinity and the sigmoid becomes 0 or 1.
+    gelu is the tanh form, 0.5·x·(1 + tanh(u)), written as the equal x·sigmoid(2u) because the interpreter has no tanh.
+    It is stable: where exp overflows to infinity, the sigmoid becomes 0 or 1.
     """
     if ACTIVATION == "relu":
         # Not tl.maximum, which turns a NaN into 0.
@@ -34,7 +34,7 @@ def activate(x, ACTIVATION: tl.constexpr):  # noqa: ANN201  jit bodies take no s
 
 @triton.jit
 def saturate(x, dtype: tl.constexpr):  # noqa: ANN201
-    """Clamp float32 values to what an 8-bit float can hold, as NVIDIA's own conversion does; other dtypes pass."""
+    """Clamp float32 values to the range of an 8-bit float, as NVIDIA's conversion does; do nothing for other dtypes."""
     if dtype == tl.float8e4nv:
         x = tl.where(x > 448.0, 448.0, tl.where(x < -448.0, -448.0, x))
     elif dtype == tl.float8e5:
@@ -57,11 +57,11 @@ def finish(  # noqa: ANN201, PLR0917
     ACTIVATION: tl.constexpr,
     out_dtype: tl.constexpr,
 ):
-    """Values of the output, from a tile's sums: scaled, biased, activated, rounded to `out_dtype`.
+    """Compute the output's values from a tile's sums: scale, add the bias, activate and round to `out_dtype`.
 
-    `bias_ptr`, `a_scale_ptr` and `b_scale_ptr` may be None. BIAS_ALONG_M: one bias a row, where the operands were
-    exchanged. SCALING: "none"; "scalar": one scale an operand; "row": one for each row of A and column of B.
-    `rows_left`, `columns_left`: of the matrix from the tile's start on.
+    `bias_ptr`, `a_scale_ptr` and `b_scale_ptr` may be None. BIAS_ALONG_M: the bias has one value per row, because the
+    operands are exchanged. SCALING: "none"; "scalar": one scale per operand; "row": one scale for each row of A and
+    each column of B. `rows_left`, `columns_left`: size of the matrix from the tile's start to its end.
     """
     if sums.dtype == tl.int32 and SCALING == "none":
         tl.static_assert(bias_ptr is None and ACTIVATION == "none", "int32 sums without a scale have no epilogue")
@@ -89,7 +89,7 @@ def finish(  # noqa: ANN201, PLR0917
 
 
 def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
-    """The same activation by torch, in the tensor's own dtype."""
+    """Apply the activation in torch, in the tensor's own dtype."""
     from torch.nn import functional
 
     if activation == "relu":
@@ -102,7 +102,7 @@ def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def saturated(x: torch.Tensor, out_dtype: str) -> torch.Tensor:
-    """The same clamp by torch: to the range of `out_dtype` where it is an 8-bit float."""
+    """Clamp in torch to the range of `out_dtype` if that is an 8-bit float."""
     import torch
 
     if not out_dtype.startswith("float8"):

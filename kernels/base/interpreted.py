@@ -1,8 +1,8 @@
-"""Correct results where those of Triton's interpreter are wrong.
+"""Ways around dtypes for which Triton's interpreter computes wrong results.
 
 Under TRITON_INTERPRET=1 a bfloat16 `tl.dot` multiplies raw bits, a cast to bfloat16 truncates and a cast to an 8-bit
-float is off by up to 50%, all silently (Triton 3.6 to 3.9). So the host widens bfloat16 operands to float32, the kernel
-writes float32, and torch casts. Every other dtype goes through unchanged.
+float is off by up to 50%, all silently (Triton 3.6 to 3.9). Therefore the host widens bfloat16 operands to float32, the
+kernel writes float32, and torch casts the result. Other dtypes are passed through unchanged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CAST_WRONG = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def launch_interpreted(operands: Any, config: Config, run: Callable[[Any, Config], None]) -> None:
-    """Run a kernel under the interpreter, by way of float32 where the result would be wrong otherwise.
+    """Run a kernel under the interpreter, through float32 where the result would otherwise be wrong.
 
     Args:
-        operands: The operands as for a GPU, a dataclass with `a`, `b`, `out`, `bias` and `problem`.
+        operands: The operands as a GPU takes them, a dataclass with `a`, `b`, `out`, `bias` and `problem`.
         config: The config to launch with.
         run: Launches the kernel itself.
     """
@@ -39,12 +39,12 @@ def launch_interpreted(operands: Any, config: Config, run: Callable[[Any, Config
 
 
 def ignore_float_warnings() -> contextlib.AbstractContextManager[None]:
-    """Silence numpy's warnings of overflows, which gelu's and silu's exp rely on and a GPU does not report."""
+    """Silence numpy's overflow warnings: exp in gelu and silu overflows by design, and a GPU does not report it."""
     return np.errstate(over="ignore", invalid="ignore")
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """The operand, as float32 where the interpreter would read it wrongly."""
+    """The operand, converted to float32 if the interpreter would read it wrongly."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
@@ -57,13 +57,13 @@ def widened_problem(problem: Problem) -> Problem:
 
 
 def output_for(out: torch.Tensor) -> torch.Tensor:
-    """The tensor that the kernel writes: the output, or a float32 one where the interpreter would round wrongly."""
+    """The tensor that the kernel writes: the output, or a float32 tensor if the interpreter would round wrongly."""
     if out.dtype not in _CAST_WRONG:
         return out
     return torch.empty(out.shape, dtype=torch.float32, device=out.device)
 
 
 def copy_rounded(written: torch.Tensor, out: torch.Tensor) -> None:
-    """Round into the output what was written to `output_for(out)`."""
+    """Copy what was written to `output_for(out)` into the output, rounded."""
     if written is not out:
         out.copy_(saturated(written, dtype.name_of(out.dtype)))

@@ -1,6 +1,6 @@
-"""What a GEMM's result must be: the float64 reference, and how far from it a right result may lie.
+"""The float64 reference of a GEMM, and how far from it a correct result may be.
 
-docs/numerics.md derives the rule that `tolerance` states.
+docs/numerics.md derives the formula of `tolerance`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ ROUNDOFF = {
 }
 """Largest relative error of rounding to a dtype: half its spacing at 1."""
 OPERAND_ERROR = {"default": 0.0, "ieee": 0.0, "tf32": 2.0**-9, "tf32x3": 2.0**-18}
-"""Largest relative error of a product by how its operands are read.
+"""Largest relative error of a product, by the precision with which its operands are read.
 
-tf32 cuts both operands to 10 bits of fraction (2^-10 each); tf32x3 adds the cut parts back, but for their product.
+tf32 truncates both operands to 10 bits of fraction (2^-10 each); tf32x3 adds the truncated parts back, but not their
+product.
 """
 _SCALE_ERROR = 3 * 2.0**-24
 """Largest relative error of converting an int32 sum to float32 and multiplying it by two scales."""
@@ -35,7 +36,7 @@ _STEEPEST_ACTIVATION = 1.13
 
 
 def reference(operands: Operands) -> torch.Tensor:
-    """The result in float64 [M, N]; outside an 8-bit output's range it is the nearest end, as the kernels store."""
+    """The result in float64 [M, N], clamped to the range of an 8-bit output as the kernels do."""
     problem = operands.problem
     a, b = operands.a.double(), operands.b.double()
     if operands.scale_a is None or operands.scale_b is None:
@@ -50,11 +51,11 @@ def reference(operands: Operands) -> torch.Tensor:
 
 
 def tolerance(problem: Problem) -> float:
-    """Largest error a right result may show, in the measure of `tuner.sweep.verify.error`.
+    """Largest error that a correct result may have, in the measure of `tuner.sweep.verify.error`.
 
-    The measure is max |out - reference| / (sqrt(K) + 1) over operands N(0, 1). The rule is the sum of what rounding the
-    output costs at the largest value to be expected, what reading the operands costs there, and what accumulating
-    costs, and what scaling costs. Scales are at most 1: they make no result larger. int32 is exact.
+    The measure is max |out - reference| / (sqrt(K) + 1) over operands N(0, 1). The tolerance adds up the errors of
+    rounding the output and of reading the operands, both at the largest value to be expected, and those of accumulating
+    and of scaling. Scales are at most 1, so they make no result larger. int32 results are exact.
     """
     if problem.out_dtype == "int32":
         return 0.0
@@ -65,20 +66,20 @@ def tolerance(problem: Problem) -> float:
 
 
 def max_imprecise(problem: Problem, block_size_k: int) -> int | None:
-    """How many products Hopper's fp8 tensor cores may add up by themselves (None: all of K)."""
+    """How many products Hopper's fp8 tensor cores may accumulate by themselves (None: all of K)."""
     if dtype.is_fp8(problem.a_dtype) and not problem.fast_accum:
         return min(128, block_size_k)
     return None
 
 
 def _spread(scales: torch.Tensor, like: torch.Tensor, *, rows: int) -> torch.Tensor:
-    """Scales of blocks, one for each element: of `rows` rows and 128 columns, or of 128 rows and 128 columns."""
+    """Repeat the scales of blocks of `rows` rows (1 or 128) and 128 columns, so that each element has its own."""
     spread = scales.double().repeat_interleave(rows, 0).repeat_interleave(SCALE_GROUP, 1)
     return spread[: like.shape[0], : like.shape[1]]
 
 
 def _peak(k: int) -> float:
-    """A bound on the largest |result| over sqrt(K) + 1 that 10^12 elements will show.
+    """A bound on the largest |result| / (sqrt(K) + 1) among 10^12 elements.
 
     Bernstein's inequality for a sum of K products of two N(0, 1) values: P(|sum| > t) <= 2·exp(-t²/(2(K + t))), which
     is 2e-12 at t = 7.4·sqrt(K) + 55; 7 more for a bias.

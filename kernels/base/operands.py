@@ -1,4 +1,4 @@
-"""One set of GEMM operands: how the tensors lie in memory, and inputs made for tuning."""
+"""The operands of a GEMM: how they lie in memory, and how inputs for tuning are made."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
 VECTOR_BYTES = 16
-"""The widest load of one thread, and what cp.async and TMA ask of an address."""
+"""Bytes of the widest load of one thread, and the alignment that cp.async and TMA require of an address."""
 SCALE_GROUP = 128
-"""How many neighbours share a scale with scaling "block": along K, and along N in B."""
+"""How many neighbouring elements share a scale with scaling "block": along K, and in B along N too."""
 ROW_BYTES = 128
-"""Bytes of a cache line. TMA reads rows more slowly whose length is no multiple of it."""
+"""Bytes of a cache line. TMA is slower to read rows whose length is not a multiple of it."""
 _GUARD_BYTES = 256
 _INT8_UNIT = 1 / 73.9
-"""The reciprocal of the spread of all 256 values, sqrt((256² - 1) / 12)."""
+"""The reciprocal of the standard deviation of all 256 values, sqrt((256² - 1) / 12)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Tensors of one GEMM: the `Inputs` of every kernel of the op `matmul`.
+    """The tensors of one GEMM, which are the `Inputs` of every kernel of the op `matmul`.
 
     Attributes:
         a: [M, K], any strides.
@@ -33,9 +33,10 @@ class Operands:
         out: [M, N], any strides that do not overlap.
         bias: [N] or None.
         problem: what is computed.
-        buffer: the allocation `out` lies inside; `out` itself where there is none around it.
-        scale_a, scale_b: float32 scales of the operands, None for none. With `problem.scaling` "scalar" one element
-            each; "row": [M] and [N], contiguous; "block": [M, ceil(K/128)] and [ceil(K/128), ceil(N/128)], any strides.
+        buffer: the allocation that contains `out`, or `out` itself.
+        scale_a, scale_b: float32 scales of the operands, or None. Their shapes by `problem.scaling` are, for "scalar",
+            one element each; for "row", [M] and [N], contiguous; for "block", [M, ceil(K/128)] and
+            [ceil(K/128), ceil(N/128)], any strides.
     """
 
     a: torch.Tensor
@@ -48,7 +49,7 @@ class Operands:
     scale_b: torch.Tensor | None = None
 
     def exchanged(self) -> Operands:
-        """The product read as `out.T = b.T @ a.T`, by views. The bias then runs along the rows."""
+        """Views of the tensors for the product `out.T = b.T @ a.T`, whose bias runs along the rows."""
         return replace(
             self,
             a=_transposed(self.b),
@@ -61,12 +62,12 @@ class Operands:
 
     @property
     def output(self) -> torch.Tensor:
-        """What a launch writes."""
+        """The tensor that a launch writes."""
         return self.out
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the operands and the output."""
+        """Size of the operands and the output in bytes."""
         tensors = (self.a, self.b, self.out, self.bias, self.scale_a, self.scale_b)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
@@ -76,14 +77,14 @@ def _turned(scale: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _transposed(matrix: torch.Tensor) -> torch.Tensor:
-    """`matrix.t()`; one contiguous row becomes a column of strides (1, K), which (1, 1) would not tell from a row."""
+    """`matrix.t()`, where a contiguous row becomes a column with strides (1, K): (1, 1) could also be a row's."""
     rows, columns = matrix.shape
     return matrix.as_strided((columns, 1), (1, columns)) if rows == 1 and matrix.stride(1) == 1 else matrix.t()
 
 
 @functools.lru_cache(maxsize=4096)
 def exchanged(problem: Problem) -> Problem:
-    """`problem.exchanged()`, remembered: every launch asks."""
+    """`problem.exchanged()`, cached because every launch needs it."""
     return problem.exchanged()
 
 
@@ -92,9 +93,9 @@ class Placement:
     """How a matrix lies in memory.
 
     Attributes:
-        transposed: columns are contiguous, not rows. False also where neither is.
-        vector: elements, a power of two up to 16 bytes' worth, that divide its leading stride and its contiguous
-            extent; 1 where its address is no multiple of 16 bytes or neither dimension is contiguous.
+        transposed: whether columns are contiguous instead of rows. False if neither are.
+        vector: the largest power of two, up to 16 bytes of elements, that divides the leading stride and the contiguous
+            extent; 1 if the address is not a multiple of 16 bytes or neither dimension is contiguous.
     """
 
     transposed: bool
@@ -121,10 +122,10 @@ def is_aligned(*matrices: torch.Tensor) -> bool:
 
 
 def row_alignment(matrix: torch.Tensor) -> int:
-    """Bytes, a power of two up to `ROW_BYTES`, that divide the distance between contiguous rows (or columns).
+    """The largest power of two, up to `ROW_BYTES`, that divides the bytes between contiguous rows (or columns).
 
-    TMA takes a matrix from 16 (`VECTOR_BYTES`) on, whatever its extents are. 1 where the address is no multiple of 16
-    bytes, rows overlap, or neither dimension is contiguous.
+    TMA accepts a matrix if this is 16 (`VECTOR_BYTES`) or more, whatever its extents are. It is 1 if the address is not
+    a multiple of 16 bytes, rows overlap, or neither dimension is contiguous.
     """
     (rows, columns), (row_stride, column_stride) = matrix.shape, matrix.stride()
     if column_stride != 1:
@@ -138,28 +139,28 @@ def row_alignment(matrix: torch.Tensor) -> int:
 
 
 def padded_extent(extent: int, element_size: int) -> int:
-    """Elements of a row of `extent` elements of so many bytes, padded to a multiple of `ROW_BYTES`."""
+    """Length in elements of a row of `extent` elements once it is padded to a multiple of `ROW_BYTES` bytes."""
     unit = ROW_BYTES // element_size
     return -(-extent // unit) * unit
 
 
 def bias_dtype(problem: Problem) -> torch.dtype:
-    """Dtype of a tuned problem's bias: the output's, bfloat16 where that is an 8-bit float."""
+    """Dtype of a tuned problem's bias: the output's, or bfloat16 if the output is an 8-bit float."""
     return dtypes.to_torch("bfloat16" if dtypes.is_fp8(problem.out_dtype) else problem.out_dtype)
 
 
 def cannot_align(problem: Problem) -> str | None:
-    """Why a problem that says it is aligned cannot be, or None."""
+    """Why a problem that is declared aligned cannot be, or None."""
     if problem.aligned and not _aligned_by_sizes(problem):
         return "aligned operands need contiguous extents of a multiple of 16 bytes, these are not"
     return None
 
 
 def shift_of(problem: Problem) -> int:
-    """How many elements the operands begin off a 16-byte address: 1 where only that leaves them unaligned, else 0.
+    """By how many elements the operands start after a 16-byte address: 1 if the sizes alone would be aligned, else 0.
 
     Raises:
-        ProblemError: The problem says that it is aligned and its sizes cannot be.
+        ProblemError: The problem is declared aligned and its sizes cannot be.
     """
     if reason := cannot_align(problem):
         raise ProblemError(f"{problem}: {reason}; leave `aligned` out")
@@ -171,20 +172,19 @@ def _aligned_by_sizes(problem: Problem) -> bool:
 
 
 def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
-    """Operands N(0, 1) of a problem; int8 ones uniform over all of its values, and scales of 1/2 to 1.
+    """Draw a problem's operands: N(0, 1), or uniform over all values for int8, with scales from 1/2 to 1.
 
-    Scales of int8 make such an operand's spread 1 at most, as N(0, 1) has.
-
-    A problem that is not aligned though its sizes would be gets A and B one element off a 16-byte address; one whose B
-    is padded gets rows of B as `padding.pad_weight` lays them, but for the zeros.
+    The scales of int8 operands are divided by the standard deviation of int8, so that a scaled operand's is at most 1.
+    If the problem is not aligned though its sizes are, A and B start one element after a 16-byte address. If its B is
+    padded, rows of B lie as `pad_weight` lays them out, without the zeros.
 
     Args:
         problem: what is computed.
-        torch_device: "cuda:0", "cpu"; "meta" gives tensors without memory, for a compile.
-        seed: of the values.
+        torch_device: "cuda:0", "cpu", or "meta" for tensors without memory, to compile for.
+        seed: seed of the random values.
 
     Raises:
-        ProblemError: the problem says it is aligned and its sizes cannot be.
+        ProblemError: the problem is declared aligned and its sizes cannot be.
     """
     shift = shift_of(problem)
     m, n, k = problem.shape
@@ -199,7 +199,7 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
 
 
 def scale_shapes(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Shapes of the scales of A and B that a problem's kernels take, None without scales."""
+    """Shapes of the scales of A and B as the kernels take them, or None for a problem without scales."""
     m, n, k = problem.shape
     blocks_n, blocks_k = -(-n // SCALE_GROUP), -(-k // SCALE_GROUP)
     shapes = {"scalar": ((), ()), "row": ((m,), (n,)), "block": ((m, blocks_k), (blocks_k, blocks_n))}
@@ -211,23 +211,23 @@ def _scales(problem: Problem, values: Values) -> tuple[torch.Tensor | None, torc
     if shapes is None:
         return None, None
     largest = _INT8_UNIT if problem.a_dtype == "int8" else 1.0
-    # Blocks as the kernels that quantize store them: columns of A's contiguous, B's as its weight lies.
+    # Kernels that quantize store scales of blocks with contiguous columns for A, and in the weight's layout for B.
     scale_a, scale_b = (_turned(values.scales(shape[::-1], largest)) for shape in shapes)
     return scale_a, scale_b
 
 
 class Values:
-    """Draws N(0, 1) on the device itself: a copy from the host of 1 GiB takes longer than a hundred trials."""
+    """Random values, drawn on the device because a copy of 1 GiB from the host takes longer than a hundred trials."""
 
     def __init__(self, torch_device: str, seed: int) -> None:
         self._device = torch_device
         self._generator = None if torch_device == "meta" else torch.Generator(torch_device).manual_seed(seed)
 
     def vector(self, size: int, dtype: torch.dtype, shift: int = 0) -> torch.Tensor:
-        """`size` elements, `shift` of them into their memory."""
+        """A vector of `size` elements that starts `shift` elements into its allocation."""
         storage = torch.empty(size + shift, dtype=dtype, device=self._device)
         if self._generator is not None:
-            # Drawn in chunks: float32 values of a large 8-bit operand would take four times its memory.
+            # Draw in chunks, because the float32 values of a large 8-bit operand take four times its memory.
             for chunk in storage.split(1 << 26):
                 if dtype == torch.int8:
                     chunk.random_(-128, 128, generator=self._generator)
@@ -236,7 +236,7 @@ class Values:
         return storage[shift:]
 
     def scales(self, shape: tuple[int, ...], largest: float) -> torch.Tensor:
-        """Scales from half of `largest` to it."""
+        """Scales between `largest / 2` and `largest`."""
         scales = torch.empty(shape, device=self._device)
         if self._generator is not None:
             scales.uniform_(largest / 2, largest, generator=self._generator)
@@ -245,7 +245,7 @@ class Values:
     def matrix(
         self, rows: int, columns: int, dtype: torch.dtype, transposed: bool, shift: int, *, padded: bool = False
     ) -> torch.Tensor:
-        """[rows, columns], row-major or transposed; what lies between padded rows is drawn too."""
+        """A matrix [rows, columns], row-major or transposed; the padding of padded rows is random too."""
         if transposed:
             return self.matrix(columns, rows, dtype, False, shift, padded=padded).t()
         lead = padded_extent(columns, dtype.itemsize) if padded else columns
@@ -253,7 +253,7 @@ class Values:
 
 
 def guarded(m: int, n: int, dtype: torch.dtype, torch_device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """An output between two guard bands, each of one row and 256 bytes at least, so that a stray store shows."""
+    """An output between two guard bands of at least a row and 256 bytes each, which reveal stray stores."""
     unit = _GUARD_BYTES // dtype.itemsize
     guard = (n // unit + 2) * unit
     buffer = torch.empty(guard + m * n + guard, dtype=dtype, device=torch_device)

@@ -1,4 +1,4 @@
-"""A kernel's program, and what every KernelSpec makes of one: it is launched, interpreted, compiled, told apart."""
+"""Makes a KernelSpec from a kernel's program: how it is launched, interpreted, compiled and classed by binary."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem
 
 Program = Callable[[Any, Config], Sequence[Launch]]
-"""The launches that write an operation's output, in order."""
+"""A function of operands and a config that returns the launches that write the output, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What all kernels of an op share: its operands are of one type for all of them.
+    """What all kernels of an op share. They all take operands of one type.
 
     Attributes:
-        name: of the op.
-        make_inputs: see `KernelSpec`; on "meta" tensors without memory.
+        name: name of the op.
+        make_inputs: see `KernelSpec`; for the device "meta" it makes tensors without memory.
         vendor, reference, tolerance, flops, bytes_moved: see `KernelSpec`.
-        launch_interpreted: runs a launch of inputs where the interpreter alone would be wrong.
+        launch_interpreted: runs a launch under the interpreter, and corrects what the interpreter gets wrong.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Operation:
 def spec_of(
     operation: Operation, name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any
 ) -> KernelSpec:
-    """The KernelSpec of a program.
+    """Make the KernelSpec of a program.
 
     Args:
         operation: the op.
-        name: of the kernel.
-        version: raise it when timings of the version before no longer speak for this one
+        name: name of the kernel.
+        version: raise it when timings of the previous version are no longer valid for this one
             (tests/unit/test_kernel_sources.py).
         program: the kernel's launches.
-        sources: modules and functions that decide its timings: the jit functions, and what the host passes them.
+        sources: modules and functions on which its timings depend: the jit functions, and what the host passes them.
         fields: all other fields of the KernelSpec.
     """
 

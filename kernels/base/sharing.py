@@ -1,4 +1,4 @@
-"""Which tensors share memory: what a kernel writes must be nobody else's."""
+"""Finds tensors that share memory: the output of a kernel must not overlap its other tensors or itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements may share an address: strides, sorted, must step over all that lies below them."""
+    """Whether two elements may share an address: each stride, in ascending order, must step over the smaller ones."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -19,8 +19,10 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def share_memory(out: torch.Tensor, operand: torch.Tensor) -> bool:
-    """Whether both surely share bytes. Slices of one matrix are told apart; of other interleaved views, as in torch,
-    only those that begin at one address are taken to share it.
+    """Whether two tensors certainly share bytes.
+
+    Slices of one matrix are compared exactly. Other interleaved views count only if they start at the same address, as
+    in torch.
     """
     if (
         out.numel() == 0
@@ -37,7 +39,7 @@ def share_memory(out: torch.Tensor, operand: torch.Tensor) -> bool:
 
 
 def first_shared(tensors: Sequence[torch.Tensor]) -> tuple[int, int] | None:
-    """Indices of two tensors that surely share bytes, see `share_memory`; None where there are none."""
+    """Indices of two tensors that certainly share bytes (see `share_memory`), or None."""
     extents = {index: _extent(tensor)[0] for index, tensor in enumerate(tensors) if tensor.numel()}
     order = sorted(extents, key=lambda index: extents[index].start)
     for place, one in enumerate(order):
@@ -50,14 +52,14 @@ def first_shared(tensors: Sequence[torch.Tensor]) -> tuple[int, int] | None:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[range, bool]:
-    """Addresses from the first byte to the last, and whether every one between belongs to the tensor."""
+    """The range of a tensor's addresses, and whether every address in it belongs to the tensor."""
     elements = 1 + sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
     size = tensor.element_size()
     return range(tensor.data_ptr(), tensor.data_ptr() + elements * size), elements == tensor.numel()
 
 
 def _cross(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two slices of one matrix, neither with steps nor with overlapping rows, have an element in common."""
+    """Whether two slices of one matrix, without steps or overlapping rows, have an element in common."""
     if one.dim() != 2 or one.stride() != other.stride() or one.dtype.itemsize != other.dtype.itemsize:
         return False
     if one.stride(1) != 1:
@@ -66,6 +68,6 @@ def _cross(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.stride(1) != 1 or max(columns, other_columns) > pitch:
         return False
     row, column = divmod((other.data_ptr() - one.data_ptr()) // one.dtype.itemsize, pitch)
-    # What of the other is beyond the pitch lies in the next row.
+    # Columns of the other slice beyond the pitch lie in the next row.
     places = ((row, column), (row + 1, column - pitch))
     return any(-other_rows < r < rows and -other_columns < c < columns for r, c in places)

@@ -1,7 +1,7 @@
-"""A tile of one product of a batch a program, loaded through pointers or through three-dimensional descriptors.
+"""Kernels in which each program computes one tile of one product, loaded through pointers or 3-D descriptors.
 
-Programs of one product are neighbours: they share its operands in the L2. What the arguments mean is said at
-`pointer_kernel.matmul_kernel`; a batch adds a stride for each tensor, in elements, 0 where all products share one.
+Programs of one product are neighbours, so they share its operands in the L2. The arguments are described at
+`pointer.jit.matmul_kernel`; a batch adds a batch stride in elements for each tensor, 0 if all products share it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tuner.kernels.gemm.tma.tile import sum_products
 
 @triton.jit
 def place(M, N, GROUP_SIZE_M, BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr):  # noqa: ANN201  jit body
-    """Product of this program, and the row and column of its tile."""
+    """The product that this program works on, and the row and column of its tile."""
     tiles_m = count_blocks(M, BLOCK_SIZE_M)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     index = tl.program_id(0) // (tiles_m * tiles_n)
@@ -63,7 +63,7 @@ def pointer_kernel(  # noqa: ANN201, PLR0917
     MAX_IMPRECISE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """C[i] = epilogue(A[i] @ B[i]) for every product i. A_VECTOR, B_VECTOR, C_VECTOR divide the batch strides too."""
+    """Compute C[i] = epilogue(A[i] @ B[i]); A_VECTOR, B_VECTOR and C_VECTOR divide the batch strides too."""
     await_predecessor(PDL)
     index, pid_m, pid_n = place(M, N, GROUP_SIZE_M, BLOCK_SIZE_M, BLOCK_SIZE_N)
     index = index.to(tl.int64)
@@ -103,7 +103,10 @@ def tma_kernel(  # noqa: ANN201, PLR0917
     WARP_SPECIALIZE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The same by descriptors [batch, rows, columns]; A_BATCHED, B_BATCHED: 0 where one matrix serves all, else 1."""
+    """Compute C[i] = epilogue(A[i] @ B[i]) from descriptors [batch, rows, columns].
+
+    A_BATCHED, B_BATCHED: 0 if all products share one matrix, else 1.
+    """
     await_predecessor(PDL)
     index, pid_m, pid_n = place(M, N, GROUP_SIZE_M, BLOCK_SIZE_M, BLOCK_SIZE_N)
     start_m = pid_m * BLOCK_SIZE_M

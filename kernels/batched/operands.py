@@ -1,4 +1,4 @@
-"""Operands of the op `bmm`: `Operands` whose matrices have a leading dimension, and how they lie in memory."""
+"""The operands of the op `bmm`, which are `Operands` with a leading dimension, and how they lie in memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tuner.problem import dtype as dtypes
 
 
 def batch_of(problem: Problem) -> int:
-    """How many products a problem has.
+    """The number of products of a problem.
 
     Raises:
-        ProblemError: its extras do not say so.
+        ProblemError: the problem's extras lack it.
     """
     batch = dict(problem.extras).get("batch")
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
@@ -28,7 +28,7 @@ def batch_of(problem: Problem) -> int:
 def placement(batch: torch.Tensor) -> Placement:
     """How the matrices of a batch [B, rows, columns] lie in memory.
 
-    As `operands.placement` of each of them; `vector` divides the stride between them too.
+    It is the `operands.placement` of each matrix, but `vector` divides the stride between matrices too.
     """
     first = matrices.placement(batch[0])
     between = batch.stride(0) if batch.shape[0] > 1 else 0
@@ -41,12 +41,12 @@ def is_aligned(*batches: torch.Tensor) -> bool:
 
 
 def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
-    """Operands N(0, 1) of a problem of the op `bmm`: a [B, M, K], b [B, K, N], out [B, M, N], bias [N].
+    """Draw the operands of a problem of the op `bmm`: a [B, M, K], b [B, K, N], out [B, M, N], bias [N].
 
-    What `operands.make_operands` says of a matrix holds for each of a batch.
+    Each matrix is made as by `operands.make_operands`.
 
     Raises:
-        ProblemError: the problem has no batch, or says it is aligned and its sizes cannot be.
+        ProblemError: the problem has no batch, or is declared aligned and its sizes cannot be.
     """
     shift = shift_of(problem)
     batch, (m, n, k) = batch_of(problem), problem.shape
@@ -59,7 +59,7 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> Operands:
 
 
 def stacked(values: Values, shape: tuple[int, int, int], dtype: str, transposed: bool, shift: int) -> torch.Tensor:
-    """Matrices [B, rows, columns] one behind the other, each stored row-major or transposed."""
+    """A batch [B, rows, columns] of contiguous matrices, each stored row-major or transposed."""
     count, rows, columns = shape
     stored = values.vector(count * rows * columns, dtypes.to_torch(dtype), shift)
     return stored.view(count, columns, rows).mT if transposed else stored.view(shape)

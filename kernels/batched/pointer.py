@@ -1,4 +1,4 @@
-"""The `bmm_pointer` kernel: one tile of one product a program, operands of any strides."""
+"""The `bmm_pointer` kernel: each program computes one tile of one product, from operands with any strides."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _static(
     strides: tuple[int, ...],
     vectors: tuple[int, int, int],
 ) -> tuple[tuple[int], tuple[int, ...], dict[str, Any], dict[str, Any]]:
-    """Grid, integer arguments, constexprs and compiler options: everything of a launch but its tensors."""
+    """Everything in a launch except its tensors: grid, integer arguments, constexprs and compiler options."""
     batch, m, n, k = shape
     tile = tuple(config.integer(name) for name in TILE)
     tiles_m, tiles_n = -(-m // tile[0]), -(-n // tile[1])
     plain = (*strides[1:3], *strides[4:6], *strides[7:9])
     constants = {**tile_constants(tile, plain, vectors, problem), "EVEN_K": k % tile[2] == 0, **pdl_of(config)}
-    # A group has at most all rows of tiles; the kernel multiplies this by tiles_n in 32 bits.
+    # Limit a group to all rows of tiles, because the kernel multiplies it by tiles_n in 32 bits.
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
     return (batch * tiles_m * tiles_n,), (m, n, k, *strides, group), constants, compiler_options(config)
 
@@ -57,12 +57,12 @@ def _static(
 def tile_constants(
     tile: tuple[int, ...], strides: tuple[int, ...], vectors: tuple[int, int, int], problem: Problem
 ) -> dict[str, Any]:
-    """Constexprs of `pointer_tile.multiply`, but for EVEN_K.
+    """Constexprs of `pointer.tile.multiply`, except EVEN_K.
 
     Args:
         tile: BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K.
-        strides: of A, B and C, rows then columns.
-        vectors: elements that divide leading strides and contiguous extents of A, B and C.
+        strides: row strides of A, B and C, then their column strides.
+        vectors: elements that divide the leading strides and contiguous extents of A, B and C.
         problem: what is computed.
     """
     block_m, block_n, block_k = tile
@@ -90,7 +90,7 @@ def pdl_of(config: Config) -> dict[str, bool]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """What the `pointer` kernel would take for one product on its share of the device."""
+    """The `pointer` kernel's default for one product on its share of the device."""
     single = pointer_default.default_config(problem, share(device, batch_of(problem)))
     return config_of(single, pointer(problem, device))
 

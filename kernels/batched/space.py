@@ -1,4 +1,4 @@
-"""Search spaces of the op `bmm`: those of one product, each of which has its share of the device."""
+"""Search spaces of the op `bmm`, made from those of one product on its share of the device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tuner.problem import Problem
 POINTER = "bmm_pointer"
 TMA = "bmm_tma"
 _FILLING = (tile_rules.WAVES, tile_rules.BELOW_WGMMA)
-"""Rules about how tiles fill a device. The rule of groups is not among them: tiles of one product that all run at once
-need no order, however many products wait."""
+"""Rules about how tiles fill a device. `GROUP` is not among them, because it concerns one product: tiles that all run
+at once need no order, however many products wait."""
 
 
 def supports_pointer(problem: Problem, device: Device) -> str | None:
@@ -48,7 +48,7 @@ def pointer(problem: Problem, device: Device) -> SearchSpace:
 
 def tma(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `bmm_tma`."""
-    # Descriptors of three dimensions are not split over blocks: PassManager::run failed (Triton 3.6 to 3.8).
+    # No num_ctas: clusters fail to compile with three-dimensional descriptors (PassManager::run, Triton 3.6 to 3.8).
     refine = refinements.of_tiles((refinements.MAXNREG, refinements.WARP_SPECIALIZE), tma_space.shared_bytes)
     single = dataclasses.replace(tma_space.space(problem, device), refine=refine)
     return of_many(single, TMA, batch_of(problem))
@@ -57,13 +57,13 @@ def tma(problem: Problem, device: Device) -> SearchSpace:
 def of_many(
     single: SearchSpace, kernel: str, products: int, axes: dict[str, tuple[Value, ...]] | None = None
 ) -> SearchSpace:
-    """The search space of many products by another kernel, made from the space of one product.
+    """Make the search space of a kernel for many products from the space of one product.
 
     Args:
-        single: the space of one product, with the device to itself.
-        kernel: the other kernel's name.
-        products: how many there are.
-        axes: of the other kernel besides.
+        single: the space of one product that has the device to itself.
+        kernel: name of the kernel for many products.
+        products: number of products.
+        axes: further axes of that kernel.
     """
     part = share(single.device, products)
     rules = tuple(_asked_of(part, rule) if rule in _FILLING else rule for rule in single.rules)
@@ -71,19 +71,19 @@ def of_many(
 
 
 def config_of(single: Config, space: SearchSpace) -> Config:
-    """The config of a space for many products that a config for one product stands for."""
+    """Convert a config for one product to a config of the space for many products."""
     config = space.canonicalize(Config(space.kernel, **dict(single)))
-    # A share may be too small for all tiles of a product at once where the device is not.
+    # All tiles of a product may run at once on the device but not on the product's share of it.
     return config if space.rejection(config) is None else space.canonicalize(config.replace(GROUP_SIZE_M=1))
 
 
 def share(device: Device, products: int) -> Device:
-    """One product's share of the device, which has fewer multiprocessors."""
+    """One product's share of the device: a device with fewer multiprocessors."""
     return dataclasses.replace(device, sm_count=max(1, device.sm_count // products))
 
 
 def _asked_of(part: Device, rule: Rule) -> Rule:
-    def rejects(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001  a part of it is asked
+    def rejects(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001  judged on its share
         return rule.rejects(config, problem, part)
 
     return dataclasses.replace(rule, rejects=rejects)

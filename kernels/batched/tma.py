@@ -1,4 +1,4 @@
-"""The `bmm_tma` kernel: one tile of one product a program, loaded and stored through descriptors of the whole batch."""
+"""The `bmm_tma` kernel: each program computes one tile of one product, through descriptors of the whole batch."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 
 
 def descriptor(batch: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """A descriptor of matrices [B, rows, columns] as they are stored, of blocks of one matrix as it is meant.
+    """A descriptor of a batch [B, height, width] as it is stored, for blocks of [rows, columns] of one matrix.
 
-    Matrices that are one and the same (a stride of 0) are a batch of one.
+    A batch that repeats one matrix (its batch stride is 0) becomes a batch of one.
     """
     block = [1, rows, columns]
     if placement(batch).transposed:
@@ -88,7 +88,7 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; among equals the one with groups of 8 rows."""
+    """The candidate with the least estimated time; ties go to groups of 8 rows."""
 
     def estimated(config: Config) -> tuple[float, int]:
         return _estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
@@ -107,7 +107,7 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=_estimate_us,
     sources=sources_of(bmm_kernel, tma_tile, program, _static, descriptor, placement),
-    # Where both kernels serve a problem, loads by descriptor leave the threads' registers to the sums.
+    # Loads through descriptors leave the threads' registers to the sums, so this kernel comes before the other.
     precedence=lambda _problem, device: int(not device.is_interpreter),
     operation=BMM,
 )

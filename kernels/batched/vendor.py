@@ -1,4 +1,4 @@
-"""A batch of products by torch's own library, with which winners of the op `bmm` are compared."""
+"""Computes a batch of products with torch's library, against which winners of the op `bmm` are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuner.problem import Problem, dtype
 
 
 def vendor(operands: Operands) -> None:
-    """Write the output by one library call, then the activation in place.
+    """Write the output with one library call, then apply the activation in place.
 
     Raises:
         NotImplementedError: torch has no such batched GEMM.

@@ -30,7 +30,7 @@ class Tensors:
         b: what is read besides, of a's shape, any strides; None where there is none.
         out: what is written, of a's shape; its elements share no memory. It may be a or b itself.
         problem: what is computed.
-        buffer: the allocation `out` lies inside; `out` itself where there is none around it.
+        buffer: the allocation that contains `out`, or `out` itself.
     """
 
     a: torch.Tensor
@@ -41,12 +41,12 @@ class Tensors:
 
     @property
     def output(self) -> torch.Tensor:
-        """What a launch writes."""
+        """The tensor that a launch writes."""
         return self.out
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the operands and the output."""
+        """Size of the operands and the output in bytes."""
         tensors = (self.a, self.b, self.out)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 

@@ -40,8 +40,8 @@ def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
 
     Args:
         problem: of the op `vector_add`.
-        torch_device: "cuda:0", "cpu"; "meta" gives tensors without memory, for a compile.
-        seed: of the values.
+        torch_device: "cuda:0", "cpu", or "meta" for tensors without memory, to compile for.
+        seed: seed of the random values.
 
     Raises:
         ProblemError: N or K is not 1.

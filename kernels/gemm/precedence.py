@@ -1,4 +1,4 @@
-"""Which kernel of `matmul` gives the config where nobody tuned: one table, the highest precedence first.
+"""Which kernel of `matmul` gives the default config: one table, highest precedence first.
 
 docs/kernels.md ("Which kernel does what") shows the same table.
 """
@@ -17,10 +17,10 @@ from tuner.problem import Problem, dtype
 _SWAPPED_ROWS = 256
 """Rows of A up to which `warp_specialized` computes the transposed output."""
 CLUSTER_ROWS = 128
-"""Rows of A up to which `cluster_k` is weighed with the others."""
+"""Rows of A up to which `cluster_k` is compared with the other kernels."""
 _LONG_K = 4096
 _LARGE = 512
-"""A size from which on copies should cost less than loads of single elements: a guess, which tuning replaces."""
+"""The size from which copies are assumed to cost less than loads of single elements, until tuning decides."""
 
 
 def _is_calibrated_stream(problem: Problem, device: Device) -> bool:
@@ -29,9 +29,10 @@ def _is_calibrated_stream(problem: Problem, device: Device) -> bool:
 
 
 def _two_rows(problem: Problem, device: Device) -> bool:
-    """One or two rows of A. With more, the sums of `gemv` fill the registers: at 4 its default took 1.9 times the best.
+    """Match one or two rows of A. With more, the sums of `gemv` fill the registers.
 
-    Source: 4x11008x4096 in benchmarks/results/ops-h200.json, where the default of `swap_ab` took 1.3 times.
+    Source: 4x11008x4096 in benchmarks/results/ops-h200.json, where the default of `gemv` took 1.9 times as long as the
+    best config, and that of `swap_ab` 1.3 times.
     """
     return problem.m <= 2 and not _is_calibrated_stream(problem, device)
 
@@ -45,7 +46,7 @@ def _is_few_wide_rows(problem: Problem) -> bool:
 
 
 def _fills(problem: Problem, device: Device) -> bool:
-    """Scales of blocks need 128x128 tiles that fill half the device, for no sum is split.
+    """Match unless the problem has scales of blocks and its 128x128 tiles, never split, fill less than half the device.
 
     Source: benchmarks/results/warp-specialized-h200.json; benchmarks/suites/unseen-tuned.csv.
     """
@@ -61,7 +62,7 @@ def _specialized_few_rows(problem: Problem, device: Device) -> bool:
 
 
 def _swapped(problem: Problem, device: Device) -> bool:
-    """Up to 128 rows where wgmma or tcgen05 takes operands by TMA; 16-bit operands on Hopper: all that it serves."""
+    """Match up to 128 rows (any number for 16 bits on Hopper) if wgmma or tcgen05 takes operands loaded by TMA."""
     by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
     few = problem.m <= 128 or (device.features.wgmma and dtype.ITEMSIZE[problem.a_dtype] == 2)
     return by_tma and few and tile_resources.reads_shared(64, 16, 4, exchanged(problem), device)
@@ -72,19 +73,19 @@ def _few_rows_of_16_bits(problem: Problem, device: Device) -> bool:  # noqa: ARG
 
 
 def _few_tiles(problem: Problem, device: Device) -> bool:
-    """Unsplit, an eighth of the device would be busy, and K is long enough to make up for the reduction."""
+    """Match if unsplit tiles would use at most 1/8 of the device, and K is long enough to pay for the reduction."""
     tiles = -(-problem.m // 64) * -(-problem.n // 64)
     return 8 * tiles <= device.sm_count and problem.k >= _LONG_K and not device.is_interpreter
 
 
 def _second_tiles(problem: Problem, device: Device) -> bool:
-    """A program of `persistent_tma` has a second tile of 128x128 to take."""
+    """Match if programs of `persistent_tma` would get a second tile of 128x128."""
     tiles = -(-problem.m // 128) * -(-problem.n // 128)
     return tiles > device.sm_count and not device.is_interpreter
 
 
 def _large_unaligned(problem: Problem, device: Device) -> bool:
-    """Loads of single elements would be the limit; for small problems the copy's launch is."""
+    """Match large unaligned problems, whose loads of single elements take longer than a copy."""
     if problem.aligned or device.is_interpreter:
         return False
     kept = problem.shape if copied_operands(problem, "none") != "a" else (problem.n, problem.k)

@@ -1,4 +1,4 @@
-"""What all GEMM kernels have in common, and the KernelSpec made of it."""
+"""What all GEMM kernels have in common, and how their KernelSpecs are made."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def operation(
     reference: Callable[[Any], torch.Tensor] = numerics.reference,
     launch_interpreted: Callable[[Any, Config, Callable[[Any, Config], None]], None] = launch_interpreted,
 ) -> Operation:
-    """An op whose products are GEMMs; the arguments are as `Operation` has them."""
+    """Make an op whose products are GEMMs; the arguments are those of `Operation`."""
     return Operation(name, make_inputs, vendor, reference, launch_interpreted, numerics.tolerance)
 
 
@@ -35,7 +35,7 @@ MATMUL = operation("matmul", make_operands, vendor)
 
 
 def gemm_spec(name: str, version: int, program: Program, *, operation: Operation = MATMUL, **fields: Any) -> KernelSpec:
-    """A kernel of an op whose products are GEMMs; its last launch is the GEMM. Arguments as `spec_of` has them."""
+    """Make a kernel of an op whose products are GEMMs; its last launch is the GEMM. See `spec_of` for the arguments."""
     usual: dict[str, Any] = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
     if operation is MATMUL:
         usual["precedence"] = functools.partial(_precedence, name)
@@ -43,14 +43,14 @@ def gemm_spec(name: str, version: int, program: Program, *, operation: Operation
 
 
 def _precedence(kernel: str, problem: Problem, device: Device) -> int:
-    # Imported where nobody tuned: a process that serves one kernel's winners loads no other kernel's conditions.
+    # Imported only for defaults, so that a process that serves one kernel's winners loads no other kernel's conditions.
     from tuner.kernels.gemm.precedence import TABLE
 
     return precedence.of(TABLE, kernel, problem, device)
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """Sorts configs from simplest: the sum least split, least in flight, fewest threads, row-major, fewest options."""
+    """The sort key of configs by simplicity: splits, bytes in flight, threads, tile order, number of options."""
     rows = config.integer("BLOCK_SIZE_M") + config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
     held = rows * config.integer("BLOCK_SIZE_K") * config.integer("num_stages", 1)
     return (
@@ -64,7 +64,7 @@ def simplicity(config: Config) -> tuple[Any, ...]:
 
 
 def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:
-    """The constexprs of the multiplication and of `epilogue.finish`, but for where the bias runs."""
+    """The constexprs of the multiplication and of `epilogue.finish`, except BIAS_ALONG_M."""
     return {
         "SCALING": problem.scaling,
         "ACTIVATION": problem.activation,
@@ -74,7 +74,7 @@ def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:
 
 
 def overlap_constants(config: Config) -> dict[str, Any]:
-    """The constexprs of programmatic dependent launch: whether, when the next kernel may start, bytes fetched ahead."""
+    """The constexprs of programmatic dependent launch: PDL, TRIGGER and PREFETCH."""
     return {
         "PDL": bool(config.get("launch_pdl", False)),
         "TRIGGER": config.integer(refinements.PDL_TRIGGER, 0),
@@ -83,5 +83,5 @@ def overlap_constants(config: Config) -> dict[str, Any]:
 
 
 def sources_of(*parts: Any) -> tuple[Any, ...]:
-    """The given sources, and those that all GEMM kernels rest on."""
+    """The given sources, and those that all GEMM kernels share."""
     return (*parts, blocks, epilogue, epilogue_constants, numerics.max_imprecise)

@@ -1,4 +1,4 @@
-"""Splitting a tile's sum along K over several programs: the axis SPLIT_K, its rules, and tiles loaded either way."""
+"""Splits of a tile's sum along K over several programs: the axes SPLIT_K and LOADS, and their rules."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tuner.problem import Problem, dtype
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
 _MOST_WAVES = 4
 _DEEP = 4
-"""Stages that hide the latency of a load."""
+"""Number of stages that hides the latency of a load."""
 _MOST_UNEVEN = 8
-"""A split problem may lose an eighth of its steps to splits of unequal length."""
+"""Splits of unequal length may waste at most 1/8 of the steps."""
 
 
 @functools.lru_cache(maxsize=1024)
 def loads(problem: Problem, device: Device) -> tuple[str, ...]:
-    """Ways to load a problem's operands on a device: the values of the axis LOADS."""
+    """The ways to load a problem's operands on a device, which are the values of the axis LOADS."""
     return ("pointer",) if tma_space.supports(problem, device) else ("pointer", "tma")
 
 
@@ -34,27 +34,27 @@ def by_tma(config: Config) -> bool:
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block, however it is loaded."""
+    """Shared memory of one block in bytes, for either way of loading."""
     if by_tma(config):
         return tma_space.shared_bytes(config, problem, device)
     return tile_resources.shared_bytes(config, problem, device)
 
 
 def program_count(config: Config, problem: Problem) -> int:
-    """Programs of a launch."""
+    """Number of programs in a launch."""
     tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
     return tiles_m * tiles_n * config.integer("SPLIT_K", 1)
 
 
 def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """The order of configs that take equally long, the first one to be preferred.
+    """The sort key of configs that take equally long, preferred configs first.
 
-    Few rows of A are a matter of memory, whose bandwidth many configs reach. The ones with the fewest splits come
-    first, then those that read B the fewest times, then those with the smallest tiles.
+    For few rows of A, many configs reach the memory's bandwidth. Those with the fewest splits come first, then those
+    that read B the fewest times, then those with the smallest tiles.
     """
     block_m, block_n, block_k = tile_resources.tile(config)
     splits, stages = config.integer("SPLIT_K", 1), config.integer("num_stages")
-    # Where two programs fit a multiprocessor, or half of them are free, the next launch's settle beside this one's.
+    # If two programs fit a multiprocessor, or half the device is free, the next launch's programs can start early.
     twice = 2 * stages * tile_resources.tile_bytes(config, problem) + 4096 <= device.shared_bytes
     settled = twice or 2 * program_count(config, problem) <= device.sm_count
     tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
@@ -63,7 +63,7 @@ def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, 
 
 
 def formula_axes(problem: Problem, device: Device) -> dict[str, tuple[Value, ...]]:
-    """The part of the axes that a default formula looks at: rows of 128 to 512 bytes, descriptors where they work."""
+    """The part of the axes that a default formula considers: rows of 128 to 512 bytes, and descriptors if possible."""
     if device.is_interpreter:
         return {}
     size = dtype.ITEMSIZE[problem.a_dtype]
@@ -75,12 +75,12 @@ def formula_axes(problem: Problem, device: Device) -> dict[str, tuple[Value, ...
 def on_view(
     view: Callable[[Config, Problem], tuple[Config, Problem]], rule: Rule, chosen_by: tuple[str, ...] = ()
 ) -> Rule:
-    """A rule about what the device computes, applied to a config and a problem as the caller has them.
+    """Make a rule for configs and problems as given from a rule for them as the device computes them.
 
     Args:
-        view: a config and its problem as the device computes them: as they are, or with both sides exchanged.
-        rule: the rule.
-        chosen_by: parameters that decide which of the two it is.
+        view: converts a config and its problem to what the device computes, which may have both sides exchanged.
+        rule: the rule for what the device computes.
+        chosen_by: parameters on which the conversion depends.
     """
 
     def rejects(config: Config, problem: Problem, device: Device) -> str | None:
@@ -107,7 +107,7 @@ def _idle_split(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _uneven(splits: int, steps: int) -> str | None:
-    """Why a number of splits is not for so many steps along K, or None."""
+    """Why a number of splits does not suit a number of steps along K, or None."""
     each = -(-steps // splits)
     if splits > 1 and (splits - 1) * each >= steps:
         return f"{splits} splits of {steps} steps: one would have none"
@@ -124,7 +124,7 @@ def _crowd(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | None:
-    """Why a number of splits of so many tiles, of so many steps each, is not for a device, or None."""
+    """Why a number of splits does not suit a device for a number of tiles and steps, or None."""
     if splits == 1 or device.is_interpreter:
         return None
     programs = tiles * splits
@@ -138,14 +138,14 @@ def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | Non
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile with every SPLIT_K and num_stages worth trying, for the problem as the device computes it."""
+    """Yield a tile with every SPLIT_K and num_stages worth trying, for the problem as the device computes it."""
     for splits in splits_of(config, problem, device):
         for stages in depths_of(config, splits, problem, device):
             yield config.replace(SPLIT_K=splits, num_stages=stages)
 
 
 def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:
-    """Every SPLIT_K of a tile worth trying, the least first."""
+    """Every SPLIT_K worth trying for a tile, in ascending order."""
     tiles_m, tiles_n, steps = tile_resources.tile_counts(config, problem)
     tried = (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS)
     uneven = (splits for splits in tried if _uneven(splits, steps) is None)
@@ -153,12 +153,12 @@ def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:
 
 
 def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> list[int]:
-    """Every num_stages of a tile in so many splits worth trying."""
+    """Every num_stages worth trying for a tile with a number of splits."""
     if device.is_interpreter:
         return [1]
     each = -(-problem.k // (config.integer("BLOCK_SIZE_K") * splits))
     stage = tile_resources.tile_bytes(config, problem) + (8 if by_tma(config) else 0)
-    # mma.sync holds one step in registers: one stage more than there are buffers.
+    # mma.sync holds one stage in registers, so there is one stage more than there are buffers.
     extra = tile_resources.holds_a_step(config, problem, device)
     depths = tma_space.depths(stage, 16, each, device)
     stages = {min(each, depth) + (extra and depth < each) for depth in depths}
@@ -171,7 +171,7 @@ def _cannot_load(config: Config, problem: Problem, device: Device) -> str | None
 
 
 def amd_axes(device: Device) -> dict[str, tuple[Value, ...]]:
-    """The compiler's options on AMD, of one value each."""
+    """Axes for the compiler's options on AMD, with one value each."""
     return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
 
 
@@ -183,4 +183,4 @@ RULES = (
     Rule("idle split", "the shape itself", _idle_split),
     Rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2", _crowd),
 )
-"""Rules for kernels that load either way and may split; they apply to the problem as the device computes it."""
+"""Rules for kernels that load either way and may split sums. They apply to the problem as the device computes it."""

@@ -1,4 +1,4 @@
-"""The same GEMM by torch's own libraries (cuBLAS, hipBLASLt): what every winner is compared with."""
+"""Computes a GEMM with torch's libraries (cuBLAS, hipBLASLt), against which every winner is compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.problem import dtype
 
 
 def vendor(operands: Operands) -> None:
-    """Write the output by torch: one library call, then the activation in place.
+    """Write the output with one library call, then apply the activation in place.
 
     Raises:
         NotImplementedError: torch has no such GEMM.
@@ -39,7 +39,7 @@ def vendor(operands: Operands) -> None:
 
 
 def activate_in_place(out: torch.Tensor, activation: str) -> None:
-    """Apply an activation of `tuner.problem.problem.ACTIVATIONS` by torch."""
+    """Apply an activation of `tuner.problem.problem.ACTIVATIONS` in place, with torch."""
     if activation == "relu":
         torch.relu_(out)
     elif activation == "leaky_relu":
@@ -84,7 +84,7 @@ def _scaled_mm(operands: Operands) -> None:
         scale_b,
         bias=operands.bias,
         out_dtype=operands.out.dtype,
-        # The same accuracy as our kernel's: where that lets the tensor cores add up by themselves, so does this.
+        # The accuracy is the same as our kernels': both accumulate in the tensor cores, or neither does.
         use_fast_accum=problem.fast_accum,
         out=operands.out,
     )
@@ -97,7 +97,7 @@ def _block_scaled_mm(operands: Operands) -> None:
     blocks = scale_b.shape[0]
     if not hasattr(functional, "scaled_mm") or problem.out_dtype not in ("bfloat16", "float32"):
         raise NotImplementedError("torch scales by blocks from 2.10 on, and writes bfloat16 or float32")
-    # What torch asks of strides: A's scales one column after the other, B's as its weight's rows, of 4 blocks each.
+    # torch requires A's scales column by column, and B's in rows of the weight with a multiple of 4 blocks.
     if blocks % 4 or scale_b.stride() != (1, blocks) or scale_a.stride() != (1, problem.m):
         raise NotImplementedError("torch scales by blocks with K a multiple of 512")
     compat.scaled_mm_v2(
@@ -126,5 +126,5 @@ def _int_mm(operands: Operands) -> None:
 
 @functools.cache
 def _one(device: torch.device) -> torch.Tensor:
-    """A unit scale, made once: inside a captured graph it would be made anew with every replay."""
+    """A scale of 1, cached because a captured graph would otherwise make it again with every replay."""
     return torch.ones((), dtype=torch.float32, device=device)

@@ -32,7 +32,7 @@ class GroupedOperands:
         bias: [G, N], contiguous, or None.
         ends: int32 [G], contiguous: one beyond each group's last row, in order. Read on the device alone.
         problem: what is computed.
-        buffer: the allocation `out` lies inside; `out` itself where there is none around it.
+        buffer: the allocation that contains `out`, or `out` itself.
     """
 
     a: torch.Tensor
@@ -45,12 +45,12 @@ class GroupedOperands:
 
     @property
     def output(self) -> torch.Tensor:
-        """What a launch writes."""
+        """The tensor that a launch writes."""
         return self.out
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the operands and the output."""
+        """Size of the operands and the output in bytes."""
         tensors = (self.a, self.b, self.out, self.ends, *(() if self.bias is None else (self.bias,)))
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -85,7 +85,7 @@ class ListedOperands:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the operands and the output."""
+        """Size of the operands and the output in bytes."""
         return sum(tensor.numel() * tensor.element_size() for tensor in (*self.a, *self.b, *self.out))
 
     @property

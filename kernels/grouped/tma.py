@@ -89,7 +89,7 @@ SPEC = gemm_spec(
         *(descriptor, batch_descriptor, placement, batched_operands.placement),
     ),
     runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),
-    # Where both kernels serve a problem, loads by descriptor leave the threads' registers to the sums.
+    # Loads through descriptors leave the threads' registers to the sums, so this kernel comes before the other.
     precedence=lambda _problem, device: int(not device.is_interpreter),
     operation=GROUPED_MM,
 )

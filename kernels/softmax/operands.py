@@ -28,8 +28,8 @@ def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
 
     Args:
         problem: of the op `softmax`.
-        torch_device: "cuda:0", "cpu"; "meta" gives tensors without memory, for a compile.
-        seed: of the values.
+        torch_device: "cuda:0", "cpu", or "meta" for tensors without memory, to compile for.
+        seed: seed of the random values.
 
     Raises:
         ProblemError: K is not 1, or the problem says it is aligned and its sizes cannot be.

@@ -1,4 +1,4 @@
-"""Which kernel's formula answers first where nobody tuned: what the table of each op is made of."""
+"""The lines of each op's precedence table, which decides the kernel that gives the default config."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tuner.hardware.device import Device
 from tuner.problem import Problem
 
 LAST = -1
-"""The precedence of a kernel for problems that none of its lines is for."""
+"""The precedence of a kernel for problems that match none of its lines."""
 
 
 class Line(NamedTuple):
     """One line of a table.
 
     Attributes:
-        precedence: `KernelSpec.precedence` of the problems that the line is for. Of kernels with the same precedence,
+        precedence: `KernelSpec.precedence` for problems that match the line. Among kernels with the same precedence,
             the one whose config is estimated to be faster comes first.
         kernel: the kernel's name.
-        when: which problems, on which device.
+        when: whether a problem on a device matches the line.
     """
 
     precedence: int
@@ -28,16 +28,16 @@ class Line(NamedTuple):
 
 
 def of(table: Sequence[Line], kernel: str, problem: Problem, device: Device) -> int:
-    """`KernelSpec.precedence` of a kernel: that of its first line which applies, else `LAST`; 0 without any line."""
+    """`KernelSpec.precedence` of a kernel: that of its first matching line, else `LAST`, or 0 if it has no lines."""
     lines = [line for line in table if line.kernel == kernel]
     return next((line.precedence for line in lines if line.when(problem, device)), LAST if lines else 0)
 
 
 def always(problem: Problem, device: Device) -> bool:  # noqa: ARG001
-    """The line is for every problem that the kernel serves."""
+    """Match every problem that the kernel serves."""
     return True
 
 
 def on_hardware(problem: Problem, device: Device) -> bool:  # noqa: ARG001
-    """The line is for every problem but not for the interpreter, where kernels of pointers come first."""
+    """Match every problem except on the interpreter, where kernels that load through pointers come first."""
     return not device.is_interpreter

@@ -1,10 +1,11 @@
-"""Options that few configs gain by, as no axis: which there are, where they can be, and what a search tries of leaders.
+"""Options from which few configs gain, and which a search therefore tries only on its best configs.
 
-`num_ctas`: so many blocks, a cluster, share one tile, or loads (`SHARE_B`: of B). `maxnreg`: registers of a thread at
-most, so that more programs reside; `waves_per_eu` is AMD's word for it. `warp_specialize`: warps of their own load, and
-on Blackwell issue the products, while others store. `PDL_TRIGGER`: of its steps along K, how many eighths a program
-does before the next kernel may start beside it. `PREFETCH_KIB`: of its share of B, how much a program moves to the L2
-while it waits for the kernel before. A config without one does as Triton, or the kernel, does without being told.
+`num_ctas`: blocks of a cluster, which share one tile or the loads of one operand (of B with `SHARE_B`).
+`maxnreg`: an upper limit on a thread's registers, so that more programs are resident; on AMD it is `waves_per_eu`.
+`warp_specialize`: separate warps load, and on Blackwell issue the products, while others store.
+`PDL_TRIGGER`: how many eighths of its steps along K a program completes before the next kernel may start.
+`PREFETCH_KIB`: how much of its share of B a program prefetches into the L2 while it waits for the previous kernel.
+A config without an option leaves the choice to Triton or to the kernel.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ NUM_CTAS, MAXNREG, WARP_SPECIALIZE = "num_ctas", "maxnreg", "warp_specialize"
 WAVES_PER_EU = "waves_per_eu"
 PDL_TRIGGER, PREFETCH_KIB = "PDL_TRIGGER", "PREFETCH_KIB"
 AFTER_LAST_STEP = 8
-"""The PDL_TRIGGER of programs that have read all there is to read."""
+"""The PDL_TRIGGER of programs that let the next kernel start once they have read everything."""
 SHARE_B = "SHARE_B"
-"""A kernel's own: the blocks of a cluster lie along M and share B's loads, not along N to share A's."""
+"""Whether the blocks of a cluster lie along M and share B's loads, instead of along N to share A's."""
 SOURCE = "PTX ISA, .maxnreg and .reqnctapercluster; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100"
 _LARGEST_CLUSTER = 8
 _MOST_WAVES = 8
 _OTHER_REGISTERS = 32
-"""Registers for all but the values that a thread holds: wgmma of 128 sums a thread asks for 154 at least (ptxas)."""
+"""Registers besides those for a thread's sums: wgmma with 128 sums per thread needs at least 154 (ptxas)."""
 _MORE_PROGRAMS = (2, 3, 4)
 _MOST_LIMITS = 2
 _SHARED_TILE = 128 * 128
 _PREFETCHED_KIB = 32
 _EARLIEST, _EARLIER, _LATER = 2, 3, 6
-"""Eighths tried with a prefetch. Of 128 KiB configs were 0.7% faster at best than of 32, and up to an eighth slower
-(measured on an H200 in November 2026)."""
+"""Values of PDL_TRIGGER to try with a prefetch. With 128 KiB instead of 32, configs were at best 0.7% faster and up to
+an eighth slower (measured on an H200 in November 2026)."""
 _SHORT_BYTES = 256 * 1024
-"""A program's share of B up to which it ends so soon that the next one comes earlier, and with more."""
+"""A program whose share of B is at most this ends so soon that the next one should start earlier and prefetch more."""
 _ROW_KIB, _MIDWAY = 2, 4
-"""Tried of each row of B that a program without `tl.dot` reads, and the trigger with it. Of 8 KiB configs were slower
-than of none (measured on an H200 in November 2026)."""
+"""KiB to prefetch of each row of B in a program without `tl.dot`, and the PDL_TRIGGER to try with it. With 8 KiB,
+configs were slower than without a prefetch (measured on an H200 in November 2026)."""
 
 OptionError = Callable[[Value, Config, Problem, Device], str | None]
 """What is wrong with an option's value, or None."""
@@ -49,12 +50,12 @@ _NONE: Mapping[str, OptionError] = {}
 def option_error(
     name: str, config: Config, problem: Problem, device: Device, own: Mapping[str, OptionError] = _NONE
 ) -> str | None:
-    """Why the value that a config gives an option cannot be, or None.
+    """Why a config's value for an option is invalid, or None.
 
     Args:
         name: the option.
-        config, problem, device: what runs where.
-        own: the kernel's own options, which no other has.
+        config, problem, device: the config, and the problem and device that it is for.
+        own: checks of the options that only this kernel has.
     """
     return (own.get(name) or _reasons[name])(config[name], config, problem, device)
 
@@ -100,7 +101,7 @@ def _no_partitions(value: Value, config: Config, problem: Problem, device: Devic
         return f"{value}: it takes tcgen05, or wgmma by the kernel tma"
     block_m, block_n, _ = tile_resources.tile(config)
     if (block_m, config.integer("num_warps")) != (64, 4) or block_n > 128:
-        # Two consumers each have half of a larger tile, but descriptors that the host made are of whole ones.
+        # Larger tiles are halved between two consumers, but the host's descriptors are for whole tiles.
         return f"{value}: 64 rows, 128 columns and 4 warps are what Hopper's takes, this is {config.label}"
     return None
 
@@ -136,16 +137,16 @@ _reasons = {
 def of_tiles(
     options: tuple[str, ...], shared_bytes: Callable[[Config, Problem, Device], int]
 ) -> Callable[[Config, Problem, Device], Iterable[Config]]:
-    """`SearchSpace.refine` of a kernel of `tl.dot`: its options, one at a time; rules reject those that cannot be.
+    """Make the `SearchSpace.refine` of a `tl.dot` kernel, which tries one option at a time; rules reject invalid ones.
 
     Args:
-        options: of the kernel.
-        shared_bytes: of a block.
+        options: the kernel's options.
+        shared_bytes: a function for the shared memory of one block in bytes.
     """
 
     def refine(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
         block_m, block_n, _ = tile_resources.tile(config)
-        # Columns are shared out; halves of them are not, nor is a tile of more rows than columns, by most releases.
+        # A cluster divides a tile's columns. Most Triton releases divide neither halves nor tiles taller than wide.
         shares = block_n >= block_m and config.integer("EPILOGUE_PARTS", 1) == 1
         if PREFETCH_KIB in options and _no_prefetch(_PREFETCHED_KIB, config, problem, device) is None:
             ahead = config.replace(**{PREFETCH_KIB: _PREFETCHED_KIB})
@@ -167,7 +168,7 @@ def of_tiles(
 
 
 def of_rows(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """`SearchSpace.refine` of a kernel whose programs read rows of B by plain loads: the next kernel's first bytes."""
+    """`SearchSpace.refine` of a kernel that reads rows of B by plain loads: it tries prefetches of each row's start."""
     if _no_prefetch(_ROW_KIB, config, problem, device) is None:
         ahead = config.replace(**{PREFETCH_KIB: _ROW_KIB * config.integer("BLOCK_SIZE_N")})
         yield from (ahead, ahead.replace(**{PDL_TRIGGER: _MIDWAY}))
@@ -180,18 +181,18 @@ def _share_of_b(config: Config, problem: Problem) -> float:
 
 
 def held_sums(config: Config, device: Device) -> float:
-    """32-bit sums that a thread holds, of both widths where a tile has two."""
+    """32-bit sums that a thread holds, including those of a tile's second width."""
     columns = config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
     return config.integer("BLOCK_SIZE_M") * columns / (device.warp_size * config.integer("num_warps"))
 
 
 def fewer_registers(config: Config, device: Device, held: float, shared_bytes: int) -> Iterator[Config]:
-    """A config with the values of maxnreg that let two, three or four programs reside, by registers and shared memory.
+    """Yield a config with each maxnreg that lets two, three or four programs be resident on a multiprocessor.
 
     Args:
-        config, device: what runs where.
+        config, device: the config and its device.
         held: 32-bit values that a thread holds at a time.
-        shared_bytes: of a program.
+        shared_bytes: shared memory of a program in bytes.
     """
     threads = config.integer("num_warps") * device.warp_size
     reserved = device.features.reserved_bytes
@@ -203,9 +204,10 @@ def fewer_registers(config: Config, device: Device, held: float, shared_bytes: i
 
 
 def specialized_bytes(config: Config, device: Device) -> int:
-    """Shared memory that a specialized loop takes besides: barriers; on Hopper the sums, handed to those who store.
+    """An upper bound on the extra shared memory of a warp-specialized loop, in bytes.
 
-    Source: an upper bound; compiled by Triton 3.6, 3.7 and 3.9 for sm_90 and sm_100 (tests/compile).
+    It holds barriers and, on Hopper, the sums that are passed to the warps that store. Source: compiled by Triton 3.6,
+    3.7 and 3.9 for sm_90 and sm_100 (tests/compile).
     """
     if WARP_SPECIALIZE not in config:
         return 0

@@ -1,4 +1,4 @@
-"""What a tile of a `tl.dot` kernel takes of a device: the formulas behind the search spaces' rules."""
+"""The resources that a tile of a `tl.dot` kernel takes: the formulas behind the search spaces' rules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem, dtype
 
 MOST_THREADS = 1024
-"""Threads of a block at most, on NVIDIA and AMD.
+"""The most threads of a block, on NVIDIA and AMD.
 
-Source: CUDA C++ Programming Guide, technical specifications; HIP's likewise.
+Source: CUDA C++ Programming Guide, technical specifications; HIP documents the same limit.
 """
 
 
@@ -27,7 +27,7 @@ def tile(config: Config) -> tuple[int, int, int]:
 
 
 def shortest_k(problem: Problem) -> int:
-    """Smallest BLOCK_SIZE_K: `tl.dot` takes 32 for 8-bit operands, 16 below it is the space's own end.
+    """The smallest BLOCK_SIZE_K: `tl.dot` needs 32 for 8-bit operands; for others, the search space starts at 16.
 
     Source: `min_dot_size` of Triton's NVIDIA backend, 3.6 to 3.9.
     """
@@ -35,22 +35,22 @@ def shortest_k(problem: Problem) -> int:
 
 
 def uses_tensor_cores(problem: Problem) -> bool:
-    """Whether `tl.dot` of these operands is a matrix instruction: all but full float32."""
+    """Whether `tl.dot` of these operands becomes a matrix instruction, as it does except in full float32."""
     return problem.precision != "ieee"
 
 
 def asynchronous(config: Config, problem: Problem, device: Device) -> bool:
-    """`reads_shared` for a config."""
+    """Whether a config's `tl.dot` reads its operands from shared memory: see `reads_shared`."""
     block_m, block_n, _ = tile(config)
     return reads_shared(block_m, block_n, config.integer("num_warps"), problem, device)
 
 
 def reads_shared(block_m: int, block_n: int, warps: int, problem: Problem, device: Device) -> bool:
-    """Whether `tl.dot` is an instruction that reads its operands from shared memory by itself: wgmma or tcgen05.
+    """Whether `tl.dot` becomes wgmma or tcgen05, which read their operands from shared memory.
 
-    They take 64 rows, 16 columns and four warps at least. Source: `getMMAVersionSafe` and `supportMMA` of Triton's
-    AccelerateMatmul pass; both kinds were seen in PTX, and with 8 columns neither. int8 was seen as wgmma, never as
-    tcgen05. Triton 3.9 differs in these two, see `buffers`.
+    They need at least 64 rows, 16 columns and four warps. Source: `getMMAVersionSafe` and `supportMMA` of Triton's
+    AccelerateMatmul pass, confirmed in PTX: neither appears with 8 columns, and int8 becomes wgmma but never tcgen05.
+    Triton 3.9 differs in these two cases, see `buffers`.
     """
     has = device.features
     reads = has.wgmma if problem.a_dtype == "int8" else has.reads_shared
@@ -58,10 +58,10 @@ def reads_shared(block_m: int, block_n: int, warps: int, problem: Problem, devic
 
 
 def most_stages(device: Device) -> int:
-    """Stages of the deepest pipeline that is tried: 12 in shared memory, and one that mma.sync holds in registers.
+    """The most stages to try: 12 in shared memory, and one more that mma.sync holds in registers.
 
-    On AMD Triton's HIP pipeliner keeps the next step in registers and LDS: a third stage pays where LDS is large, and
-    one of 13 took 80 s to compile (gfx950, Triton 3.9).
+    On AMD, Triton's HIP pipeliner keeps the next step in registers and LDS. A third stage pays if LDS is large, and a
+    pipeline of 13 stages took 80 s to compile (gfx950, Triton 3.9).
     """
     if device.vendor == "amd":
         return 3 if device.features.copies_to_lds else 2
@@ -69,18 +69,18 @@ def most_stages(device: Device) -> int:
 
 
 def buffers(config: Config, problem: Problem, device: Device) -> int:
-    """Stages of a pipeline that lie in shared memory.
+    """How many stages of a pipeline lie in shared memory.
 
-    wgmma and tcgen05 read their operands there while the next loads land: num_stages. mma.sync and AMD's MFMA copy them
-    to registers first: one less. An upper bound for 8 columns and for int8 on Blackwell, which Triton 3.9 multiplies by
-    the former and 3.6 to 3.8 by the latter.
+    For wgmma and tcgen05, which read their operands there while the next loads arrive, it is num_stages. For mma.sync
+    and AMD's MFMA, which read operands from registers, it is one less. For 8 columns, and for int8 on Blackwell, this
+    is an upper bound: Triton 3.9 uses the former instructions and Triton 3.6 to 3.8 the latter.
     """
     stages = config.integer("num_stages")
     return max(1, stages - 1) if holds_a_step(config, problem, device) else stages
 
 
 def holds_a_step(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether registers hold one step of a pipeline, see `buffers`."""
+    """Whether registers hold one stage of a pipeline, see `buffers`."""
     if config.integer("BLOCK_SIZE_M") < 64 or config.integer("num_warps") < 4:
         return True
     return not device.features.reads_shared or not uses_tensor_cores(problem)
@@ -97,20 +97,20 @@ def uses_tcgen05(config: Config, problem: Problem, device: Device) -> bool:
 
 
 def uses_mma_sync(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether `tl.dot` falls back to mma.sync on Hopper, for want of rows or warps."""
+    """Whether `tl.dot` falls back to mma.sync on Hopper because a tile has too few rows or warps."""
     return device.features.wgmma and uses_tensor_cores(problem) and not uses_wgmma(config, problem, device)
 
 
 @functools.lru_cache(maxsize=1024)
 def vectors(problem: Problem) -> tuple[int, int]:
-    """Elements of A and of B that one load takes: a power of two up to 16 bytes that divides the contiguous extent.
+    """Elements of A and of B in one load: the largest power of two, up to 16 bytes, that divides the contiguous extent.
 
-    Those of contiguous operands, as `operands.placement` finds them; 1 where addresses are what is not aligned.
+    This is `operands.placement` for operands that are contiguous; it is 1 if only their addresses are not aligned.
     """
     if not problem.aligned and Problem.from_fields({**problem.fields(), "aligned": None}).aligned:
         return 1, 1
     m, n, k = problem.shape
-    # A row of its own is contiguous whichever way it is stored.
+    # A single row is contiguous whichever way it is stored.
     a_extent = m if problem.layout[0] == "t" and m > 1 else k
     b_extent = k if problem.layout[1] == "t" and k > 1 else n
     a_size, b_size = dtype.ITEMSIZE[problem.a_dtype], dtype.ITEMSIZE[problem.b_dtype]
@@ -118,7 +118,7 @@ def vectors(problem: Problem) -> tuple[int, int]:
 
 
 def loads_per_thread(config: Config, problem: Problem, device: Device) -> float:
-    """Loads that a thread issues for one step along K; each has an address of its own in registers."""
+    """How many loads a thread issues for one step along K, each of which needs registers for its address."""
     block_m, block_n, block_k = tile(config)
     a_vector, b_vector = vectors(problem)
     threads = device.warp_size * config.integer("num_warps")
@@ -126,10 +126,10 @@ def loads_per_thread(config: Config, problem: Problem, device: Device) -> float:
 
 
 def most_loads(device: Device) -> int:
-    """Loads for one step along K whose addresses fit in a thread's registers.
+    """The most loads for one step along K whose addresses fit in a thread's registers.
 
-    Of the configs beyond it the fastest took 1.066 times the winner's time in two sweeps of 30 problems on an H200. A
-    lane of CDNA has twice the registers of a thread of NVIDIA's.
+    The fastest config with more loads took 1.066 times as long as the winner in two sweeps of 30 problems on an H200. A
+    lane of CDNA has twice as many registers as a thread on NVIDIA.
     """
     return 128 if device.vendor == "amd" else 64
 
@@ -145,10 +145,10 @@ def asynchronous_copies(problem: Problem) -> int:
 
 
 def stages_differ(problem: Problem, device: Device) -> bool:
-    """Whether more than two stages are another program than two.
+    """Whether more than two stages compile to a different program than two stages.
 
-    Source: 1,306 configs with 3 to 6 stages of 1023x2047x4093 bfloat16, whose loads are not asynchronous, were the same
-    binary as with 2 (sm_90, Triton 3.6; tests/compile holds it).
+    Source: for 1023x2047x4093 bfloat16, whose loads are not asynchronous, 1,306 configs with 3 to 6 stages compiled to
+    the same binaries as with 2 (sm_90, Triton 3.6; tests/compile checks it).
     """
     return device.vendor != "nvidia" or asynchronous_copies(problem) > 0
 
@@ -160,31 +160,31 @@ def tile_bytes(config: Config, problem: Problem) -> int:
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block, bytes, for operands that can be pipelined (an upper bound for those that cannot).
+    """Shared memory of one block in bytes, which is an upper bound if operands cannot be pipelined.
 
-    tcgen05 adds two barriers. Source: exact on the pointer kernels that tests/compile compiles for NVIDIA; on AMD one
-    stage may take less, and on gfx950 it is what Triton 3.9 takes: 3.6 to 3.8 take a stage less.
+    tcgen05 adds two barriers. Source: exact for the pointer kernels that tests/compile compiles for NVIDIA. On AMD one
+    stage may take less; on gfx950 this is what Triton 3.9 takes, and Triton 3.6 to 3.8 take one stage less.
     """
     block_m, block_n, _ = tile(config)
     held = buffers(config, problem, device)
     barriers = 16 if device.features.tcgen05 and held == config.integer("num_stages") else 0
     pipeline = held * tile_bytes(config, problem) + barriers
     if device.features.copies_to_lds and config.integer("num_stages") > 1:
-        # Triton 3.9 copies straight to LDS, into a buffer a stage whose rows are padded by a thirty-second at most.
+        # Triton 3.9 copies straight to LDS, into one buffer per stage whose rows are padded by at most 1/32.
         pipeline = config.integer("num_stages") * tile_bytes(config, problem) * 33 // 32
     if "num_ctas" not in config:
         return pipeline
-    # Blocks of a cluster each hold a part of the tile, and may rearrange it on its way out.
+    # Each block of a cluster holds a part of the tile, and may rearrange it in shared memory before it is stored.
     return max(pipeline, dtype.ITEMSIZE[problem.out_dtype] * block_m * block_n)
 
 
 def accumulator_registers(config: Config, device: Device) -> float:
-    """32-bit registers a thread holds sums in."""
+    """32-bit registers in which a thread holds sums."""
     block_m, block_n, _ = tile(config)
     return block_m * block_n / (device.warp_size * config.integer("num_warps"))
 
 
 def tile_counts(config: Config, problem: Problem) -> tuple[int, int, int]:
-    """Tiles along M and N, and steps along K."""
+    """Numbers of tiles along M and along N, and of steps along K."""
     block_m, block_n, block_k = tile(config)
     return -(-problem.m // block_m), -(-problem.n // block_n), -(-problem.k // block_k)

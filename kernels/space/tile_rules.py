@@ -1,4 +1,4 @@
-"""Rules that the search spaces of all `tl.dot` kernels share: what such a tile cannot be, or is not worth."""
+"""Rules that the search spaces of all `tl.dot` kernels share: which tiles are impossible or not worth trying."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ OPTIONAL = ("GROUP_SIZE_M", "launch_pdl", "matrix_instr_nonkdim", "waves_per_eu"
 _MOST_WAVES = 16
 _MOST_OBLONG = 8
 _SMALLEST_INTERPRETED = 32
-"""Side of the one tile that most kernels have on the interpreter."""
+"""The size along M and N of the only tile that most kernels try on the interpreter."""
 
 
 def overlap(device: Device) -> dict[str, tuple[Value, ...]]:
     """The axis `launch_pdl`: programmatic dependent launch, wherever the hardware has it.
 
-    A short kernel's start hides behind the end of its predecessor. Source: PTX ISA, griddepcontrol, sm_90 on.
+    It hides the start of a short kernel behind the end of its predecessor. Source: PTX ISA, griddepcontrol, sm_90 and
+    newer.
     """
     return {"launch_pdl": (True,)} if device.features.pdl else {}
 
@@ -32,12 +33,12 @@ def parameters(
     optional: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
 ) -> Rule:
-    """The rule that a config has a kernel's parameters and no others, each of a size the compiler takes.
+    """The rule that a config has a kernel's parameters and no others, with values that the compiler accepts.
 
     Args:
-        axes: the kernel's, of a device.
+        axes: the kernel's axes on a device.
         optional: parameters that may be missing.
-        options: that a config may have besides, see `refinements`.
+        options: further options that a config may have, see `refinements`.
     """
 
     def malformed(config: Config, problem: Problem, device: Device) -> str | None:
@@ -66,7 +67,7 @@ def parameters(
 
 
 def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
-    """What is wrong with a parameter's value; powers of two may lie outside the axis."""
+    """What is wrong with a parameter's value, or None; powers of two may lie outside the axis."""
     if isinstance(values[0], bool):
         return None if isinstance(value, bool) else repr(value)
     if isinstance(values[0], str):
@@ -82,8 +83,8 @@ def shared_memory(needed: Callable[[Config, Problem, Device], int], source: str)
     """The rule that a block does not take more shared memory than the device has.
 
     Args:
-        needed: bytes a config takes.
-        source: where that formula is.
+        needed: a function for the bytes that a config takes.
+        source: the module of that function, for messages.
     """
 
     def too_much(config: Config, problem: Problem, device: Device) -> str | None:
@@ -104,11 +105,9 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None:
         return None
     held, limit = tile_resources.accumulator_registers(config, device), 128
     if device.vendor == "amd":
-        limit = (
-            256  # a lane of CDNA has 512 registers, half of them for sums alone; a thread of NVIDIA's has 255 in all
-        )
+        limit = 256  # a lane of CDNA has 512 registers, half of them only for sums; an NVIDIA thread has 255 in all
     elif tile_resources.uses_mma_sync(config, problem, device):
-        limit = 64  # the operands of mma.sync lie in registers too
+        limit = 64  # registers hold the operands of mma.sync too
     return f"a thread would hold {held:g} sums, {limit} fit" if held > limit else None
 
 
@@ -137,7 +136,7 @@ def _matrix_instruction(config: Config, problem: Problem, device: Device) -> str
     block_m, block_n, _ = tile_resources.tile(config)
     if nonkdim > min(block_m, block_n):
         return f"matrix_instr_nonkdim {nonkdim} with {block_m}x{block_n}"
-    # Two warps, at least, of the larger instruction along either side; else its longer latency shows.
+    # The larger instruction's longer latency shows unless it is issued at least twice along either side.
     if nonkdim == 32 and min(block_m, block_n) < 64:
         return f"matrix_instr_nonkdim 32 with {block_m}x{block_n}: one instruction across"
     return None
@@ -174,7 +173,7 @@ def _short_rows(config: Config, problem: Problem, device: Device) -> str | None:
     asynchronous = tile_resources.uses_wgmma(config, problem, device) or tile_resources.uses_tcgen05(
         config, problem, device
     )
-    # What passes through registers is held there: a shorter row leaves room for a larger tile.
+    # Loads that pass through registers occupy them, so shorter rows leave room for a larger tile.
     shortest = 128 if asynchronous and tile_resources.asynchronous_copies(problem) == 2 else 64
     if device.is_interpreter or block_k * size >= min(shortest, problem.k * size):
         return None
@@ -190,7 +189,7 @@ def _waves(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _largest(problem: Problem) -> int:
-    """Sums of a 128x128 tile, fewer where the shape itself is narrower or elements are loaded one by one."""
+    """The sums of a 128x128 tile, or fewer if the output is narrower or elements are loaded one by one."""
     narrow = tile_resources.next_power_of_two(max(16, min(problem.m, problem.n)))
     return (128 if tile_resources.asynchronous_copies(problem) == 2 else 64) * min(128, narrow)
 
@@ -212,11 +211,11 @@ def _group_of_few(config: Config, problem: Problem, device: Device) -> str | Non
 
 
 def _below_wgmma(config: Config, problem: Problem, device: Device) -> str | None:
-    """Tiles without the asynchronous matrix instruction, where tiles with it fill the device."""
+    """Reject tiles without the asynchronous matrix instruction if tiles with it would fill the device."""
     block_m, block_n, _ = tile_resources.tile(config)
     warps = config.integer("num_warps")
-    able = tile_resources.reads_shared(64, block_n, 4, problem, device)
-    if not able or tile_resources.asynchronous(config, problem, device):
+    possible = tile_resources.reads_shared(64, block_n, 4, problem, device)
+    if not possible or tile_resources.asynchronous(config, problem, device):
         return None
     filling = -(-problem.m // 64) * -(-problem.n // 64) >= device.sm_count
     if problem.m >= 64 and (filling or "SPLIT_K" in config):

@@ -1,7 +1,7 @@
-"""fp8 operands with a scale for every 128 neighbours along K: of each row of one, of each 128 rows of the other.
+"""A GEMM of fp8 operands with scales of blocks: 1x128 in one operand, and 128x128 in the other.
 
-What vLLM's, SGLang's and DeepSeek's linear layers compute: activations in blocks of 1x128, weights of 128x128. A step
-along K is one block long. Its products are summed by the tensor cores, scaled, and added to float32 sums.
+Linear layers of vLLM, SGLang and DeepSeek have such scales for their activations and weights. A step along K is one
+block long: the tensor cores sum its products, which are then scaled and added to float32 sums.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuner.kernels.gemm.tma.tile import load, store
 
 @triton.jit
 def scales_along(ptr, start, left, stride, EXTENT: tl.constexpr, GROUP: tl.constexpr):  # noqa: ANN201, PLR0917
-    """Scales of EXTENT neighbours from `start` on, GROUP of which share one: a number where all of them do."""
+    """Load the scales of EXTENT neighbours from `start` on, where GROUP neighbours share one; a number if all do."""
     if GROUP >= EXTENT:
         scales = tl.load(ptr + start // GROUP * stride)
     else:
@@ -35,7 +35,7 @@ def scales_along(ptr, start, left, stride, EXTENT: tl.constexpr, GROUP: tl.const
 
 @triton.jit
 def scaled(products, a_scale, b_scale, A_ONE: tl.constexpr, B_ONE: tl.constexpr):  # noqa: ANN201
-    """A tile's products times the scales of its rows and of its columns, either of which may be one number."""
+    """Multiply a tile's products by the scales of its rows and columns, either of which may be a single number."""
     if A_ONE and B_ONE:
         products *= a_scale * b_scale
     elif A_ONE:
@@ -93,11 +93,11 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     PDL: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
-    """C[M, N] = epilogue(A[M, K] @ B[K, N] with scales), one tile a program or one split of a tile's sum.
+    """Compute C[M, N] = epilogue(A[M, K] @ B[K, N] with scales), one tile, or one split of a tile's sum, per program.
 
-    `a`, `b` and `c` are descriptors, their strides None, or pointers. A_GROUP rows of A share a scale, and B_GROUP
-    columns of B; so do BLOCK_SIZE_K (128) elements along K. What the other arguments mean is said at
-    `pointer_kernel.matmul_kernel`.
+    `a`, `b` and `c` are descriptors, with strides None, or pointers. A scale is shared by A_GROUP rows of A or by
+    B_GROUP columns of B, and by BLOCK_SIZE_K (128) elements along K. The other arguments are described at
+    `pointer.jit.matmul_kernel`.
     """
     BY_TMA: tl.constexpr = stride_am is None
     tile = tl.program_id(0)
@@ -152,7 +152,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
             a_block = tl.load(a_tile + tl.cast(start_k, tl.int64) * stride_ak, mask=a_mask, other=0.0)
             b_block = tl.load(b_tile + tl.cast(start_k, tl.int64) * stride_bk, mask=b_mask, other=0.0)
         products = tl.dot(a_block, b_block, out_dtype=tl.float32)
-        # Triton's pipeline holds only what a dot reads. The next step's scales are on their way during this one.
+        # Triton pipelines only what a dot reads, so load the next step's scales during this step.
         following = min(step + 1, beyond - 1)
         a_next = a_scale_ptr + following * stride_ask
         b_next = b_scale_ptr + following * stride_bsk

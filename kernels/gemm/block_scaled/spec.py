@@ -1,7 +1,7 @@
-"""The `block_scaled` kernel: fp8 operands with scales of 1x128 and 128x128 blocks, as `scaling` "block" has them.
+"""The `block_scaled` kernel: fp8 operands with scales of 1x128 and 128x128 blocks (`scaling` "block").
 
-Loads either way, splits sums as `split_k` does, and exchanges the operands as `swap_ab` does (SWAP_AB): for few rows of
-A, the weight's columns then fill the tensor cores' 64 rows.
+It loads through pointers or descriptors and splits sums as `split_k` does. For few rows of A it exchanges the operands
+as `swap_ab` does (SWAP_AB), so that the weight's columns fill the tensor cores' 64 rows.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 def _static(
     problem: Problem, shape: tuple[int, int, int], config: Config, places: tuple[Any, ...]
 ) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
-    """Grid, GROUP_SIZE_M, constexprs and compiler options, of the operands as the device sees them."""
+    """Grid, GROUP_SIZE_M, constexprs and compiler options for the operands as the device sees them."""
     m, n, k = shape
     block_m, block_n, block_k = (config.integer(name) for name in TILE)
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
@@ -110,7 +110,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
-    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
+    """Every parameter's values, except that `splitting.expand` finds SPLIT_K and num_stages for each tile."""
     ways: tuple[Value, ...] = splitting.loads(problem.unscaled(), device)
     sides: tuple[Value, ...] = (False, True) if problem.m <= _MOST_SWAPPED_ROWS else (False,)
     if device.is_interpreter:
@@ -163,7 +163,7 @@ def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
 
 
 def _exchanged_back(config: Config) -> Config:
-    # Exchanging a second time gives the config back.
+    # A second exchange restores the config.
     return exchanged_tile(config) if config["SWAP_AB"] else config
 
 
@@ -181,7 +181,7 @@ def _one_block(config: Config, problem: Problem, device: Device) -> str | None: 
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block, an upper bound: the pipeline, and a side's scales on their way between threads.
+    """An upper bound on a block's shared memory: the pipeline, and one side's scales, which threads exchange.
 
     Source: the kernels that tests/compile compiles.
     """

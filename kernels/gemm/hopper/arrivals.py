@@ -1,15 +1,15 @@
-"""How far a copy has come, told chunk by chunk to the product that runs beside it.
+"""Counters through which a copy signals, chunk by chunk, its progress to the product that runs concurrently with it.
 
-The copy is a launch like any other: it starts when all that is before it in the stream has ended. Its programs let
-the product start as their first act, and the device starts the product when each of them has done so or has ended (CUDA
-C++ Programming Guide, programmatic dependent launch). So who waits for a chunk waits for programs that have their
-place, wait for nothing and end: there can be no deadlock, whatever room the product finds and other streams do. Where
-the product starts late it finds every chunk there.
+The copy starts, as usual, when everything before it in the stream has ended. The first thing its programs do is to let
+the product start, and the device starts the product once each of them has done so or has ended (CUDA C++ Programming
+Guide, programmatic dependent launch). A product that waits for a chunk therefore waits for programs that are already
+resident, wait for nothing themselves, and end. No deadlock is possible, whatever else runs on the device. A product
+that starts late finds every chunk complete.
 
-The product may overwrite what kernels before the copy read: they have ended. It waits for the copy's end last of all,
-so that a kernel after the product is after the copy too. The last of its programs leaves zeros, for the stream's next
-launch. TMA reads what other threads stored after a fence between the proxies, which the reader makes (PTX ISA, memory
-consistency model, causality order).
+The product may overwrite what kernels before the copy read, since they have ended. Before it ends, it waits for the end
+of the copy, so that a kernel after the product runs after the copy too. The product's last program resets the counters
+for the stream's next launch. Before TMA reads what other threads stored, the reader issues a proxy fence (PTX ISA,
+memory consistency model, causality order).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tuner.kernels.base.blocks import await_predecessor
 from tuner.kernels.base.workspace import MOST_TILES, workspace
 
 STRIDE = tl.constexpr(32)
-"""Between two counters: lines of their own, for many programs ask for one at a time."""
+"""Distance between two counters, so that each lies in its own cache line: many programs poll one at a time."""
 MOST_CHUNKS = MOST_TILES // STRIDE.value - 1
-"""Chunks that can be counted; one more counter is for programs."""
+"""The most chunks that can be counted. One more counter is for programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What a product must know of the copy beside it.
+    """What a product needs to know about the copy that runs concurrently.
 
     Attributes:
-        counters: int32 zeros on the operands' device: of the product's programs that are done, then of each chunk's
-            tiles that are copied.
-        tiles: of a chunk.
-        chunk: elements along K of one chunk.
+        counters: int32 zeros on the operands' device. The first counts the product's programs that have finished; the
+            others count the tiles of each chunk that are copied.
+        tiles: number of tiles in a chunk.
+        chunk: elements of a chunk along K.
     """
 
     counters: torch.Tensor
@@ -48,22 +48,22 @@ class Arrivals:
 
 
 def arrivals(tiles: int, chunk: int, device: torch.device) -> Arrivals:
-    """Arrivals of a launch on the current stream, none of which has come."""
+    """Arrivals for a launch on the current stream, with no chunk copied yet."""
     return Arrivals(workspace(1, torch.float32, device).counters, tiles, chunk)
 
 
 @triton.jit
 def arrive(counters, chunk):  # noqa: ANN201  jit bodies take no such annotation
-    """This program has stored a tile of a chunk."""
-    # The barrier orders every thread's stores before the one thread's release, as in `blocks.publish`.
+    """Count a tile of a chunk that this program has stored."""
+    # The barrier orders every thread's stores before the release by one thread, as in `blocks.publish`.
     tl.debug_barrier()
     tl.atomic_add(counters + (1 + chunk) * STRIDE, 1, sem="release", scope="gpu")
 
 
 @gluon.jit
 def await_chunk(counters, chunk, tiles):  # noqa: ANN201
-    """Wait, as a whole warp, until all tiles of a chunk are copied; TMA may read them then."""
-    # All lanes go on at once: in a warp that has parted, instructions of TMA would be issued more than once.
+    """Wait, as a whole warp, until all tiles of a chunk are copied and TMA may read them."""
+    # All lanes continue together, because a diverged warp would issue TMA instructions more than once.
     gl.inline_asm_elementwise(
         """{
             .reg .pred missing; .reg .u32 found;
@@ -83,7 +83,7 @@ def await_chunk(counters, chunk, tiles):  # noqa: ANN201
 
 @gluon.jit
 def forget(counters, chunks):  # noqa: ANN201
-    """This program needs no chunk any more; the last one to say so leaves zeros."""
+    """Count this program as done with all chunks; the last program to do so resets the counters."""
     await_predecessor(True, 1)
     if gl.atomic_add(counters, 1) == gl.num_programs(0) - 1:
         for counter in range(chunks + 1):

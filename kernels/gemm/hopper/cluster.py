@@ -1,10 +1,10 @@
-"""Blocks of a cluster, side by side: one loads for all of them what their tiles share. In Gluon, for Hopper.
+"""Clusters whose blocks compute neighbouring tiles and share the loads of one operand. Written in Gluon, for Hopper.
 
-To Triton a cluster is one program whose blocks share out a tile. Here each block has a tile of its own: layouts say
-that all hold the same, and coordinates differ by the block's rank. The tiles lie along N and share A, or with SHARE_B
-along M and share B: the cluster's first block sends that to all (TMA multicast). A stage is free when every block's
-warpgroups have read it. Triton 3.7 knows no arrival at another block's barrier, nor a barrier of all warps of a
-cluster: both are PTX here, the former in shared memory of their own.
+Triton treats a cluster as one program whose blocks divide a tile. Here each block has its own tile: the layouts declare
+that all blocks hold the same values, and coordinates depend on the block's rank. The tiles lie along N and share A, or
+with SHARE_B they lie along M and share B; the cluster's first block multicasts the shared operand by TMA. A stage is
+free when the warpgroups of every block have read it. Triton 3.7 offers neither an arrival at another block's barrier
+nor a barrier for all warps of a cluster. Both are written in PTX, the former with barriers in separate shared memory.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tuner.kernels.base.blocks import count_blocks, grouped
 
 @gluon.constexpr_function
 def everywhere(ctas):  # noqa: ANN201
-    """The `cga_layout` of a matrix that every block has its own of."""
+    """The `cga_layout` of a matrix of which every block has its own."""
     return [[0, 0]] * (ctas.bit_length() - 1)
 
 
 @gluon.constexpr_function
 def barriers_of(ctas):  # noqa: ANN201
-    """The layout of one barrier a block."""
+    """The layout of one barrier per block."""
     return mbarrier.MBarrierLayout([[1 << bit] for bit in range(ctas.bit_length() - 1)])
 
 
@@ -40,7 +40,7 @@ def rank_of(CTAS: gl.constexpr):  # noqa: ANN201
 
 @gluon.jit
 def tiles_of(M, N, FIXED: gl.constexpr):  # noqa: ANN201
-    """Rows and columns of tiles; of a cluster's tiles, which lie side by side, one counts."""
+    """Number of tiles along M and along N, where the neighbouring tiles of a cluster count as one."""
     DOWN: gl.constexpr = FIXED.CTAS if FIXED.SHARE_B else 1
     ACROSS: gl.constexpr = 1 if FIXED.SHARE_B else FIXED.CTAS
     WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N + FIXED.BLOCK_SIZE_N_REST
@@ -49,7 +49,7 @@ def tiles_of(M, N, FIXED: gl.constexpr):  # noqa: ANN201
 
 @gluon.jit
 def corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED: gl.constexpr):  # noqa: ANN201
-    """First row and column of this block's tile, of those that its cluster takes together."""
+    """First row and column of this block's own tile among the tiles of its cluster."""
     row, column = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
     if FIXED.SHARE_B:
         row = row * FIXED.CTAS + rank_of(FIXED.CTAS)
@@ -60,9 +60,10 @@ def corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED: gl.constexpr):  # noq
 
 @gluon.jit
 def free_barriers(STAGES: gl.constexpr, WARPGROUPS: gl.constexpr, CTAS: gl.constexpr):  # noqa: ANN201
-    """The address of each stage's barrier: it counts this block's warpgroups, the first block's those of all blocks.
+    """Make a barrier for each stage in shared memory, and return the first one's address.
 
-    1,024 bytes are reserved: so the stages, which lie behind them, stay where the swizzle of TMA has them.
+    A block's barriers count its own warpgroups, those of the cluster's first block the warpgroups of all blocks. 1,024
+    bytes are reserved so that the stages behind them keep the alignment that TMA's swizzle needs.
     """
     address = gl.inline_asm_elementwise(
         "{ .shared .align 1024 .b8 free_stages[1024]; mov.u32 $0, free_stages; }",
@@ -89,7 +90,7 @@ def free_barriers(STAGES: gl.constexpr, WARPGROUPS: gl.constexpr, CTAS: gl.const
 
 @gluon.jit
 def meet():  # noqa: ANN201
-    """Wait for every warp of the cluster: all barriers are made then."""
+    """Wait for every warp of the cluster, after which all barriers are initialized."""
     gl.inline_asm_elementwise(
         """{
             barrier.cluster.arrive.relaxed.aligned;
@@ -104,7 +105,7 @@ def meet():  # noqa: ANN201
 
 @gluon.jit
 def publish_barriers():  # noqa: ANN201
-    """Let other blocks see, once they have met, the barriers that this thread made."""
+    """Make the barriers that this thread initialized visible to other blocks once they have met."""
     gl.inline_asm_elementwise(
         "{ fence.mbarrier_init.release.cluster; mov.u32 $0, 0; }", "=r", [], gl.int32, is_pure=False, pack=1
     )
@@ -132,9 +133,9 @@ def await_free(free, stage, phase, CTAS: gl.constexpr):  # noqa: ANN201
 
 @gluon.jit
 def release(free, stage, CTAS: gl.constexpr, pred=True):  # noqa: ANN201
-    """A warpgroup has read a stage: one of its threads tells its own block, another the cluster's first.
+    """Signal that a warpgroup has read a stage: one thread to its own block, another to the cluster's first block.
 
-    Without a scope of clusters, which would make each arrival a fence of all memory; CUTLASS writes none either.
+    The arrivals have no cluster scope, which would turn each into a fence of all memory; CUTLASS uses none either.
     """
     if CTAS == 1:
         mbarrier.arrive(free.index(stage), count=1, pred=pred)
@@ -163,5 +164,5 @@ def release(free, stage, CTAS: gl.constexpr, pred=True):  # noqa: ANN201
 
 @gluon.jit
 def idle():  # noqa: ANN201
-    """A warp that does nothing else: Triton starts warps by fours, and all of a cluster's must meet."""
+    """Run a warp that only takes part in `meet`: Triton starts warps in fours, and all warps of a cluster must meet."""
     meet()

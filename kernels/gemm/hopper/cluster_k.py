@@ -1,6 +1,6 @@
-"""The `cluster_k` kernel: a tile's sum is split over the blocks of a cluster, and never leaves the multiprocessors.
+"""The `cluster_k` kernel, which splits a tile's sum over the blocks of a cluster, without use of global memory.
 
-For few tiles and a long K on Hopper, in Gluon, under Triton 3.7. The result is the same bits each time.
+It is for few tiles and a long K on Hopper, written in Gluon, and needs Triton 3.7. Results are deterministic.
 """
 
 from __future__ import annotations

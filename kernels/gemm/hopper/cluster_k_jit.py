@@ -1,8 +1,8 @@
-"""A tile's sum split along K over the blocks of a cluster: a GEMM for few tiles and a long K on Hopper, in Gluon.
+"""A GEMM for few tiles and a long K: the blocks of a cluster split a tile's sum along K. Written in Gluon, for Hopper.
 
 Every block loads its own range of K by TMA, multiplies it by wgmma, and sends each column of its sums to the block that
-owns it (`cluster_parts`). Nothing of a sum passes through global memory: no workspace, no counter, no last program.
-The device sees operands exchanged, as in `swap_ab`: rows are columns of B, columns are rows of A.
+owns the column (`cluster_parts`). Partial sums do not pass through global memory, so there is no workspace and no
+counter. The operands are exchanged, as in `swap_ab`: rows are columns of B, and columns are rows of A.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tuner.kernels.gemm.hopper.tile import columns_of, following, layout_of
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is fixed when the kernel is compiled: the kernel's constexprs by their names."""
+    """The kernel's constexprs by name."""
 
     BLOCK_SIZE_M: int
     BLOCK_SIZE_N: int
@@ -46,25 +46,22 @@ class Fixed:
 
 @gluon.constexpr_function
 def fixed(*constants):  # noqa: ANN002, ANN201
-    """Constants as one."""
+    """Gather constants into one `Fixed`."""
     return Fixed(*constants)
 
 
 @gluon.constexpr_function
 def line_of(ctas):  # noqa: ANN201
-    """The `cga_layout` of a vector that every block has its own of."""
+    """The `cga_layout` of a vector of which every block has its own."""
     return [[0]] * (ctas.bit_length() - 1)
 
 
 @gluon.jit
 def fetch_ahead(first, stride, rows, length, ROWS: gl.constexpr, BYTES: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Start to move the first BYTES / ROWS bytes of each of ROWS rows into the L2, a cache line a thread at a time.
+    """Prefetch the first BYTES / ROWS bytes of each of ROWS rows into the L2, one cache line per thread at a time.
 
-    `blocks.prefetch_rows` says why it may come before the wait for the predecessor. By lines: bulk prefetches would
-    stand in TMA's queue, before the loads.
-
-    first: pointer to the first row. stride: elements from row to row. rows, length: rows that there are, and elements
-    of each, possibly fewer.
+    `blocks.prefetch_rows` explains its arguments, and why it is safe before the wait for the predecessor. Single lines
+    are prefetched because bulk prefetches would delay the loads behind them in TMA's queue.
     """
     SIZE: gl.constexpr = first.dtype.element_ty.primitive_bitwidth // 8
     THREADS: gl.constexpr = 32 * gl.num_warps()
@@ -103,7 +100,7 @@ def load_stage(descriptors, buffers, ready, stage, place, step, FIXED: gl.conste
 
 @gluon.jit
 def sum_range(descriptors, buffers, ready, place, first, steps, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Sums of so many steps along K from the first on; the ring's stages are being loaded."""
+    """Sum the products of `steps` steps along K from `first` on, and reload the ring's stages meanwhile."""
     a_buffers, b_buffers = buffers
     ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M
     COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
@@ -127,7 +124,7 @@ def sum_range(descriptors, buffers, ready, place, first, steps, FIXED: gl.conste
         else:
             sums = warpgroup_mma(a, b, sums, is_async=True)
             sums = warpgroup_mma_wait(1, deps=(sums,))
-        # The step before this one is done: its stage takes the next one that has none yet.
+        # The previous step is done, so its stage can take the next step that is not loaded yet.
         after = step - 1 + STAGES
         if (step > 0) & (after < steps):
             synchronize()
@@ -172,10 +169,10 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
     TRIGGER: gl.constexpr,
     PREFETCH: gl.constexpr,
 ):
-    """One tile of C a cluster, [BLOCK_SIZE_M, BLOCK_SIZE_N]; a block's range of K is as long as the others' but a step.
+    """Compute one tile of C, [BLOCK_SIZE_M, BLOCK_SIZE_N], per cluster; blocks' ranges of K differ by at most a step.
 
-    C_VECTOR: what divides stride_cn and M where C's columns are contiguous, else 1. PREFETCH: bytes of A, whose rows
-    `ahead_ptr` points to, that a block moves to the L2 while it waits for its predecessor.
+    C_VECTOR: elements that divide stride_cn and M if C's columns are contiguous, else 1. PREFETCH: bytes of A, whose
+    rows start at `ahead_ptr`, that a block prefetches into the L2 while it waits for its predecessor.
     """
     CTAS: gl.constexpr = gl.num_ctas()
     FIXED: gl.constexpr = fixed(

@@ -1,6 +1,6 @@
-"""The search space of `cluster_k`: tiles, blocks of a cluster, the ring's depth, and what overlaps with other kernels.
+"""The search space of `cluster_k`: tiles, blocks of a cluster, the ring's depth, and overlap with other kernels.
 
-A config speaks of the problem; the device computes the transposed output, as with `swap_ab`.
+A config is in terms of the problem, although the device computes the transposed output, as with `swap_ab`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from tuner.problem import Problem, dtype
 
 NAME = "cluster_k"
 BLOCKS = (2, 4, 8, 16)
-"""Blocks of a cluster: the values of SPLIT_K. Not every GPU must take 16 (CUDA C++ Programming Guide)."""
+"""Blocks of a cluster, which are the values of SPLIT_K. Not every GPU supports 16 (CUDA C++ Programming Guide)."""
 COLUMNS = 64
 """Columns of B in a tile, which are the rows of wgmma."""
 _ROWS = (8, 16, 32, 64, 128)
 """Rows of A in a tile."""
 _ROW_BYTES = (128, 256, 512)
-"""Bytes of a row of a stage."""
+"""Bytes of a row of a stage along K."""
 _MOST_ROWS = 256
 _FEWEST_STAGES = 2
 _FEW_BLOCKS = 8
-"""Times that the device has as many multiprocessors: then more blocks come first, whatever a larger cluster costs."""
+"""If the device has more than this many multiprocessors per block, more blocks outweigh the cost of larger clusters."""
 _SHORTEST_K = 512
 _WARPS = 4
 _OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _AHEAD = {refinements.PREFETCH_KIB: 32, refinements.PDL_TRIGGER: 6}
-"""Options of every config that can have them."""
+"""Options that every config has if it can."""
 _OTHERWISE = ((32, 5), (32, 7), (64, 4), (64, 7))
-"""KiB and eighths that a search tries of its leaders besides."""
+"""Further pairs of PREFETCH_KIB and PDL_TRIGGER that a search tries on its best configs."""
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -66,7 +66,7 @@ def _too_large(problem: Problem, device: Device) -> str | None:
 
 
 def by_steps(problem: Problem) -> bool:
-    """Whether every step's products are added in registers, as fp8 without fast accumulation asks."""
+    """Whether each step's products are added in registers, as fp8 without fast accumulation requires."""
     return dtype.is_fp8(problem.a_dtype) and not problem.fast_accum
 
 
@@ -100,23 +100,23 @@ def _tiles(problem: Problem, rows: int) -> int:
 
 
 def programs(config: Config, problem: Problem) -> int:
-    """Blocks of a launch."""
+    """Number of blocks in a launch."""
     return config.integer("SPLIT_K") * _tiles(problem, config.integer("BLOCK_SIZE_M"))
 
 
 def most_steps(config: Config, problem: Problem) -> int:
-    """Along K, of the block that has most."""
+    """The most steps along K of any block."""
     return -(-problem.k // (config.integer("BLOCK_SIZE_K") * config.integer("SPLIT_K")))
 
 
 def reserved_bytes(config: Config) -> int:
-    """Shared memory that parts of sums take beside the ring; 0 where the rule "shape" refuses the config anyway."""
+    """Shared memory for parts of sums, besides the ring, or 0 if the rule "shape" rejects the config anyway."""
     rows, blocks = config.integer("BLOCK_SIZE_M"), config.integer("SPLIT_K")
     return cluster_parts.room_bytes(config.integer("BLOCK_SIZE_N"), rows, blocks) if rows >= 2 and blocks else 0
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
-    """Shared memory of one block: the ring, its barriers, the parts of sums."""
+    """Shared memory of one block in bytes: the ring, its barriers and the parts of sums."""
     return _ring_bytes(config, problem) + reserved_bytes(config)
 
 
@@ -124,14 +124,14 @@ def _ring_bytes(config: Config, problem: Problem) -> int:
     return config.integer("num_stages") * (tile_resources.tile_bytes(config, problem) + 8)
 
 
-def _unasked(config: Config, problem: Problem) -> bool:
-    """Whether Triton's launcher would not ask for as much memory as a block takes: it looks at the ring alone."""
+def _under_requested(config: Config, problem: Problem) -> bool:
+    """Whether Triton's launcher, which considers only the ring, would request less memory than a block takes."""
     ring, usual = _ring_bytes(config, problem), cluster_parts.LARGEST_ROOM
     return ring <= usual < ring + reserved_bytes(config)
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile with rings worth trying: of a multiprocessor's memory, and of half of it."""
+    """Yield a tile with rings that fill a multiprocessor's shared memory, or half of it."""
     fetches = refinements.option_error(refinements.PREFETCH_KIB, config.replace(**_AHEAD), problem, device) is None
     overlapping = config.replace(**(_AHEAD if fetches else {refinements.PDL_TRIGGER: _AHEAD[refinements.PDL_TRIGGER]}))
     steps, stage = most_steps(config, problem), _ring_bytes(config.replace(num_stages=1), problem)
@@ -139,8 +139,9 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     depths = {min(steps, tma_space.DEEPEST, (room - reserved_bytes(config)) // stage) for room in rooms}
     for depth in sorted(depth for depth in depths if depth >= min(_FEWEST_STAGES, steps)):
         made = overlapping.replace(num_stages=depth)
-        # A ring deeper than there are steps costs nothing.
-        yield made.replace(num_stages=cluster_parts.LARGEST_ROOM // stage + 1) if _unasked(made, problem) else made
+        if _under_requested(made, problem):  # a ring with more stages than steps costs nothing
+            made = made.replace(num_stages=cluster_parts.LARGEST_ROOM // stage + 1)
+        yield made
 
 
 def _overlapping(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
@@ -150,7 +151,7 @@ def _overlapping(config: Config, problem: Problem, device: Device) -> Iterator[C
 
 
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """Why the kernel itself cannot have such a shape, or None."""
+    """Why the kernel does not support a config's shape, or None."""
     rows, blocks = config.integer("BLOCK_SIZE_M"), config.integer("SPLIT_K")
     length = config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype]
     if not _fewest_rows(problem) <= rows <= max(_ROWS):
@@ -168,19 +169,19 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
 
 
 def _fewest_rows(problem: Problem) -> int:
-    """Rows of A in a tile: where A is stored [K, M], the swizzle of TMA takes 32 bytes."""
+    """The fewest rows of A in a tile: if A is stored [K, M], TMA's swizzle needs 32 bytes."""
     return 16 if problem.layout[0] == "t" else 8
 
 
 def _too_little(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     ring, usual = _ring_bytes(config, problem), cluster_parts.LARGEST_ROOM
-    if not _unasked(config, problem):
+    if not _under_requested(config, problem):
         return None
     return f"a ring of {ring} B: Triton asks for more than {usual} B in all where the ring alone is more"
 
 
 def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """A stage is loaded anew during the step after its own: of a single one that step would wait for ever."""
+    """Reject a single stage: it is reloaded during the next step, which would wait for it forever."""
     steps = most_steps(config, problem)
     if config.integer("num_stages") >= min(_FEWEST_STAGES, steps):
         return None
@@ -201,7 +202,7 @@ def _room(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _idle(config: Config, problem: Problem, device: Device) -> str | None:
-    """Blocks without a step, multiprocessors without a block."""
+    """Reject configs that leave blocks without a step or too many multiprocessors without a block."""
     blocks, steps = config.integer("SPLIT_K"), -(-problem.k // config.integer("BLOCK_SIZE_K"))
     if blocks > steps:
         return f"{blocks} blocks for {steps} steps along K"

@@ -1,9 +1,9 @@
-"""Parts of a tile's sum that blocks of a cluster send each other through distributed shared memory. In Gluon.
+"""Exchanges parts of a tile's sum between the blocks of a cluster through distributed shared memory. In Gluon.
 
-Each block has sums of the whole tile, over its own range of K. The tile's columns are dealt out in pairs: their owner
-gets them from all blocks and adds them in the order of the blocks' ranks, so that the bits are always the same. A store
-to another block's memory tells a barrier there how many bytes it brought (PTX ISA, st.async): an owner waits for its
-parts and for nothing else, and the others may end.
+Each block has sums of the whole tile over its own range of K. The tile's columns are assigned in pairs to owners. An
+owner receives its columns from all blocks and adds them in the order of the blocks' ranks, so that results are
+deterministic. A store to another block's memory signals its bytes to a barrier there (PTX ISA, st.async), so that an
+owner waits only for its own parts, and blocks that own none may end.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from triton.experimental.gluon import language as gl
 from tuner.kernels.gemm.hopper.cluster import publish_barriers
 
 LARGEST_ROOM = 48 * 1024
-"""What a kernel may reserve statically of shared memory (CUDA C++ Programming Guide)."""
+"""The most shared memory that a kernel may reserve statically, in bytes (CUDA C++ Programming Guide)."""
 _ALIGNMENT = 1024
-"""The ring of stages lies behind: so it stays where the swizzle of TMA has it."""
+"""Keeps the ring of stages, which lies behind the parts, aligned as TMA's swizzle needs it."""
 _PAIR = 2 * 4
 _PADDING_ROWS = 8
-"""After each pair of columns: without them a warp's stores, of four pairs, would meet in the same banks."""
+"""Padding after each pair of columns, without which a warp's stores to four pairs would conflict in the same banks."""
 
 
 @gluon.constexpr_function
 def owners_of(columns, ctas):  # noqa: ANN201  jit bodies take no annotation
-    """Blocks that own columns of a tile, the cluster's first ones: two columns are the fewest."""
+    """How many blocks, the first of the cluster, own columns of a tile. Each owns at least two."""
     return min(ctas, columns // 2)
 
 
@@ -36,36 +36,38 @@ def pitch(rows):  # noqa: ANN201
 
 @gluon.constexpr_function
 def part_bytes(rows, columns, ctas):  # noqa: ANN201
-    """What an owner keeps of one block's sums."""
+    """Bytes of one block's sums that an owner receives."""
     return columns // owners_of(columns, ctas) // 2 * pitch(rows)
 
 
 @gluon.constexpr_function
 def room_bytes(rows, columns, ctas):  # noqa: ANN201
-    """Shared memory that a block reserves: parts of all blocks, and the barrier that counts their bytes."""
+    """Bytes of shared memory that a block reserves for the parts of all blocks and the barrier that counts them."""
     needed = ctas * part_bytes(rows, columns, ctas) + 8
     return -(-needed // _ALIGNMENT) * _ALIGNMENT
 
 
 @gluon.constexpr_function
 def reservation(rows, columns, ctas):  # noqa: ANN201
-    """PTX that reserves a block's room and gives its address."""
+    """PTX that reserves a block's memory for parts and returns its address."""
     room = room_bytes(rows, columns, ctas)
     return f"{{ .shared .align {_ALIGNMENT} .b8 parts[{room}]; mov.u32 $0, parts; }}"
 
 
 @gluon.constexpr_function
 def dealt_out(ctas, owners):  # noqa: ANN201
-    """The `cga_layout` of a tile whose columns lie with their owners; the other blocks count as copies of these."""
+    """The `cga_layout` of a tile whose columns lie with their owners; other blocks are declared as copies of owners."""
     return [[0, 1 << bit] if 1 << bit < owners else [0, 0] for bit in range(ctas.bit_length() - 1)]
 
 
 @gluon.jit
 def make_room(ROWS: gl.constexpr, COLUMNS: gl.constexpr, CTAS: gl.constexpr):  # noqa: ANN201
-    """Reserve a block's room, let its barrier expect all parts, and say so; `send` waits until all blocks have.
+    """Reserve memory for parts, set its barrier to expect them all, and arrive at the cluster's barrier.
+
+    `send` waits until all blocks have done so.
 
     Returns:
-        The room's address, and its barrier's.
+        The addresses of the memory and of its barrier.
     """
     parts = gl.inline_asm_elementwise(reservation(ROWS, COLUMNS, CTAS), "=r", [], gl.int32, is_pure=False, pack=1)
     arrived = parts + CTAS * part_bytes(ROWS, COLUMNS, CTAS)
@@ -104,7 +106,7 @@ def send(sums, parts, arrived, rank, CTAS: gl.constexpr):  # noqa: ANN201
     gl.inline_asm_elementwise(
         "{ barrier.cluster.wait.acquire.aligned; mov.u32 $0, 0; }", "=r", [], gl.int32, is_pure=False, pack=1
     )
-    # Two neighbours of a row at a time, as a thread holds them.
+    # Send two neighbours of a row at a time, as a thread holds them.
     gl.inline_asm_elementwise(
         """{
             .reg .u32 there, told;
@@ -122,7 +124,7 @@ def send(sums, parts, arrived, rank, CTAS: gl.constexpr):  # noqa: ANN201
 
 @gluon.jit
 def await_parts(arrived):  # noqa: ANN201
-    """Wait until all parts of a block's columns are there."""
+    """Wait until all parts of a block's columns have arrived."""
     gl.inline_asm_elementwise(
         """{
             .reg .pred done;
@@ -139,13 +141,13 @@ def await_parts(arrived):  # noqa: ANN201
 
 @gluon.jit
 def collect(parts, ROWS: gl.constexpr, COLUMNS: gl.constexpr, CTAS: gl.constexpr):  # noqa: ANN201
-    """The tile's sums, [ROWS, COLUMNS] float32: a block has its own columns of them."""
+    """Add up the parts: the tile's sums [ROWS, COLUMNS] in float32, of which each block has its own columns."""
     OWNERS: gl.constexpr = owners_of(COLUMNS, CTAS)
     EACH: gl.constexpr = COLUMNS // OWNERS
     LAYOUT: gl.constexpr = gl.BlockedLayout(
         [2, 2], [32, 1], [1, gl.num_warps()], [1, 0], cga_layout=dealt_out(CTAS, OWNERS)
     )
-    # The same values in the same threads, for stores of two rows at a time.
+    # Threads keep their values, but the order of this layout allows stores of two rows at a time.
     BY_ROWS: gl.constexpr = gl.BlockedLayout(
         [2, 2], [32, 1], [1, gl.num_warps()], [0, 1], cga_layout=dealt_out(CTAS, OWNERS)
     )

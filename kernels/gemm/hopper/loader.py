@@ -1,4 +1,4 @@
-"""The warp of `warp_specialized_kernel` that loads: it fills the ring's stages by TMA. In Gluon, for Hopper."""
+"""The loading warp of `warp_specialized_kernel`, which fills the ring's stages by TMA. In Gluon, for Hopper."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tuner.kernels.gemm.hopper.arrivals import await_chunk, forget
 from tuner.kernels.gemm.hopper.cluster import await_free, corner_of, meet, tiles_of
 from tuner.kernels.gemm.hopper.tile import buffers_of_rows, following
 
-# The name of newer Tritons first, then that of 3.6.
+# Newer Triton releases have the first name, Triton 3.6 the second.
 async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 
 @gluon.jit
 def load_block(desc, row, column, barrier, buffer, TRANSPOSED: gl.constexpr, SHARED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Start to load a block of a matrix, by its own row and column, from a descriptor of it as it is stored.
+    """Start to load a block of a matrix at (row, column) from a descriptor of the matrix as it is stored.
 
-    SHARED: for all blocks of the cluster, if this is its first.
+    SHARED: the cluster's first block loads for all its blocks.
     """
     coordinates = [column, row] if TRANSPOSED else [row, column]
     if SHARED:
@@ -30,7 +30,7 @@ def load_block(desc, row, column, barrier, buffer, TRANSPOSED: gl.constexpr, SHA
 
 @gluon.jit
 def load_rows(desc, row, column, barrier, buffers, stage, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Start to load a stage of A, a buffer at a time."""
+    """Start to load a stage of A, one buffer at a time."""
     PARTS: gl.constexpr = buffers_of_rows(FIXED.CTAS, FIXED.WARPGROUPS)
     SHARED: gl.constexpr = FIXED.CTAS > 1 and not FIXED.SHARE_B
     for part in gl.static_range(PARTS):
@@ -40,7 +40,7 @@ def load_rows(desc, row, column, barrier, buffers, stage, FIXED: gl.constexpr): 
 
 @gluon.jit
 def fill(extents, buffers, barriers, descriptors, arriving, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """The loading warp: fills every stage that is free, tile after tile."""
+    """Run the loading warp, which fills free stages, tile after tile."""
     M, N, K, GROUP_SIZE_M = extents
     a_buffers, b_buffers, rest_buffers = buffers
     ready, free = barriers
@@ -55,15 +55,15 @@ def fill(extents, buffers, barriers, descriptors, arriving, FIXED: gl.constexpr)
         meet()
     counters, tiles_of_chunk = arriving
     if FIXED.CHUNK_SIZE_K == 0:
-        # Only these loads read what the predecessor wrote: results are stored, scales read, after the first of them.
+        # Only these loads need to wait: scales are read and results stored after the first load has arrived.
         await_predecessor(FIXED.PDL)
     stage = 0
-    phase = 1  # of barriers that nobody has used: a stage is free at first
+    phase = 1  # the phase of unused barriers: stages are free at first
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         start_m, start_n = corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED)
         for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
             start_k = step * FIXED.BLOCK_SIZE_K
-            if FIXED.CHUNK_SIZE_K > 0:  # noqa: SIM102  the first is known when it is compiled
+            if FIXED.CHUNK_SIZE_K > 0:  # noqa: SIM102  the first condition is a constant
                 if start_k % FIXED.CHUNK_SIZE_K == 0:
                     await_chunk(counters, start_k // FIXED.CHUNK_SIZE_K, tiles_of_chunk)
             barrier = ready.index(stage)
@@ -78,7 +78,7 @@ def fill(extents, buffers, barriers, descriptors, arriving, FIXED: gl.constexpr)
     if FIXED.CHUNK_SIZE_K > 0:
         forget(counters, count_blocks(K, FIXED.CHUNK_SIZE_K))
     if FIXED.CTAS > 1:
-        # Other blocks tell this one of stages that they have read: it stays until they are done.
+        # Other blocks signal their reads of the last stages to this block, which must not end before.
         for _ in range(FIXED.STAGES):
             await_free(free, stage, phase, FIXED.CTAS)
             stage, phase = following(stage, phase, FIXED.STAGES)

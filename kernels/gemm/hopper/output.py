@@ -1,6 +1,6 @@
-"""A warpgroup's part of C: finished from its sums and stored by way of its own buffers. In Gluon, for Hopper.
+"""Finishes a warpgroup's part of C from its sums, and stores it through its own buffers. In Gluon, for Hopper.
 
-What the arguments mean is said at `pointer_kernel.matmul_kernel`, `tma_tile` and `warp_specialized_kernel`.
+The arguments are described at `pointer.jit.matmul_kernel`, `tma.tile` and `warp_specialized_kernel`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tuner.kernels.base.epilogue import activate, saturate
 
-# The names of newer Tritons first, then that of 3.6.
+# Newer Triton releases have the first name, Triton 3.6 the second.
 synchronize = getattr(gl, "barrier", None) or gl.thread_barrier
 async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 
 @gluon.constexpr_function
 def turns_of(FIXED):  # noqa: ANN201
-    """Buffers of a warpgroup that parts of C take turns in: two, but one where there is one part of its width.
+    """Number of buffers through which a warpgroup stores parts of C, in alternation: one or two.
 
-    And one where the rest is as wide as a part: it goes out the same way, and there is room for a stage more.
+    There is one if there is only one part. There is also one if the second width of the tile equals that of a part: it
+    uses the same buffer, and the memory saved allows one more stage.
     """
     alone = FIXED.EPILOGUE_PARTS == 1 or FIXED.BLOCK_SIZE_N // FIXED.EPILOGUE_PARTS == FIXED.BLOCK_SIZE_N_REST
     return 1 if alone else 2
@@ -28,9 +29,9 @@ def turns_of(FIXED):  # noqa: ANN201
 
 @gluon.jit
 def out_buffers_of(c, c_rest, unused, stride_cm, FIXED: gl.constexpr):  # noqa: ANN201
-    """Every warpgroup's buffers of C on its way out, and the rest's, one after the other.
+    """Allocate every warpgroup's buffers for storing C, then those for the tile's second width.
 
-    `unused` stands for buffers that are not needed: without a rest, or where C is written by pointers.
+    `unused` is returned in place of buffers that are not needed: without a second width, or if C is stored by pointers.
     """
     c_buffers = unused
     c_rest_buffers = unused
@@ -57,7 +58,7 @@ def finished(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr,
     out_dtype: gl.constexpr,
 ):
-    """`epilogue.finish` where vectors have layouts: values of the output from sums, scaled, biased, activated."""
+    """`epilogue.finish` for vectors with layouts: scale sums, add the bias, activate and round."""
     bias_ptr, a_scale_ptr, b_scale_ptr, _ = vectors
     values = sums if sums.dtype == gl.int32 and FIXED.SCALING == "none" else sums.to(gl.float32)
     offs_m = start_m + gl.arange(0, sums.shape[0], layout=gl.SliceLayout(1, sums.type.layout))
@@ -76,7 +77,7 @@ def finished(  # noqa: ANN201, PLR0917
         else:
             bias = gl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).expand_dims(0)
         values += bias.to(gl.float32)
-    ACTIVATION: gl.constexpr = FIXED.ACTIVATION  # Triton 3.6 hands no plain string on
+    ACTIVATION: gl.constexpr = FIXED.ACTIVATION  # Triton 3.6 does not pass on plain strings
     if ACTIVATION != "none":
         values = activate(values, ACTIVATION)
     return saturate(values, out_dtype).to(out_dtype)
@@ -84,7 +85,7 @@ def finished(  # noqa: ANN201, PLR0917
 
 @gluon.constexpr_function
 def along(transposed):  # noqa: ANN201
-    """A warp's threads side by side in a row, in a column of a transposed matrix."""
+    """A layout in which a warp's threads are neighbours in a row, or in a column of a transposed matrix."""
     if transposed:
         return gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])
     return gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
@@ -103,13 +104,13 @@ def store_block(  # noqa: ANN201, PLR0917
     PENDING: gl.constexpr,
     TRANSPOSED: gl.constexpr,
 ):
-    """Write a block of C by its pointer and strides, or start to through a descriptor of it as it is stored.
+    """Store a block of C through its pointer and strides, or start to store it through a descriptor of C as stored.
 
-    PENDING: stores before it that may still read their buffers, which take turns.
+    PENDING: how many earlier stores may still be reading their buffers, which are used in alternation.
     """
     stride_m, stride_n = strides
     if stride_m is not None:
-        # A warp stores neighbours: as the sums lie, each of its stores would touch eight rows.
+        # Let each warp store neighbours. In the layout of the sums, each of its stores would touch eight rows.
         values = gl.convert_layout(values, along(TRANSPOSED))
         rows = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, values.type.layout))
         columns = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, values.type.layout))
@@ -133,7 +134,7 @@ def store_block(  # noqa: ANN201, PLR0917
 
 @gluon.jit
 def halves(sums, LAYOUT: gl.constexpr):  # noqa: ANN201
-    """The left and the right half of sums: each thread has its part of both, nothing moves."""
+    """The left and the right half of sums, without data movement: each thread holds its part of both."""
     ROWS: gl.constexpr = sums.shape[0]
     HALF: gl.constexpr = sums.shape[1] // 2
     left, right = sums.reshape([ROWS, 2, HALF]).permute([0, 2, 1]).split()

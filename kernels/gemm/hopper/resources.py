@@ -1,4 +1,4 @@
-"""What a config of `warp_specialized` takes: its tile as the device computes it, registers, shared memory, programs."""
+"""Resources of a `warp_specialized` config: its tile as the device computes it, registers, shared memory, programs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tuner.kernels.space import refinements
 from tuner.problem import Problem, dtype
 
 _OTHER_BYTES = 256
-"""Barriers aside, what Triton hands from warp to warp in shared memory."""
+"""Shared memory besides barriers through which Triton passes values between warps."""
 
 
 @functools.lru_cache(maxsize=1024)
 def by_steps(problem: Problem) -> bool:
-    """Whether every step's products are added in registers: to scale them, or as fp8 without fast accumulation asks."""
+    """Whether each step's products are added in registers, as block scales or fp8 without fast accumulation require."""
     return problem.scaling == "block" or (dtype.is_fp8(problem.a_dtype) and not problem.fast_accum)
 
 
 def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
-    """A config and its problem as the device computes them: with SWAP_AB, those of the transposed output."""
+    """A config and its problem as the device computes them, which with SWAP_AB are those of the transposed output."""
     if not config.get("SWAP_AB", False):
         return config, problem
     swapped = config.replace(BLOCK_SIZE_M=config["BLOCK_SIZE_N"], BLOCK_SIZE_N=config["BLOCK_SIZE_M"])
@@ -30,12 +30,12 @@ def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
 
 
 def width(config: Config) -> int:
-    """Columns of a tile as the device computes it."""
+    """Columns of a tile, both widths included, for a config as the device computes it."""
     return config.integer("BLOCK_SIZE_N") + config.integer("BLOCK_SIZE_N_REST")
 
 
 def warpgroups(config: Config) -> int:
-    """Warpgroups that multiply."""
+    """Number of multiplying warpgroups."""
     return max(1, config.integer("num_warps") // 4)
 
 
@@ -45,23 +45,23 @@ def tiles(config: Config, problem: Problem) -> int:
 
 
 def held_sums(config: Config, problem: Problem) -> float:
-    """Registers of a multiplying thread for sums, and for products that are added to them by steps."""
+    """Registers of a multiplying thread for sums, and for one step's products if these are added in registers."""
     sums = config.integer("BLOCK_SIZE_M") * width(config) / (128 * warpgroups(config))
     return 2 * sums if by_steps(problem) else sums
 
 
 def resident(config: Config, problem: Problem, device: Device) -> int:
-    """Programs on a multiprocessor at once: two of one multiplying warpgroup where both rings fit."""
+    """Programs that are resident on a multiprocessor: two with one multiplying warpgroup each if both rings fit."""
     twice = 2 * (shared_bytes(config, problem, device) + 1024) <= device.shared_bytes + 1024
     return 2 if twice and warpgroups(config) == 1 else 1
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
-    """Shared memory of one block, an upper bound: the ring, its barriers, each warpgroup's part of C on its way out."""
+    """An upper bound on a block's shared memory: the ring, its barriers, and the buffers through which C is stored."""
     config, problem = as_computed(config, problem)
     stages, parts = config.integer("num_stages"), config.integer("EPILOGUE_PARTS", 1)
     part, rest = config.integer("BLOCK_SIZE_N") // parts, config.integer("BLOCK_SIZE_N_REST")
-    # As `warp_specialized_output` has them: a rest that is as wide as a part goes out by its buffer.
+    # As in `output.turns_of`, a second width equal to a part's uses that part's buffer.
     stored = part if part == rest else part * min(2, parts) + rest
     out_bytes = config.integer("BLOCK_SIZE_M") * stored * dtype.ITEMSIZE[problem.out_dtype]
     cluster_bytes = cluster_sizes.RESERVED_BYTES if refinements.NUM_CTAS in config else 0

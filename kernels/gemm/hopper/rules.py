@@ -1,4 +1,4 @@
-"""What a config of `warp_specialized` cannot be, and what is not worth trying."""
+"""Rules for configs of `warp_specialized`: which are impossible, and which are not worth trying."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tuner.kernels.space import refinements, tile_resources
 from tuner.problem import Problem, dtype
 
 WIDTHS = ((128, 64), (256, 32), (256, 64), (256, 128))
-"""Both widths of tiles that have two; a tile of one width is (BLOCK_SIZE_N, 0)."""
+"""The widths of tiles that have two. A tile with one width is (BLOCK_SIZE_N, 0)."""
 THREE, THREE_WARPS = 192, 12
-"""Rows of three warpgroups, 64 each, and their warps."""
+"""Rows of a tile with three warpgroups, 64 for each, and their number of warps."""
 MOST_SWAPPED_ROWS = 320
-"""Rows of A up to which exchanged operands are tried: tiles of 256 and 64 columns cover them, as computed."""
+"""Rows of A up to which exchanged operands are tried. They are covered by tiles of 256 + 64 columns, as computed."""
 FEW_ROWS = 256
-"""Rows of A that one width of a tile covers."""
+"""Rows of A up to which one width of a tile covers them."""
 SHORTEST_ROW = 64
 _ROWS_BYTES = (SHORTEST_ROW, 128, 256)
-"""Bytes of one row of a stage."""
+"""Bytes of one row of a stage along K."""
 _MOST_SUMS = {1: 192, 2: 192, 3: 96}
-"""Sums that fit a multiplying thread's 216 to 248, 232 or 160 registers, by the number of warpgroups."""
+"""The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""
 
 
 def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
@@ -40,7 +40,7 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """Why the kernel itself cannot have such a shape, or None."""
+    """Why the kernel does not support a config's shape, or None."""
     columns, parts = config.integer("BLOCK_SIZE_N"), config.integer("EPILOGUE_PARTS", 1)
     if config.integer("num_warps") not in (4, 8, THREE_WARPS):
         return f"{config['num_warps']} warps: one to three warpgroups multiply"
@@ -61,7 +61,7 @@ def _pair(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 
 def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
-    """Two widths are for what one fills badly; shorter rows of K leave such wide tiles their stages."""
+    """Keep two widths to problems whose waves one width fills badly, and short rows to tiles that need the stages."""
     rest = config.integer("BLOCK_SIZE_N_REST")
     short = config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] < 128
     if short and problem.k > 64 and (not rest or warpgroups(config) == 1):
@@ -75,7 +75,7 @@ def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 def _three(config: Config, problem: Problem, device: Device) -> str | None:
-    """Three warpgroups, where no multiprocessor computes more than with tiles of two, and loads less for it."""
+    """Keep three warpgroups, which load less, to problems where no multiprocessor computes more than with two."""
     if config["BLOCK_SIZE_M"] != THREE:
         return None
     if width(config) != THREE or config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] != 128:
@@ -93,7 +93,7 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 
 def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """Why steps cannot be added one by one: a step must be short, and one scale must serve all of a part's columns."""
+    """Why a step's products cannot be added in registers: a step must be short, and a part have one column scale."""
     length = config.integer("BLOCK_SIZE_K")
     if problem.scaling == "block" and length != SCALE_GROUP:
         return f"BLOCK_SIZE_K is {length}, a scale is for {SCALE_GROUP}"
@@ -117,7 +117,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:  # 
 
 
 def _thin(config: Config, problem: Problem, device: Device) -> str | None:
-    """Small tiles where larger ones still fill the device many times over."""
+    """Reject small tiles if larger ones still fill the device many times over, and large tiles that leave it empty."""
     area, count = config.integer("BLOCK_SIZE_M") * width(config), tiles(config, problem)
     if count > 8 * device.sm_count and area < 128 * min(128, tile_resources.next_power_of_two(problem.n)):
         return f"{count} tiles of {config['BLOCK_SIZE_M']}x{width(config)}: a larger one loads each operand less often"
@@ -131,11 +131,11 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:  
 
 
 def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None:
-    beside, along = -(-problem.n // width(config)), "columns"
+    count, along = -(-problem.n // width(config)), "columns"
     if config.get(refinements.SHARE_B, False):
-        beside, along = -(-problem.m // config.integer("BLOCK_SIZE_M")), "rows"
-    if beside < config.integer("num_ctas", 1):
-        return f"{beside} {along} of tiles for {config['num_ctas']} blocks"
+        count, along = -(-problem.m // config.integer("BLOCK_SIZE_M")), "rows"
+    if count < config.integer("num_ctas", 1):
+        return f"{count} {along} of tiles for {config['num_ctas']} blocks"
     return cluster_sizes.waiting(config.integer("num_ctas", 1), tiles(config, problem), device)
 
 

@@ -1,7 +1,7 @@
-"""The search space of `warp_specialized`: tiles, the ring's depth, and what of the output is stored at a time.
+"""The search space of `warp_specialized`: tiles, the ring's depth, and the parts in which the output is stored.
 
-A config speaks of the problem. With SWAP_AB the device computes the transposed output, for few rows of A: B's columns
-then fill the tensor cores' 64 rows.
+A config is in terms of the problem. With SWAP_AB, for few rows of A, the device computes the transposed output, so that
+B's columns fill the tensor cores' 64 rows.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from tuner.problem import Problem, dtype
 
 NAME = "warp_specialized"
 _FEWEST_STAGES = {1: 3, 2: 3, 3: 4}
-"""By warpgroups; three with 3 stages took 1.05 times as long as two with 4 (3072x3072x3072 tf32 on an H200)."""
+"""The fewest stages by the number of warpgroups. Three warpgroups with 3 stages took 1.05 times as long as two with 4
+(3072x3072x3072 tf32 on an H200)."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    plain = problem.unscaled() if problem.scaling == "block" else problem  # of blocks the loads' own rules know nothing
+    plain = problem.unscaled() if problem.scaling == "block" else problem  # `tma_space` refuses scales of blocks
     if reason := _elsewhere(device) or tma_space.supports(plain, device):
         return reason
     if problem.precision not in ("default", "tf32"):
@@ -66,7 +67,7 @@ def _in_pairs(config: Config, problem: Problem, device: Device) -> tuple[Config,
 
 
 def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
-    """Every parameter's values; those with one value here follow from a tile, see `expand`."""
+    """Every parameter's values, except that `expand` finds those of the axes with a single value here."""
     size, few = dtype.ITEMSIZE[problem.a_dtype], problem.m <= FEW_ROWS
     return {
         "SWAP_AB": (False, True) if problem.m <= MOST_SWAPPED_ROWS else (False,),
@@ -88,7 +89,7 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile with all its `variants`; clusters of it for few rows."""
+    """Yield a tile with all its `variants`, and its clusters with theirs."""
     inner, _ = as_computed(config, problem)
     clustered = _clustered(config, problem, device) if inner is config else ()
     for one in (config, *clustered):
@@ -96,9 +97,10 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
 
 
 def variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
-    """A tile's parameters for every order of tiles, part of the output and depth of the ring worth trying.
+    """Yield a tile's remaining parameters: every order of tiles, number of parts and ring depth worth trying.
 
-    Orders differ in one wave too: neighbours that read the same columns share them in the nearer half of the L2.
+    The order matters even within one wave: neighbours that read the same columns share them in the nearer half of the
+    L2.
     """
     inner, computed = as_computed(config, problem)
     rows = -(-computed.m // inner.integer("BLOCK_SIZE_M"))
@@ -110,7 +112,7 @@ def variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[
 
 
 def _clustered(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile in clusters, where they pay: few rows of A, or rows that TMA reads slowly; these share the larger side."""
+    """Yield a tile in clusters if they pay: for few rows of A, or for odd rows, where blocks share the larger side."""
     for ctas in cluster_sizes.worth_trying(problem.m, tiles(config, problem), device):
         yield config.replace(num_ctas=ctas)
     if any(odd_rows.odd(problem)):
@@ -125,7 +127,7 @@ def _parts(config: Config) -> tuple[int, ...]:
 
 
 def _depths(config: Config, problem: Problem, device: Device) -> set[int]:
-    """The deepest ring that fits a multiprocessor, and for one multiplying warpgroup the deepest that fits it twice."""
+    """The deepest ring that fits a multiprocessor and, for one multiplying warpgroup, the deepest that fits twice."""
     inner, computed = as_computed(config, problem)
     stage = stage_bytes(inner, computed) + 16
     other = shared_bytes(config.replace(num_stages=0), problem, device)

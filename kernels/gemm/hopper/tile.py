@@ -1,6 +1,6 @@
-"""One tile of a warpgroup that multiplies: its sums from the ring of stages. In Gluon, for Hopper.
+"""Computes a multiplying warpgroup's sums of one tile from the ring of stages. In Gluon, for Hopper.
 
-What the arguments mean is said at `pointer_kernel.matmul_kernel`, `tma_tile` and `warp_specialized_kernel`.
+The arguments are described at `pointer.jit.matmul_kernel`, `tma.tile` and `warp_specialized_kernel`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from tuner.kernels.gemm.hopper.cluster import everywhere, release
 
 @gluon.jit
 def following(stage, phase, STAGES: gl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
-    """The stage after this one in the ring, and its barrier's phase."""
+    """The next stage in the ring, and its barrier's phase."""
     last = stage == STAGES - 1
     return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
 
 
 @gluon.constexpr_function
 def buffers_of_rows(ctas, warpgroups):  # noqa: ANN201
-    """Buffers of a stage of A: one, of which each warpgroup has a slice, or one each in a cluster and of three."""
+    """Buffers of a stage of A: one for all warpgroups, or one for each in a cluster or if there are three."""
     return warpgroups if ctas > 1 or warpgroups > 2 else 1
 
 
 @gluon.jit
 def rows_of(buffers, stage, FIRST: gl.constexpr, ROWS: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201
-    """Rows of a stage of A, [ROWS, BLOCK_SIZE_K]: a part of its buffer, or a buffer of their own."""
+    """A warpgroup's rows of a stage of A, [ROWS, BLOCK_SIZE_K]: a slice of the common buffer, or its own buffer."""
     BUFFERS: gl.constexpr = buffers_of_rows(FIXED.CTAS, FIXED.WARPGROUPS)
     if BUFFERS > 1:
         rows = buffers.index(stage * BUFFERS + FIRST // ROWS)
@@ -46,7 +46,7 @@ def columns_of(buffer, TRANSPOSED: gl.constexpr):  # noqa: ANN201
 
 @gluon.constexpr_function
 def layout_of(columns, dtype, ctas):  # noqa: ANN201
-    """How four warps hold the sums of so many columns: 16 rows each. One wgmma has 256 columns, 128 of int8."""
+    """The layout of sums in four warps, with 16 rows each. One wgmma has up to 256 columns, or 128 for int8."""
     instruction = [16, min(columns, 128 if dtype.is_int() else 256), 256 // dtype.primitive_bitwidth]
     return gl.NVMMADistributedLayout([3, 0], [4, 1], instruction, everywhere(ctas))
 
@@ -64,9 +64,9 @@ def sum_products(  # noqa: ANN201, PLR0917
     COLUMNS_REST: gl.constexpr,
     FIXED: gl.constexpr,
 ):
-    """Sums of a tile's two widths, all steps added up in the tensor cores; then the next stage and its phase.
+    """Sum all steps in the tensor cores; return the sums of a tile's two widths, the next stage and its phase.
 
-    Without a second width its sums are the first's.
+    Without a second width, its sums are those of the first.
     """
     a_buffers, b_buffers, rest_buffers = buffers
     ready, free = barriers
@@ -79,8 +79,8 @@ def sum_products(  # noqa: ANN201, PLR0917
         mbarrier.wait(ready.index(stage), phase)
         a = rows_of(a_buffers, stage, FIRST, ROWS, FIXED)
         sums = warpgroup_mma(a, columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED), sums, is_async=True)
-        # The step before this one is done, this one under way: its stage is free. (The stage's number is computed: a
-        # variable that takes another's value in a loop is not carried by Triton's front end.)
+        # The previous step is done while this one runs, so its stage is free. (Its number is computed, because Triton's
+        # front end does not carry a variable that is assigned another's value in a loop.)
         if COLUMNS_REST > 0:
             rest = warpgroup_mma(a, columns_of(rest_buffers.index(stage), FIXED.B_TRANSPOSED), rest, is_async=True)
             sums, rest = warpgroup_mma_wait(2, deps=(sums, rest))
@@ -101,7 +101,7 @@ def sum_products(  # noqa: ANN201, PLR0917
 def scales_along(  # noqa: ANN201, PLR0917
     ptr, start, extent, stride, EXTENT: gl.constexpr, GROUP: gl.constexpr, LAYOUT: gl.constexpr
 ):
-    """`block_scaled_kernel.scales_along` where vectors have layouts."""
+    """`block_scaled.jit.scales_along` for vectors with layouts."""
     if GROUP >= EXTENT:
         scales = gl.load(ptr + start // GROUP * stride)
     else:
@@ -112,7 +112,7 @@ def scales_along(  # noqa: ANN201, PLR0917
 
 @gluon.jit
 def scaled(products, a_scale, b_scale, A_ONE: gl.constexpr, B_ONE: gl.constexpr):  # noqa: ANN201
-    """Products times the scales of their rows and of their columns, either of which may be one number."""
+    """Multiply products by the scales of their rows and columns, either of which may be a single number."""
     if A_ONE and B_ONE:
         products *= a_scale * b_scale
     elif A_ONE:
@@ -140,7 +140,7 @@ def scales_of_step(  # noqa: ANN201, PLR0917
     LAYOUT: gl.constexpr,
     LAYOUT_REST: gl.constexpr,
 ):
-    """Scales of one step along K: of rows, of columns, and of the second width's columns if there is one."""
+    """Load the scales of one step along K: of rows, of columns, and of the second width's columns if there is one."""
     _, a_scale_ptr, b_scale_ptr, strides = vectors
     stride_asm, stride_ask, stride_bsk, stride_bsn = strides
     a_scale_ptr += step * stride_ask
@@ -174,9 +174,9 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
     COLUMNS_REST: gl.constexpr,
     FIXED: gl.constexpr,
 ):
-    """`sum_products`, but every step's are added in float32 registers: scaled by its blocks, or only more exact.
+    """Do as `sum_products` does, but add each step's products in float32 registers, scaled by blocks or unscaled.
 
-    While one warpgroup adds, the other multiplies. Two widths take turns.
+    One warpgroup adds while the other multiplies. A tile's two widths are processed one after the other.
     """
     a_buffers, b_buffers, rest_buffers = buffers
     ready, free = barriers
@@ -201,7 +201,7 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
         b = columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED)
         products = warpgroup_mma(a, b, products, use_acc=False, is_async=True)
         if SCALED:
-            # The next step's scales are on their way during this one.
+            # Load the next step's scales during this step.
             a_next, b_next, b_rest_next = scales_of_step(
                 *(vectors, min(step + 1, steps - 1), start_m, start_n, M, N),
                 *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),

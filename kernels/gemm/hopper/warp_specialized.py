@@ -1,4 +1,4 @@
-"""The `warp_specialized` kernel: a warp loads, one to three warpgroups multiply. For Hopper, in Gluon."""
+"""The `warp_specialized` kernel: one warp loads, and one to three warpgroups multiply. For Hopper, in Gluon."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ _ELEMENTS = {
 
 
 def program(operands: Operands, config: Config, arriving: Arrivals | None = None) -> tuple[Launch]:
-    """The launch of a config; where operands are still being copied, beside that copy (`copy_ahead.with_chunks`)."""
+    """The launch of a config; with `arriving`, it runs concurrently with the copy of its operands (`copy_ahead`)."""
     problem = operands.problem
     if config.get("SWAP_AB", False):
         operands = operands.exchanged()
     a, b, out = operands.a, operands.b, operands.out
     if destination_strides(out)[0]:
-        # By pointers only the first block of a cluster would store: to Triton all hold the same.
+        # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
         config = _single(config)
     shape = (a.shape[0], b.shape[1], a.shape[1])
     transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
@@ -89,12 +89,12 @@ def program(operands: Operands, config: Config, arriving: Arrivals | None = None
 
 @functools.lru_cache(maxsize=1024)
 def _single(config: Config) -> Config:
-    """The config without clusters."""
+    """The config with single blocks instead of clusters."""
     return Config(config.kernel, **{name: value for name, value in config.pairs if name not in (NUM_CTAS, SHARE_B)})
 
 
 def laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor:
-    """`tma.descriptor` with the layout of its blocks in shared memory, which Gluon leaves to its caller."""
+    """`tma.spec.descriptor` with the layout of its blocks in shared memory, which Gluon requires from its caller."""
     plain = descriptor(matrix, rows, columns)
     layout = _layout(tuple(plain.block_shape), matrix.dtype, ctas)
     return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
@@ -102,17 +102,17 @@ def laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> Tensor
 
 @functools.lru_cache(maxsize=1024)
 def _layout(block_shape: tuple[int, ...], dtype: torch.dtype, ctas: int) -> gl.NVMMASharedLayout:
-    """The layout of a block in shared memory, cached: finding it takes as long as all other arguments of a launch."""
+    """The layout of a block in shared memory, cached because it takes as long as all other arguments of a launch."""
     return gl.NVMMASharedLayout.get_default_for([*block_shape], _ELEMENTS[dtype], cga_layout=everywhere(ctas))
 
 
 def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
-    """What blocks are stored through: a descriptor, or the matrix itself where TMA cannot write it."""
+    """The argument through which blocks are stored: a descriptor, or the matrix itself if TMA cannot write it."""
     return matrix if destination_strides(matrix)[0] else laid_out(matrix, rows, columns, ctas)
 
 
 def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
-    """The strides of scales of blocks, A's then B's; None for other kinds of scales."""
+    """The strides of A's and of B's scales of blocks, or None for other kinds of scales."""
     if operands.problem.scaling != "block":
         return (None,) * 4
     assert operands.scale_a is not None
@@ -126,14 +126,14 @@ beyond 256 rows."""
 
 
 _DEEP = 5
-"""Stages from which on, of configs that take equally long, longer rows are better: the trials of unseen-tuned.csv."""
+"""With at least this many stages, ties go to longer rows, according to the trials of unseen-tuned.csv."""
 
 
 class _Registers(NamedTuple):
-    """Registers of a thread: at the launch, then in the loading warps and in further multiplying warpgroups.
+    """Registers of a thread: at the launch, in the loading warps, and in all multiplying warpgroups but the first.
 
-    Loading warps give up what they do not need (PTX ISA, setmaxnreg: multiples of 8, 24 to 256); the first warpgroup
-    that multiplies takes what is left of its threads' share.
+    Loading warps give up registers that they do not need (PTX ISA, setmaxnreg: multiples of 8 from 24 to 256). The
+    first multiplying warpgroup gets those that remain.
     """
 
     launched: int
@@ -144,11 +144,12 @@ class _Registers(NamedTuple):
 _TWO_WARPGROUPS = _Registers(168, 40, 232)
 """Two multiplying warpgroups and a loading one use all 65,536 registers of a multiprocessor."""
 _THREE_WARPGROUPS = _Registers(128, 32, 160)
-"""So do three and a loading one."""
+"""Three multiplying warpgroups and a loading one use all registers of a multiprocessor."""
 _ONE_WARPGROUP = _Registers(128, 40, 0)
-"""216 to multiply; two programs fit a multiprocessor."""
+"""The multiplying warpgroup has 216 registers per thread, and two programs fit a multiprocessor."""
 _ONE_WIDE = _Registers(160, 72, 0)
-"""248 to multiply: ptxas asks for 154 where one wgmma has 256 columns, and spills more than 128 sums otherwise."""
+"""The multiplying warpgroup has 248 registers per thread. At the launch, ptxas needs 154 if one wgmma has 256 columns,
+and spills more than 128 sums with fewer registers."""
 
 
 def _registers(groups: int, columns: int, sums: float) -> _Registers:
@@ -161,7 +162,7 @@ def _registers(groups: int, columns: int, sums: float) -> _Registers:
 def _static(
     problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool], chunk: int
 ) -> tuple[int, int, int, dict[str, Any], dict[str, Any]]:
-    """Tiles, programs a multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
+    """Number of tiles, programs per multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
     inner, _ = resources.as_computed(config, problem)
     groups, swapped = resources.warpgroups(config), bool(config.get("SWAP_AB", False))
     registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), resources.held_sums(inner, problem))
@@ -184,7 +185,7 @@ def _static(
         "PDL": bool(config.get("launch_pdl", False)),
         "CHUNK_SIZE_K": chunk,
     }
-    # num_warps of the launch are those of the first multiplying warpgroup; the others come with their partitions.
+    # The launch's num_warps are those of the first multiplying warpgroup. Gluon adds the warps of other partitions.
     options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
     del options["num_stages"]
     ctas = config.integer(NUM_CTAS, 1)

@@ -1,8 +1,8 @@
-"""A warp that only loads beside warpgroups that only multiply: a persistent GEMM for Hopper, in Gluon.
+"""A persistent GEMM for Hopper in which one warp only loads and warpgroups only multiply. Written in Gluon.
 
-The one fills a ring of stages by TMA; the others empty it by wgmma and store their rows of the tile, while the next
-tile's loads fly. `tl.range(warp_specialize=True)` acts on few shapes of Hopper; Gluon says it outright.
-`BLOCK_SIZE_N_REST` is 0 where a tile has one width.
+The loading warp fills a ring of stages by TMA. The warpgroups consume it by wgmma, and store their rows of a tile while
+the next tile is loaded. On Hopper, `tl.range(warp_specialize=True)` works for few shapes; in Gluon it is explicit.
+`BLOCK_SIZE_N_REST` is a tile's second width, or 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tuner.kernels.gemm.hopper.tile import buffers_of_rows, layout_of, sum_by_st
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is fixed when the kernel is compiled, as partitions hand it on: the kernel's constexprs by their names."""
+    """The kernel's constexprs by name, in a form that partitions can pass on."""
 
     BLOCK_SIZE_M: int
     BLOCK_SIZE_N: int
@@ -60,7 +60,7 @@ class Fixed:
 
 @gluon.constexpr_function
 def fixed(*constants):  # noqa: ANN002, ANN201
-    """Constants as one."""
+    """Gather constants into one `Fixed`."""
     return Fixed(*constants)
 
 
@@ -75,7 +75,7 @@ def multiply(  # noqa: ANN201, PLR0917
     WARPGROUP: gl.constexpr,
     FIXED: gl.constexpr,
 ):
-    """A multiplying warpgroup, by its number: its share of the rows of every tile of its program."""
+    """Run a multiplying warpgroup, which computes its share of the rows of every tile of its program."""
     M, N, K, GROUP_SIZE_M = extents
     c, c_rest, strides = outputs
     a_buffers, _, _ = buffers
@@ -175,15 +175,15 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     PDL: gl.constexpr,
     CHUNK_SIZE_K: gl.constexpr,
 ):
-    """Tiles of C, one after the other, each of `BLOCK_SIZE_N` and `BLOCK_SIZE_N_REST` columns side by side.
+    """Compute tiles of C one after the other, each with `BLOCK_SIZE_N` + `BLOCK_SIZE_N_REST` columns.
 
-    WARPGROUPS: 1 to 3 that multiply, each its share of the rows; the launch's num_warps is 4, those of the first.
-    SHARE_B: the blocks of a cluster lie along M and share B's loads; else along N, and they share A's.
-    CHUNK_SIZE_K: where not 0, operands are still being copied, so many elements along K at a time: see `arrivals`,
-    whose counters and tiles of a chunk are given then, and None otherwise.
+    WARPGROUPS: 1 to 3 multiplying warpgroups, which divide the rows; the launch's num_warps is 4, those of the first.
+    SHARE_B: the blocks of a cluster lie along M and share B's loads; otherwise they lie along N and share A's.
+    CHUNK_SIZE_K: if not 0, operands are still being copied in chunks of this many elements along K, and the counters
+    and tiles of `arrivals.Arrivals` are given; otherwise they are None.
     """
     CTAS: gl.constexpr = gl.num_ctas()
-    IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps, besides the one that loads: all of a cluster's must meet
+    IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps besides the loader: all of a cluster's must meet
     A_BUFFERS: gl.constexpr = STAGES * buffers_of_rows(CTAS, WARPGROUPS)
     a_buffers = gl.allocate_shared_memory(a_desc.dtype, [A_BUFFERS] + a_desc.block_type.shape, a_desc.layout)
     b_buffers = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)

@@ -13,27 +13,27 @@ from tuner.kernels.gemm.padded import copy_jit as padding_kernel
 from tuner.launch.launch import Launch
 
 CHOICES = ("none", "a", "b", "ab")
-"""Operands that may be chosen."""
+"""Choices of operands to pad."""
 _BLOCK_ROWS = 2
 _ROW_BYTES = 2048
-"""Bytes of each row that a program copies: the fastest of the block sizes tried on an H200 in November 2026."""
+"""Bytes of each row that a program copies, the fastest of the sizes that were measured on an H200 in November 2026."""
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
 _OVERLAPPED = {**_OPTIONS, "launch_pdl": True}
 _WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32}
-"""Copied as bits: operands of two dtypes of one size go into one launch."""
+"""The integer type as which elements are copied, by their size, so that operands of two dtypes share one launch."""
 
 
 def pad(operands: Operands, chosen: str, *, overlapped: bool = False) -> tuple[Operands, tuple[Launch, ...]]:
     """Operands that TMA can read, and the launch that fills the copies among them, if there are any.
 
-    Copied is what TMA cannot read; and of the chosen operands also what it reads slowly, because its rows are no
-    multiple of 128 bytes. The copies' memory comes from torch's allocator, which reuses it in the order of the current
-    stream, or of the graph that is being captured.
+    An operand is copied if TMA cannot read it, or if it is chosen and its rows, being no multiple of 128 bytes, are
+    slow to read. The copies' memory comes from torch's allocator, which reuses it in the order of the current stream,
+    or of the graph that is being captured.
 
     Args:
-        operands: any strides.
+        operands: the operands, with any strides.
         chosen: one of `CHOICES`.
-        overlapped: by programmatic dependent launch, see `blocks.await_predecessor`.
+        overlapped: whether to use programmatic dependent launch, see `blocks.await_predecessor`.
     """
     aligned, copies = copies_of(operands, chosen)
     return aligned, launches_of(copies, overlapped=overlapped)
@@ -44,12 +44,12 @@ class Copy:
     """One matrix to copy.
 
     Attributes:
-        stored: [rows, columns], the columns contiguous where either dimension is; as integers of its dtype's size.
+        stored: the source [rows, columns] as integers of its dtype's size; columns are contiguous if any dimension is.
         target: [rows, lead], contiguous.
-        matrix: what was copied, as it now lies in `target`.
-        vector: elements that one load may take.
-        shifted: whether whole words are read and shifted into place, see `padding_kernel.copy_shifted`.
-        transposed: whether `stored` is the matrix' transpose.
+        matrix: the operand as a view of `target`.
+        vector: elements of one load.
+        shifted: whether whole words are read and shifted into place, see `copy_jit.copy_shifted`.
+        transposed: whether `stored` is the operand's transpose.
     """
 
     stored: torch.Tensor
@@ -61,19 +61,19 @@ class Copy:
 
     @property
     def tiles(self) -> int:
-        """Programs that copy it."""
+        """Number of tiles, each of which a program copies."""
         rows, lead = self.target.shape
         count: int = -(-rows // _BLOCK_ROWS) * -(-lead * self.target.element_size() // _ROW_BYTES)
         return count
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Integer arguments of the kernel."""
+        """The kernel's integer arguments."""
         return (*self.stored.shape, *self.stored.stride(), self.target.shape[1])
 
 
 def copies_of(operands: Operands, chosen: str) -> tuple[Operands, dict[str, Copy]]:
-    """Operands as `pad` gives them, and by name what must be copied to make them so."""
+    """Operands as `pad` returns them, and the necessary copies by operand name."""
     matrices = {
         name: matrix
         for name, matrix in (("a", operands.a), ("b", operands.b))
@@ -86,7 +86,7 @@ def copies_of(operands: Operands, chosen: str) -> tuple[Operands, dict[str, Copy
 
 
 def _copies(matrices: Sequence[torch.Tensor]) -> list[Copy]:
-    """Places for the copies, side by side in one allocation."""
+    """Describe the copies of matrices, side by side in one allocation."""
     placed = [placement(matrix) for matrix in matrices]
     stored = [matrix.t() if place.transposed else matrix for matrix, place in zip(matrices, placed, strict=True)]
     shapes = [(one.shape[0], padded_extent(one.shape[1], one.element_size())) for one in stored]
@@ -104,7 +104,7 @@ def _copies(matrices: Sequence[torch.Tensor]) -> list[Copy]:
 
 
 def widths(first: Copy, second: Copy | None) -> dict[str, int | bool]:
-    """How each is loaded, constants of the kernels that copy."""
+    """The constexprs of the copy kernels that say how each matrix is loaded."""
     return {
         "FIRST_VECTOR": first.vector,
         "SECOND_VECTOR": second.vector if second else 1,
@@ -114,7 +114,7 @@ def widths(first: Copy, second: Copy | None) -> dict[str, int | bool]:
 
 
 def launches_of(copies: Mapping[str, Copy], *, overlapped: bool = False) -> tuple[Launch, ...]:
-    """The launch that fills copies, if there are any."""
+    """The launch that fills copies, or none if there are no copies."""
     if not copies:
         return ()
     first, second = (*copies.values(), None)[:2]

@@ -1,4 +1,4 @@
-"""Operands copied beside the product that reads them, by chunks along K: the launch, and who finds room for it."""
+"""Copies operands in chunks along K while the product that reads them runs: the launch, and when it is possible."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 CHUNK_SIZE_K = "CHUNK_SIZE_K"
-"""The option of `padded`: elements along K of a chunk; without it the product starts when the copy has ended."""
+"""The option of `padded` for a chunk's elements along K. Without it, the product starts when the copy has ended."""
 _CHUNK_BYTES = 512
-"""Bytes of a row in a chunk. Twice as many gained nothing on 15 unaligned shapes on an H200 in November 2026.
+"""Bytes of a row in a chunk. Twice as many gained nothing for 15 unaligned shapes on an H200 in November 2026.
 
 The next two constants come from the same measurement (docs/lessons.md, Products beside their copies).
 """
 _MOST_WAVES = 2
 _SMALLEST_TILE = 64 * 128
 _TILE_BYTES = 8192
-"""A program copies so much at a time: 64 bytes a thread are in flight, with what is shifted in all of its registers."""
+"""Bytes that a program copies at a time: 64 bytes per thread, which fill its registers if they are shifted."""
 _PROGRAMS = 4
-"""Programs of the copy on a multiprocessor. They take half of its registers; a product of one multiplying warpgroup
-takes the other half."""
+"""Programs of the copy on a multiprocessor. They take half of its registers, and a product with one multiplying
+warpgroup takes the other half."""
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "maxnreg": 64, "enable_fp_fusion": True}
 _RESERVED_BYTES = 1024
 """Shared memory that the system reserves for each program (CUDA C++ Programming Guide, compute capability 9.0)."""
 _STAGED_BYTES = 128 * 128 + 256
-"""All but the ring of a product that stores by pointers: 128 bytes a thread at a time (compiled for sm_90)."""
+"""Shared memory besides the ring for a product that stores through pointers, 128 bytes per thread at a time (compiled
+for sm_90)."""
 _MOST_COLUMNS, _MOST_SUMS = 128, 128
-"""Columns and sums a thread of a product that takes half of the registers: see `warp_specialized`."""
+"""The most columns, and the most sums per thread, of a product that takes half of the registers: see
+`warp_specialized`."""
 
 
 def pad_ahead(operands: Operands, chosen: str, chunk: int) -> tuple[Operands, tuple[Launch, ...], Arrivals | None]:
-    """`padding.pad`, the copy to run beside the product, which is then told what has arrived.
+    """`copy.pad`, with a copy that runs concurrently with the product, and the `Arrivals` for the product.
 
     Args:
-        operands: any strides; where what is to be copied does not run along K, the copy runs before the product.
-        chosen: one of `padding.CHOICES`.
-        chunk: elements along K.
+        operands: the operands, with any strides. Unless all rows to copy run along K, the copy runs before the product,
+            and there are no `Arrivals`.
+        chosen: one of `copy.CHOICES`.
+        chunk: elements of a chunk along K.
     """
     aligned, copies = padding.copies_of(operands, chosen)
     if not copies or not all(_along_k(name, copy) for name, copy in copies.items()):
@@ -73,14 +76,14 @@ def _along_k(name: str, copy: padding.Copy) -> bool:
 
 
 def rejection(chunk: Value, inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> str | None:
-    """Why a product cannot run beside the copy of its operands, or None.
+    """Why a product cannot run concurrently with the copy of its operands, or None.
 
     Args:
-        chunk: elements along K.
+        chunk: elements of a chunk along K.
         inner: the product's config.
-        problem: as the product sees it, aligned.
-        device: with its shared memory.
-        by_pointers: how the output is stored.
+        problem: the problem as the product sees it, aligned.
+        device: the device.
+        by_pointers: whether the output is stored through pointers.
     """
     if inner.kernel != warp_specialized.SPEC.name:
         return f"{inner.kernel} waits for whole copies, {warp_specialized.SPEC.name} alone for chunks"
@@ -108,10 +111,9 @@ def _crowded(inner: Config, problem: Problem, device: Device, by_pointers: bool)
 
 
 def with_chunks(inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> Iterator[tuple[Config, int]]:
-    """The config with which a product can run beside the copy, with its chunk: the deepest ring that has room, if any.
+    """Yield the config, with its chunk, whose ring is the deepest that leaves room for the copy, if there is one.
 
-    Args:
-        inner, problem, device, by_pointers: as `rejection` takes them.
+    The arguments are those of `rejection`.
     """
     chunk = _CHUNK_BYTES // dtype.ITEMSIZE[problem.a_dtype]
     rings = (inner.replace(num_stages=stages) for stages in range(inner.integer("num_stages"), 2, -1))
@@ -120,7 +122,7 @@ def with_chunks(inner: Config, problem: Problem, device: Device, *, by_pointers:
 
 
 def why_no_gain(inner: Config, problem: Problem, device: Device) -> str | None:
-    """Why a product gains nothing beside the copy, though it could run there; arguments as `rejection` takes them."""
+    """Why a product would gain nothing from running concurrently with the copy, or None."""
     tile, computed = resources.as_computed(inner, problem)
     count = resources.tiles(tile, computed)
     if count > _MOST_WAVES * device.sm_count:

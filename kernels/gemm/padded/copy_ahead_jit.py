@@ -1,4 +1,4 @@
-"""One or two matrices copied into padded rows, counted chunk by chunk for the product that runs beside the copy."""
+"""Copies one or two matrices into padded rows, and counts complete chunks for the product that runs concurrently."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def copy_ahead_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotat
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
-    """`padding_kernel.copy_kernel` of matrices whose rows run along K, all of `second` None for one.
+    """Do as `copy_jit.copy_kernel` does for matrices whose rows run along K; all of `second` is None for one matrix.
 
-    BLOCK_COLUMNS: of a chunk. Programs take tiles in turn: rows of `first`, then of `second`, then of the next chunk.
+    BLOCK_COLUMNS: columns of a chunk. Programs take the tiles of a chunk's rows in `first`, then of those in `second`,
+    and then go on to the next chunk.
     """
     tl.extra.cuda.gdc_launch_dependents()
     first_down = count_blocks(first_rows, BLOCK_ROWS)

@@ -1,4 +1,4 @@
-"""One or two matrices copied into rows whose length in memory is a multiple of 128 bytes, in one launch."""
+"""Copies one or two matrices, in one launch, into rows whose length in memory is a multiple of 128 bytes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def copy_elements(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
-    """A tile of any strides, VECTOR elements at a time."""
-    # Bytes of one store: as many as of one load, 4 at least. The compiler gives a thread that many neighbours in loads
-    # too, so that wider stores would scatter a warp's loads of single elements over many more lines.
+    """Copy a tile with any strides, VECTOR elements at a time."""
+    # A store has as many bytes as a load, and at least 4. The compiler gives each thread that many neighbours in loads
+    # too, so wider stores would scatter a warp's loads of single elements over many more lines.
     UNIT: tl.constexpr = max(VECTOR, 32 // source.dtype.element_ty.primitive_bitwidth)
     offs_row = tl.arange(0, BLOCK_ROWS)
     offs_column = tl.arange(0, BLOCK_COLUMNS)
@@ -34,7 +34,7 @@ def copy_elements(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         source + row * row_stride + column * column_stride,
         mask=inside & (offs_column < known_multiple(columns, VECTOR))[None, :],
         other=0,
-        # Read once; what is written is read next, by the GEMM, and should find room in the L2.
+        # The source is read only once, and should leave the L2 to the copy, which the GEMM reads next.
         eviction_policy="evict_first",
     )
     to = target + row * lead + column
@@ -52,10 +52,10 @@ def copy_shifted(  # noqa: ANN201, PLR0917
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
-    """A tile of contiguous rows that begin anywhere: whole aligned words are read, and shifted into their places.
+    """Copy a tile of contiguous rows with any alignment, by reading aligned words and shifting them into place.
 
-    16 bytes of the copy are parts of two neighbouring 16 bytes of the source, or one of them. A row's first and last
-    word may reach beyond it, by less than 16 bytes.
+    16 bytes of the copy come from one or two neighbouring 16-byte words of the source. A row's first and last word may
+    extend beyond the row by less than 16 bytes.
     """
     SIZE: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
     WORDS: tl.constexpr = BLOCK_COLUMNS * SIZE // 8
@@ -77,7 +77,7 @@ def copy_shifted(  # noqa: ANN201, PLR0917
     middle = tl.where(by_word, third, second)
     high = tl.where(by_word, fourth, third)
     bits = (shift % 64).to(tl.uint64)
-    # A shift by 64, for bits of 0, is undefined: two shifts.
+    # Shift twice, because for bits of 0 a single shift by 64 would be undefined.
     left = (low >> bits) | (middle << (63 - bits) << 1)
     right = (middle >> bits) | (high << (63 - bits) << 1)
     values = tl.join(left, right).reshape(BLOCK_ROWS, WORDS)
@@ -101,7 +101,7 @@ def copy_tile(  # noqa: ANN201, PLR0917
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
-    """The tile in row `down` and column `across` of tiles. What the copy holds beyond `columns` means nothing."""
+    """Copy the tile in row `down` and column `across` of tiles; the copy's values beyond `columns` are undefined."""
     SIZE: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
     lead = known_multiple(lead, 128 // SIZE)
     row_stride = known_multiple(row_stride, VECTOR)
@@ -117,7 +117,7 @@ def copy_tile(  # noqa: ANN201, PLR0917
         end = begin + ((rows - 1).to(tl.int64) * row_stride + columns) * SIZE
         low = first.to(tl.int64)
         high = low + ((tile_rows - 1).to(tl.int64) * row_stride + tile_columns) * SIZE
-        # Words of the matrix's ends reach beyond it.
+        # The first and the last word of the matrix may extend beyond it.
         by_elements = (low // 16 * 16 < begin) | ((high + 15) // 16 * 16 > end)
     if by_elements:
         copy_elements(
@@ -133,7 +133,7 @@ def copy_tile(  # noqa: ANN201, PLR0917
         *("first_rows", "first_columns", "first_row_stride", "first_lead"),
         *("second_rows", "second_columns", "second_row_stride", "second_lead"),
     ],
-    # A column stride of 1 is compiled in, no other value.
+    # Of column strides, only 1 is compiled in.
     do_not_specialize_on_alignment=["first_column_stride", "second_column_stride"],
 )
 def copy_kernel(  # noqa: ANN201, PLR0917
@@ -159,10 +159,10 @@ def copy_kernel(  # noqa: ANN201, PLR0917
     BLOCK_COLUMNS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Copy [rows, columns] of any strides into rows `lead` elements apart; all of `second` is None for one matrix.
+    """Copy [rows, columns] with any strides into rows `lead` elements apart; all of `second` is None for one matrix.
 
     FIRST_VECTOR, SECOND_VECTOR: elements that divide a matrix's columns and row stride, and 16 bytes. `lead` is a
-    multiple of 128 bytes. FIRST_SHIFTED, SECOND_SHIFTED: contiguous columns, read as `copy_shifted` does.
+    multiple of 128 bytes. FIRST_SHIFTED, SECOND_SHIFTED: columns are contiguous and are read by `copy_shifted`.
     """
     await_predecessor(PDL)
     tile = tl.program_id(0)

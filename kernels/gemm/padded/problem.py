@@ -1,4 +1,4 @@
-"""A problem whose operands are padded: the problem that is then multiplied, and which operands are copied."""
+"""For a problem whose operands are padded: the problem that is then computed, and the operands that are copied."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tuner.kernels.space import odd_rows
 from tuner.problem import Problem, dtype
 
 _UNIT = 16
-"""Sizes that are multiples of it are aligned in every dtype, and take the tiles that the size itself takes."""
+"""A multiple of this is aligned in every dtype, and a size rounded up to one takes the same tiles as before."""
 
 
 @functools.lru_cache(maxsize=4096)
 def padded_problem(problem: Problem) -> Problem:
     """The problem that the inner kernel computes: aligned, each size rounded up to a multiple of a unit.
 
-    K is rounded up to whole sectors, which padded rows have: else rows of 8-bit elements would seem slow to TMA.
+    K is rounded up to whole sectors, as padded rows are, so that rows of 8-bit elements do not count as slow for TMA.
     """
     along_k = max(_UNIT, odd_rows.SECTOR_BYTES // dtype.ITEMSIZE[problem.a_dtype])
     m, n, k = (-(-size // unit) * unit for size, unit in zip(problem.shape, (_UNIT, _UNIT, along_k), strict=True))
@@ -25,18 +25,18 @@ def padded_problem(problem: Problem) -> Problem:
 
 @functools.lru_cache(maxsize=4096)
 def _alignments(problem: Problem) -> dict[str, int]:
-    """The alignment of the rows of A and of B as `make_operands` lays them out: see `operands.row_alignment`."""
+    """The alignment of the rows of A and of B as `make_operands` lays them out (`operands.row_alignment`)."""
     operands = make_operands(problem, "meta", 0)
     return {"a": row_alignment(operands.a), "b": row_alignment(operands.b)}
 
 
 def copied_operands(problem: Problem, chosen: str) -> str:
-    """The operands that are copied, as a value of PAD."""
+    """The operands that are copied for a choice of PAD, as a value of PAD."""
     alignments = _alignments(problem)
     needed = {name: ROW_BYTES if name in chosen else VECTOR_BYTES for name in alignments}
     return "".join(name for name, found in alignments.items() if found < needed[name]) or "none"
 
 
 def stored_by_tma(problem: Problem) -> bool:
-    """Whether TMA can write the output; else it is stored by pointers."""
+    """Whether TMA can write the output, which is otherwise stored through pointers."""
     return problem.n * dtype.ITEMSIZE[problem.out_dtype] % VECTOR_BYTES == 0

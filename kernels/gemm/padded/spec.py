@@ -1,7 +1,7 @@
-"""The `padded` kernel: operands that TMA cannot read, or reads slowly, are copied; then another kernel multiplies.
+"""The `padded` kernel, which copies operands that TMA cannot read, or reads slowly, before another kernel multiplies.
 
-A config names that kernel, holds all of its parameters, and says whose rows are padded for speed's sake (PAD). An
-operand that TMA cannot read is copied in any case, one whose rows are padded already (`padding.pad_weight`) never.
+A config names that inner kernel, contains all of its parameters, and says whose rows are padded for speed (PAD). An
+operand that TMA cannot read is always copied; one whose rows are already padded (`ops.pad_weight`) never is.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
     swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
     warp_specialized.SPEC.name: (warp_specialized.SPEC, warp_specialized.program),
 }
-"""The kernels that may multiply, by the values of INNER; of `swap_ab` only configs that load by TMA."""
+"""The kernels that may multiply, by the values of INNER. Configs of `swap_ab` must load by TMA."""
 _GROUPS = (1, 8)
-"""Orders of tiles: between these the copies make no difference worth a sweep."""
+"""Values of GROUP_SIZE_M to try. Other orders of tiles differ too little here to be worth measuring."""
 _COPY_US = 1.0
 """Launch and tail of a copy. Its bytes, read and written, move at 4.5 TB/s on an H200 (docs/lessons.md, Slow rows)."""
 _OVERLAPPED = 0.7
@@ -55,8 +55,8 @@ Measured on an H200: docs/lessons.md, Products beside their copies.
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
     """The launch that copies, if anything must be copied, and that of the inner kernel."""
-    # Not overlapped with what is before: that made the product after it slower by more than it brought, see
-    # docs/lessons.md, Slow rows.
+    # The copy does not overlap with the previous kernel: that slowed the product by more than it gained
+    # (docs/lessons.md, Slow rows).
     inner, chosen = _inner(config), str(config["PAD"])
     if CHUNK_SIZE_K in config:
         aligned, copies, arriving = copy_ahead.pad_ahead(operands, chosen, config.integer(CHUNK_SIZE_K))
@@ -74,11 +74,11 @@ def _inner(config: Config) -> Config:
 
 
 @functools.lru_cache(maxsize=1024)
-def _able(problem: Problem, device: Device) -> dict[str, str | None]:
-    """Inner kernels, and why they cannot serve a problem once it is padded."""
+def _reasons(problem: Problem, device: Device) -> dict[str, str | None]:
+    """Why each inner kernel cannot serve a problem once it is padded, or None if it can."""
     reasons = {name: spec.supports(padded_problem(problem), device) for name, (spec, _) in _PROGRAMS.items()}
     if problem.k == 1 and dtype.ITEMSIZE[problem.a_dtype] != 2:
-        # One row of B, all of whose strides are 1, is stored along N as well and then not copied.
+        # If B is one row with strides of 1, it also counts as stored along N, and is then not copied.
         reasons[warp_specialized.SPEC.name] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
     return reasons
 
@@ -89,15 +89,15 @@ def supports(problem: Problem, device: Device) -> str | None:
         return reason
     if problem.aligned and copied_operands(problem, "ab") == "none":
         return "aligned, and rows of whole 128 bytes: nothing is to be padded"
-    reasons = _able(problem, device)
+    reasons = _reasons(problem, device)
     return None if None in reasons.values() else "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:
-    """The search space: those of the inner kernels, with each choice of operands to pad."""
-    able = tuple(name for name, reason in _able(problem, device).items() if reason is None)
-    axes = {"INNER": able, "PAD": padding.CHOICES}
-    options: Iterable[str] = {option for name in able for option in _inner_space(name, problem, device).options}
+    """The search space: the inner kernels' spaces, with each choice of operands to pad."""
+    kernels = tuple(name for name, reason in _reasons(problem, device).items() if reason is None)
+    axes = {"INNER": kernels, "PAD": padding.CHOICES}
+    options: Iterable[str] = {option for name in kernels for option in _inner_space(name, problem, device).options}
     options = (*sorted(options), CHUNK_SIZE_K)
     return SearchSpace(NAME, problem, device, axes, RULES, _canonical, _expand, options, _refine)
 
@@ -105,7 +105,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def default_config(problem: Problem, device: Device) -> Config:
     """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
     padded = padded_problem(problem)
-    able = [_PROGRAMS[name][0] for name, reason in _able(problem, device).items() if reason is None]
+    able = [_PROGRAMS[name][0] for name, reason in _reasons(problem, device).items() if reason is None]
     inner = max(able, key=lambda spec: spec.precedence(padded, device))
     config = inner.default_config(padded, device)
     if inner.name == swap_ab.NAME and not splitting.by_tma(config):
@@ -160,7 +160,7 @@ def _canonical(config: Config, problem: Problem, device: Device) -> Config:
 
 
 def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of the inner kernel, an upper bound where sums are stored as they are. The copy takes none."""
+    """Shared memory of the inner kernel (an upper bound if sums are stored as they are); the copy takes none."""
     spec, _ = _PROGRAMS[str(config["INNER"])]
     assert spec.shared_bytes is not None
     return spec.shared_bytes(_inner(config), padded_problem(problem), device)
@@ -191,7 +191,7 @@ def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
         return f"PAD is {config.get('PAD')!r}: expected one of {', '.join(padding.CHOICES)}"
     if config.get("LOADS", "tma") != "tma":
         return f"LOADS is {config.get('LOADS')!r}: padded operands are loaded by TMA"
-    return _able(problem, device)[str(config["INNER"])]
+    return _reasons(problem, device)[str(config["INNER"])]
 
 
 def _inner_cannot(config: Config, problem: Problem, device: Device) -> str | None:

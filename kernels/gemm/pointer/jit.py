@@ -1,6 +1,6 @@
-"""One output tile a program (or one split of a tile's sum along K), operands loaded through pointers.
+"""A GEMM that loads through pointers; each program computes one output tile, or one split of a tile's sum along K.
 
-The tile order follows Triton's tutorial 03. Kernels: `pointer`, `split_k`, `swap_ab`.
+The tile order follows Triton's tutorial 03. The kernels `pointer`, `split_k` and `swap_ab` launch it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tuner.kernels.gemm.pointer.tile import fixed, multiply
 
 
 @triton.jit(
-    # One binary for every size: nothing is specialized but what the constexprs below and a stride of 1 say.
+    # One binary serves every size: only the constexprs below and strides of 1 are specialized.
     do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
     do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
 )
@@ -57,14 +57,21 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
 ):
-    """C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8), see `epilogue.finish`.
+    """Compute C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8), see `epilogue.finish`.
 
-    M, N and K are at least 1. With `partials_ptr` (float32 or int32, tiles * splits * BLOCK_SIZE_M * BLOCK_SIZE_N) and
-    `counters_ptr` (int32 zeros, one a tile) every tile's sum is split over grid axis 1. GROUP_SIZE_M: 1 or more.
-    A_VECTOR, B_VECTOR, C_VECTOR: the operand's leading stride and contiguous extent are multiples of so many elements;
-    A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED: which extent that is. EVEN_K: BLOCK_SIZE_K divides K. WIDE: offsets within
-    a tile may pass 2^31. MAX_IMPRECISE: see docs/numerics.md. TRIGGER: see `blocks.release_midway`. PREFETCH: bytes of
-    the program's share of B (where BIAS_ALONG_M: of A, the operands being exchanged) that go to the L2 ahead.
+    Args:
+        M, N, K: sizes, at least 1.
+        partials_ptr, counters_ptr: None, or memory with which every tile's sum is split over grid axis 1: partial sums
+            (float32 or int32, tiles * splits * BLOCK_SIZE_M * BLOCK_SIZE_N) and int32 zeros, one for each tile.
+        GROUP_SIZE_M: rows of tiles in a group, at least 1.
+        A_VECTOR, B_VECTOR, C_VECTOR: elements that divide a matrix's leading stride and contiguous extent.
+        A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED: whether columns are contiguous instead of rows.
+        EVEN_K: whether BLOCK_SIZE_K divides K.
+        WIDE: whether offsets within a tile may exceed 2^31.
+        MAX_IMPRECISE: see docs/numerics.md.
+        TRIGGER: see `blocks.release_midway`.
+        PREFETCH: bytes of the program's share of B (of A with BIAS_ALONG_M, whose operands are exchanged) to prefetch
+            into the L2.
     """
     tile = tl.program_id(0)
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)

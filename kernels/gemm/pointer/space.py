@@ -1,4 +1,4 @@
-"""The `pointer` kernel's search space: which configs are worth trying, and why not the rest."""
+"""The `pointer` kernel's search space: which configs are worth trying, and why others are not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.problem import Problem, dtype
 NAME = "pointer"
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 DTYPES = (*FLOATS, "int8")
-"""The dtypes of operands."""
+"""The dtypes that operands may have."""
 STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
 _OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG)
@@ -29,7 +29,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 
 def supports_operands(problem: Problem, device: Device) -> str | None:
-    """As `supports`, for any kernel that multiplies by `tl.dot`, however it applies scales."""
+    """Why no kernel that multiplies by `tl.dot` can serve a problem on a device, scales aside, or None."""
     if unknown := [name for name in (problem.a_dtype, problem.b_dtype) if name not in DTYPES]:
         return f"no {unknown[0]}: it takes {', '.join(DTYPES)}"
     if problem.a_dtype != problem.b_dtype and not (dtype.is_fp8(problem.a_dtype) and dtype.is_fp8(problem.b_dtype)):
@@ -43,7 +43,7 @@ def supports_operands(problem: Problem, device: Device) -> str | None:
 
 
 def outputs(a_dtype: str, scaling: str) -> tuple[str, ...]:
-    """The dtypes that a product of these operands may be written as: sums of int8 are int32 until they are scaled."""
+    """The output dtypes that a product of these operands may have; sums of int8 are int32 unless they are scaled."""
     if a_dtype == "int8":
         return ("int32",) if scaling == "none" else FLOATS[:3]
     return FLOATS
@@ -60,7 +60,7 @@ def _hardware_lacks(problem: Problem, device: Device) -> str | None:
     if nvidia and "float8_e4m3fn" in types and not has.fp8:
         return f"no float8_e4m3fn on {device.arch}: it needs sm_89 or newer"
     if not nvidia:
-        # CDNA3's matrix cores take the fnuz variants alone; Triton would convert every e4m3fn and e5m2 by software.
+        # CDNA3's matrix cores take only the fnuz variants; Triton would convert every e4m3fn and e5m2 in software.
         if has.fp8 == "fnuz" and any(dtype.is_fp8(name) for name in types):
             return "no float8_e4m3fn or float8_e5m2 on gfx942: its matrix cores take the fnuz variants only"
         if problem.precision == "tf32x3" or (problem.precision == "tf32" and not has.tf32):
@@ -69,16 +69,16 @@ def _hardware_lacks(problem: Problem, device: Device) -> str | None:
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:
-    """The search space: axes per vendor, one list of rules for all."""
+    """The search space: its axes depend on the vendor, its rules do not."""
     refine = refinements.of_tiles(_OPTIONS, tile_resources.shared_bytes)
     return SearchSpace(NAME, problem, device, axes(device), RULES, canonical, expand, _OPTIONS, refine)
 
 
 def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    """Every parameter's values on a device; the order of tiles and the pipeline come with each tile, see `expand`."""
+    """Every parameter's values on a device, except that `expand` finds tile orders and pipelines for each tile."""
     launched: dict[str, tuple[Value, ...]] = {"GROUP_SIZE_M": (1,), "num_stages": (1,)}
     if device.is_interpreter:
-        # It runs one program at a time: stages and warps change nothing, and a demo should end soon.
+        # The interpreter runs one program at a time, so stages and warps change nothing, and a demo should end soon.
         blocks: tuple[Value, ...] = (16, 32, 64)
         tiles = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), blocks)
         return {**tiles, **launched, "num_warps": (4,)}
@@ -91,13 +91,13 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
         "num_warps": (1, 2, 4, 8),
         "matrix_instr_nonkdim": (16, 32),
         "waves_per_eu": (0, 2),
-        # Triton's backend warns and takes 1 on gfx950.
+        # On gfx950, Triton's backend warns and uses 1.
         "kpack": (1, 2) if device.features.kpack else (1,),
     }
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile in every order of tiles, with every pipeline that is not longer than the loop."""
+    """Yield a tile with every tile order and every pipeline that is no longer than the loop."""
     if device.is_interpreter:
         yield config
         return
@@ -108,15 +108,16 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
 
 
 def canonical(config: Config, problem: Problem, device: Device) -> Config:
-    """The representative of the configs that run the same program: GROUP_SIZE_M where it changes no order, num_stages
-    where no load is asynchronous.
+    """The representative of the configs that run the same program.
+
+    Such configs differ in GROUP_SIZE_M without a change of order, or in num_stages without asynchronous loads.
     """
     group = max(1, config.integer("GROUP_SIZE_M", 1))
     tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
     if tiles_m == 1 or tiles_n == 1:
         group = 1
     elif group >= tiles_m:
-        # All of these walk whole columns of tiles: the smallest speaks for them.
+        # All groups this large sweep whole columns of tiles, so the smallest represents them.
         group = min((known for known in tile_rules.GROUPS if known >= tiles_m), default=group)
     stages = config.integer("num_stages")
     if stages > 2 and not tile_resources.stages_differ(problem, device):

@@ -1,4 +1,4 @@
-"""The `pointer` kernel: one tile a program, operands of any strides; and the launch that its relatives share."""
+"""The `pointer` kernel, which computes one tile per program from operands with any strides, and its shared launch."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 
 
 def pointer_launch(operands: Operands, config: Config, *, exchanged: bool = False) -> Launch:
-    """One launch of `pointer_kernel.matmul_kernel`; with SPLIT_K above 1 in the config, of split sums.
+    """Make a launch of `pointer.jit.matmul_kernel`, which splits sums if the config has a SPLIT_K above 1.
 
     Args:
-        operands: any strides.
+        operands: the operands, with any strides.
         config: tile, GROUP_SIZE_M, SPLIT_K and the compiler's options.
-        exchanged: the operands are those of the transposed output: the bias runs along the rows.
+        exchanged: whether the operands are those of the transposed output, whose bias runs along the rows.
     """
     a, b, out = operands.a, operands.b, operands.out
     shape = (a.shape[0], b.shape[1], a.shape[1])
@@ -60,7 +60,7 @@ def _static(  # noqa: PLR0917  the cache's key
     vectors: tuple[int, int, int],
     exchanged: bool,
 ) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], dict[str, Any]]:
-    """Grid, integer arguments, constexprs and compiler options: all of a launch but its tensors."""
+    """Everything in a launch except its tensors: grid, integer arguments, constexprs and compiler options."""
     m, n, k = shape
     block_m, block_n, block_k = (config.integer(name) for name in TILE)
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
@@ -85,7 +85,7 @@ def _static(  # noqa: PLR0917  the cache's key
         "BIAS_ALONG_M": exchanged,
         **epilogue_constants(problem, block_k),
     }
-    # Beyond the last row of tiles a group is all of them; the kernel multiplies this by tiles_n in 32 bits.
+    # Limit a group to all rows of tiles, because the kernel multiplies it by tiles_n in 32 bits.
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
     splits = config.integer("SPLIT_K", 1)
     grid = (tiles_m * tiles_n,) if splits == 1 else (tiles_m * tiles_n, splits)

@@ -1,6 +1,6 @@
-"""One tile of one product, operands loaded through pointers: the loop that all kernels by pointers share.
+"""Computes one tile of one product from operands loaded through pointers: the loop that all pointer kernels share.
 
-The software pipeline over K and the masks follow Triton's tutorial 03; the differences are named where they are.
+The software pipeline over K and the masks follow Triton's tutorial 03; comments name the differences.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tuner.kernels.base.epilogue import finish
 def multiples_known(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     rows, columns, stride_rows, stride_columns, VECTOR: tl.constexpr, TRANSPOSED: tl.constexpr
 ):
-    """A matrix's extents and strides; the contiguous extent and the stride of the other one are multiples of VECTOR."""
+    """Return a matrix's extents and strides; the contiguous extent and the leading stride are multiples of VECTOR."""
     if TRANSPOSED:
         rows = known_multiple(rows, VECTOR)
         stride_columns = known_multiple(stride_columns, VECTOR)
@@ -40,7 +40,7 @@ def multiples_known(  # noqa: ANN201, PLR0917  jit bodies take no such annotatio
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is fixed when a kernel is compiled, by the names that `pointer_kernel.matmul_kernel` explains."""
+    """A kernel's constexprs, by the names that `pointer.jit.matmul_kernel` describes."""
 
     BLOCK_SIZE_M: int
     BLOCK_SIZE_N: int
@@ -67,7 +67,7 @@ class Fixed:
 
 @triton.constexpr_function
 def fixed(*constants):  # noqa: ANN002, ANN201
-    """Constants as one."""
+    """Gather constants into one `Fixed`."""
     return Fixed(*constants)
 
 
@@ -87,13 +87,13 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
 ):
     """Write tile (pid_m, pid_n) of C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8).
 
-    What the arguments mean is said at `pointer_kernel.matmul_kernel`.
+    Other arguments are described at `pointer.jit.matmul_kernel`.
 
     extents: M and N, at least 1, and K, which may be 0.
-    strides: those of A, of B and of C, along the rows' index first.
-    FIXED: a `Fixed`. WIDENED_FIRST says whether the tile's first row and column are found in 64 bits.
+    strides: row stride and column stride of A, then of B and of C.
+    FIXED: a `Fixed`, whose WIDENED_FIRST says whether the tile's first row and column are computed in 64 bits.
     scales: pointers to the scales of A and of B, or None.
-    split: pointers to partial sums and counters, or None; with these, the tile is this program's number on grid axis 0.
+    split: pointers to partial sums and counters, or None; with them, the tile's number is the program's on grid axis 0.
     """
     M, N, K = extents
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = strides
@@ -102,16 +102,16 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     BLOCK_SIZE_M: tl.constexpr = FIXED.BLOCK_SIZE_M
     BLOCK_SIZE_N: tl.constexpr = FIXED.BLOCK_SIZE_N
     BLOCK_SIZE_K: tl.constexpr = FIXED.BLOCK_SIZE_K
-    PRECISION: tl.constexpr = FIXED.PRECISION  # Triton 3.6 hands no plain string on
+    PRECISION: tl.constexpr = FIXED.PRECISION  # Triton 3.6 does not pass on plain strings
     SCALING: tl.constexpr = FIXED.SCALING
     ACTIVATION: tl.constexpr = FIXED.ACTIVATION
     M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, FIXED.A_VECTOR, FIXED.A_TRANSPOSED)
     K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, FIXED.B_VECTOR, FIXED.B_TRANSPOSED)
     M, N, stride_cm, stride_cn = multiples_known(M, N, stride_cm, stride_cn, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
 
-    # A tile's base moves in 64-bit scalars, offsets within it stay 32-bit unless WIDE. Rows are compared with what is
-    # left of M, so that the index itself cannot overflow. No index modulo M or N, as the tutorial has it: that breaks
-    # the vectors where this dimension is the contiguous one.
+    # A tile's base address is a 64-bit scalar, and offsets within the tile are 32-bit unless WIDE. Rows are compared
+    # with the remaining rows of M, so that no index overflows. Unlike in the tutorial, indices are not taken modulo M
+    # or N, which would prevent vector loads along a contiguous dimension.
     rows_left = M - pid_m * BLOCK_SIZE_M
     columns_left = N - pid_n * BLOCK_SIZE_N
     offs_m = tl.arange(0, BLOCK_SIZE_M)
@@ -123,7 +123,7 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
         offs_m = offs_m.to(tl.int64)
         offs_n = offs_n.to(tl.int64)
         offs_k = offs_k.to(tl.int64)
-    # The same numbers either way, by different instructions: a kernel keeps those that it was measured with.
+    # Both branches compute the same numbers by different instructions; a kernel keeps those it was measured with.
     if FIXED.WIDENED_FIRST:
         start_m = tl.cast(pid_m, tl.int64) * BLOCK_SIZE_M
         start_n = tl.cast(pid_n, tl.int64) * BLOCK_SIZE_N

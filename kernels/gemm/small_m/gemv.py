@@ -1,4 +1,4 @@
-"""The `gemv` kernel: M from 1 to 4. What it takes is the time to read B: plain multiply-adds keep up with that."""
+"""The `gemv` kernel for M from 1 to 4, whose time is that of reading B; plain multiply-adds keep up with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MOST_ROWS = 4
 _SPLITS = (1, 2, 4, 8, 16)
 _INT32_SPAN = 2**31
 _FOLDED = 8
-"""Products of a row that lie in one thread: as many as the rule "registers" asks for at least."""
+"""The most products of a row in one thread to add into one register. The rule "registers" gives threads at least
+these."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -163,7 +164,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 
 def _held(config: Config, problem: Problem, device: Device) -> float:
-    """Sums of a thread."""
+    """32-bit sums that a thread holds."""
     rows = tile_resources.next_power_of_two(problem.m)
     tile = rows * config.integer("BLOCK_SIZE_N") * config.integer("BLOCK_SIZE_K")
     return tile / (device.warp_size * config.integer("num_warps"))

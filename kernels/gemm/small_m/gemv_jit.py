@@ -1,4 +1,4 @@
-"""A few rows of A by all of B, without matrix instructions, whose 16 rows would be mostly padding (kernel `gemv`)."""
+"""Multiplies few rows of A by B without matrix instructions, whose 16 rows would be mostly padding (kernel `gemv`)."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     PREFETCH: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
-    """All rows of C, BLOCK_SIZE_N of its columns a program; the sum along K is split over grid axis 1 on request.
+    """Compute all rows of C, BLOCK_SIZE_N columns per program; with partial sums, grid axis 1 splits the sum along K.
 
-    BLOCK_SIZE_M is a power of two that holds M. Every thread keeps sums of its own and they meet once, at the end.
-    FOLD: products of one row that lie beside each other in a thread, and are added at once: a register for so many.
-    What the other arguments mean is said at `pointer_kernel.matmul_kernel`.
+    BLOCK_SIZE_M is a power of two that is at least M. Every thread keeps its own sums, which are added up at the end.
+    FOLD: number of neighbouring products of a row in a thread that are added into one register. The other arguments
+    are described at `pointer.jit.matmul_kernel`.
     """
     tile = tl.program_id(0)
     K = known_multiple(K, A_VECTOR)

@@ -1,6 +1,6 @@
-"""The `split_k` kernel: several programs share a tile's sum; the last to come adds their parts in order.
+"""The `split_k` kernel: several programs share a tile's sum, and the last to finish adds the parts in order.
 
-For outputs of few tiles and a long K. The result is the same bits each time, whoever comes last.
+It is for outputs of few tiles and a long K. Results are deterministic, whichever program finishes last.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
-    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
+    """Every parameter's values, except that `splitting.expand` finds SPLIT_K and num_stages for each tile."""
     ways: tuple[Value, ...] = splitting.loads(problem, device)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))

@@ -1,7 +1,7 @@
 """The `swap_ab` kernel: computes the transposed output, so that B's columns fill the tensor cores' 64 rows.
 
-For few rows of A. The config speaks of the problem (BLOCK_SIZE_M rows of A); the device sees both operands exchanged,
-and stores the tile transposed. With SPLIT_K above 1 sums are split as in `split_k`.
+It is for few rows of A. A config is in terms of the problem (BLOCK_SIZE_M rows of A), while the device sees exchanged
+operands and stores the tile transposed. With a SPLIT_K above 1, sums are split as in `split_k`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VERSION = 1
 _OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
 _ROWS = (16, 32, 64, 128)
-"""Rows of A in a default's tile: before Triton 3.9 fewer are multiplied without wgmma."""
+"""Rows of A in a default's tile. Before Triton 3.9, fewer rows are multiplied without wgmma."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -43,7 +43,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 
 @functools.lru_cache(maxsize=65536)
 def exchanged_tile(config: Config) -> Config:
-    """The config of the transposed output, which the device computes: both sides of the tile exchanged."""
+    """The config of the transposed output, which the device computes: the tile's sides are exchanged."""
     return config.replace(BLOCK_SIZE_M=config["BLOCK_SIZE_N"], BLOCK_SIZE_N=config["BLOCK_SIZE_M"])
 
 
@@ -65,7 +65,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
-    """Every parameter's values; SPLIT_K and num_stages come with each tile, see `splitting.expand`."""
+    """Every parameter's values, except that `splitting.expand` finds SPLIT_K and num_stages for each tile."""
     ways: tuple[Value, ...] = splitting.loads(problem, device)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,), "BLOCK_SIZE_K": (32,)}
@@ -117,7 +117,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """Order of configs that take equally long: `splitting.tie_break` of the exchanged tile, then no early trigger."""
+    """The sort key of configs that take equally long: `splitting.tie_break` of the exchanged tile, then no trigger."""
     early = refinements.PDL_TRIGGER not in config
     return *splitting.tie_break(exchanged_tile(config), exchanged(problem), device), early
 
@@ -168,7 +168,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 
 def _variants(config: Config, splits: int, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
-    """The parameters that `_expand` adds to a tile in so many splits: num_stages, and when the next kernel starts."""
+    """Yield a tile's remaining parameters for a number of splits: num_stages, and when the next kernel starts."""
     inner, transposed = exchanged_tile(config), exchanged(problem)
     starts_late = splits == 1 and _starts_late(inner, transposed, device)
     for stages in splitting.depths_of(inner, splits, transposed, device):
@@ -179,11 +179,11 @@ def _variants(config: Config, splits: int, problem: Problem, device: Device) -> 
 
 
 def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
-    """Whether a search tries that the next kernel starts only after the last step along K, where sums are not split.
+    """Whether a search also tries to let the next kernel start only after the last step along K, for unsplit sums.
 
-    The tile and the problem are as the device computes them. On an H200 such a start took from 0.85 to 1.00 of the time
-    where TMA loads (measured in November 2026 under Triton 3.6). In more than two waves the last one's programs are
-    late anyway.
+    The tile and the problem are as the device computes them. With loads by TMA, such a start took 0.85 to 1.00 of the
+    time on an H200 (measured in November 2026 with Triton 3.6). In more than two waves, the last programs start late
+    anyway.
     """
     tiles_m, tiles_n, _ = tile_resources.tile_counts(inner, transposed)
     few = tiles_m * tiles_n <= 2 * device.sm_count

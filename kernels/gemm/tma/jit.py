@@ -1,9 +1,9 @@
-"""Operands loaded, and the output stored, by the tensor memory accelerator through descriptors made on the host.
+"""GEMMs that load and store through descriptors of the tensor memory accelerator, which the host makes.
 
-`matmul_kernel`: one tile a program, or one split of a tile's sum (kernels `tma`, `split_k`, `swap_ab`).
-`persistent_kernel`: programs that stay and take tile after tile, after Triton's tutorial 09 (kernel `persistent_tma`).
+In `matmul_kernel`, each program computes one tile, or one split of a tile's sum (kernels `tma`, `split_k`, `swap_ab`).
+In `persistent_kernel`, programs take tile after tile, as in Triton's tutorial 09 (kernel `persistent_tma`).
 
-What the arguments mean is said at `tma_tile` and `pointer_kernel.matmul_kernel`.
+The arguments are described at `tma.tile` and `pointer.jit.matmul_kernel`.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     MAX_IMPRECISE: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr,
 ):
-    """One tile of C a program; its sum is split over grid axis 1 where there are partial sums.
+    """Compute one tile of C per program; with partial sums, the tile's sum is split over grid axis 1.
 
-    prefetched_ptr: the operand whose rows go to the L2 ahead, stored row by row along K; None where PREFETCH is 0.
+    prefetched_ptr: the operand whose rows along K are prefetched into the L2; None if PREFETCH is 0.
     """
     tile = tl.program_id(0)
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
@@ -134,10 +134,11 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     MAX_IMPRECISE: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr,
 ):
-    """Tiles of C, one after the other; EPILOGUE_PARTS: 1 stores a tile whole, 2 half its columns at a time.
+    """Compute tiles of C, one after the other.
 
-    The loops over tiles and over K are flattened into one pipeline: the next tile's loads fly during this one's store.
-    WARP_SPECIALIZE: it is one pipeline of several groups of warps.
+    The loops over tiles and over K are flattened into one pipeline, so that the next tile is loaded while this one is
+    stored. EPILOGUE_PARTS: 1 stores a tile at once, 2 stores half its columns at a time. WARP_SPECIALIZE: the pipeline
+    is divided among groups of warps.
     """
     tiles_m = count_blocks(M, BLOCK_SIZE_M)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)

@@ -1,4 +1,4 @@
-"""The `persistent_tma` kernel: a program a multiprocessor takes tile after tile; the next loads fly during a store."""
+"""The `persistent_tma` kernel: one program per multiprocessor takes tile after tile, and loads during stores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         *destination_strides(out),
         group,
     )
-    # Programs of several blocks need as many multiprocessors each, to run all at once.
+    # A program of several blocks occupies as many multiprocessors.
     programs = multiprocessors(a.device.index if a.device.type == "cuda" else None) // config.integer("num_ctas", 1)
     grid = (min(tiles, max(1, programs)),)
     return (Launch(tma_kernel.persistent_kernel, grid, arguments, constants, options),)
@@ -54,7 +54,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 def _static(
     problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool]
 ) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
-    """Tiles, GROUP_SIZE_M, constexprs and compiler options."""
+    """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
     m, n, _ = shape
     block_m, block_n, block_k = (config.integer(name) for name in TILE)
     tiles_m = -(-m // block_m)
@@ -118,11 +118,11 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block: the pipeline and, beside it, the part of the tile that is on its way out."""
-    # Scales of rows change hands too, with 4 warps.
+    """Shared memory of one block: the pipeline and, in addition, the part of the tile that is being stored."""
+    # Threads also exchange scales of rows, with 4 warps.
     scales = 4 * max(tile_resources.tile(config)[:2]) if problem.scaling == "row" else 0
-    beside = scales + refinements.specialized_bytes(config, device)
-    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + beside
+    other = scales + refinements.specialized_bytes(config, device)
+    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + other
 
 
 def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -132,10 +132,10 @@ def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
     if parts == 1:
         return stored
     if not device.features.tcgen05:
-        # Of 64 rows both warpgroups of 8 warps hold half the columns: all of the tile changes hands to be split.
+        # With 64 rows, both warpgroups of 8 warps hold half the columns, so the whole tile moves to be halved.
         return 3 * stored if block_m == 64 and config.integer("num_warps") == 8 else stored
-    # tcgen05's sums: both halves lie there at once where nothing is done to them; half a half is scratch where a tile
-    # of 64 rows is rearranged. Source: as `tma_space.pipeline_bytes`.
+    # With tcgen05, both halves are in shared memory at once if sums are stored as they are. Rearranging a tile of 64
+    # rows takes half a half as scratch. Source: as for `tma_space.pipeline_bytes`.
     if tma_space.stores_sums(problem):
         return 2 * stored
     return stored + stored // 2 if block_m == 64 else stored

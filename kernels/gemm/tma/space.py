@@ -33,7 +33,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 
 def supports_tiles(problem: Problem, device: Device) -> str | None:
-    """As `supports`, for kernels whose tiles have 64 rows of A or more: others exchange operands or split sums."""
+    """Why a kernel whose tiles have 64 rows of A or more cannot serve a problem on a device, or None."""
     if reason := supports(problem, device):
         return reason
     if device.is_interpreter:
@@ -54,7 +54,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    """Every parameter's values on a device; num_stages comes with each tile, see `expand`."""
+    """Every parameter's values on a device, except that `expand` finds num_stages for each tile."""
     if device.is_interpreter:
         tile: Mapping[str, tuple[Value, ...]] = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), (32,))
         return {**tile, "GROUP_SIZE_M": (1,), "num_stages": (1,), "num_warps": (4,)}
@@ -87,7 +87,7 @@ def _cost(config: Config, problem: Problem, device: Device) -> tuple[float, ...]
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A tile with every pipeline worth trying."""
+    """Yield a tile with every pipeline worth trying."""
     if device.is_interpreter:
         yield config
         return
@@ -101,15 +101,15 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
 
 
 def pipeline_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of a pipeline of TMA loads: its stages and their barriers.
+    """Shared memory of a pipeline of TMA loads in bytes: its stages and their barriers.
 
-    Source: exact for 16-bit operands on the kernels that tests/compile compiles; an
-    upper bound for others, which may be transposed by way of registers.
+    Source: exact for 16-bit operands on the kernels that tests/compile compiles, and an upper bound for others, which
+    may be transposed through registers.
 
     Args:
-        config: of a kernel that loads through TMA.
-        problem: what is computed, as the kernel sees it.
-        device: where.
+        config: a config of a kernel that loads through TMA.
+        problem: the problem as the kernel sees it.
+        device: the device.
     """
     buffers, (block_m, block_n, block_k) = tile_resources.buffers(config, problem, device), tile_resources.tile(config)
     a_bytes = dtype.ITEMSIZE[problem.a_dtype] * block_k * block_m
@@ -117,10 +117,10 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device) -> int:
     asynchronous = tile_resources.asynchronous(config, problem, device)
     barriers = _BARRIER_BYTES * buffers
     aligned = -(-barriers // _ALIGNMENT) * _ALIGNMENT
-    # Loads that are waited for together share their barriers.
+    # Loads that are awaited together share barriers.
     arrays = barrier_arrays(problem)
     if dtype.is_fp8(problem.a_dtype) and not asynchronous:
-        arrays = max(arrays, 2)  # upcast to float16, each in its own time
+        arrays = max(arrays, 2)  # each operand is awaited separately, to be upcast to float16
     taken = buffers * (a_bytes + b_bytes) + (arrays - 1) * aligned
     if device.features.tcgen05 and buffers == config.integer("num_stages"):
         taken += aligned + _ALIGNMENT
@@ -130,13 +130,13 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 def barrier_arrays(problem: Problem) -> int:
-    """Arrays of barriers, one barrier a stage in each."""
+    """Number of arrays of barriers, each with one barrier per stage."""
     converted = dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt"
     return 2 if problem.layout[0] == "t" or converted or problem.precision == "tf32x3" else 1
 
 
 def _transposed_bytes(a_bytes: int, b_bytes: int, problem: Problem, device: Device) -> int:
-    """Shared memory that float32 operands take besides, for copies that are transposed (tcgen05) or cut for tf32x3."""
+    """Additional shared memory of float32 operands for copies, transposed for tcgen05 or truncated for tf32x3."""
     if problem.a_dtype != "float32":
         return 0
     taken = 3 * a_bytes if problem.precision == "tf32x3" else 0
@@ -146,14 +146,14 @@ def _transposed_bytes(a_bytes: int, b_bytes: int, problem: Problem, device: Devi
 
 
 def stores_sums(problem: Problem) -> bool:
-    """Whether sums are stored as they are: neither rounded, scaled, biased nor activated."""
+    """Whether sums are stored as they are, without rounding, scales, bias or activation."""
     return problem.out_dtype in ("float32", "int32") and problem.epilogue == "none" and problem.scaling == "none"
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block of `tma`: the pipeline, or the tile on its way out if that takes more.
+    """Shared memory of one block of `tma`: the pipeline, or the tile that is stored through it if that takes more.
 
-    Hopper's sums that are stored as they are go to shared memory before the pipeline's last buffer is free: there the
+    On Hopper, sums that are stored as they are move to shared memory before the pipeline's last buffer is free, so the
     two add up.
     """
     block_m, block_n, _ = tile_resources.tile(config)
@@ -164,21 +164,21 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 def stored_apart(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether the tile on its way out has shared memory of its own, apart from the pipeline: see `shared_bytes`."""
+    """Whether the tile that is stored has its own shared memory, apart from the pipeline's: see `shared_bytes`."""
     whole = config.integer("SPLIT_K", 1) == 1 and stores_sums(problem)
     return whole and tile_resources.uses_wgmma(config, problem, device)
 
 
 def depths(stage_bytes: int, other_bytes: int, steps: int, device: Device) -> set[int]:
-    """Pipelines worth trying: the deepest that fits a multiprocessor, one less, and the deepest that fits it twice.
+    """Pipeline depths worth trying: the deepest that fits a multiprocessor, one less, and the deepest that fits twice.
 
-    Small tiles gain by depth, as long as the loop fills it; two programs beside each other hide each other's ends.
+    Small tiles gain from depth as long as the loop fills the pipeline. Two resident programs hide each other's ends.
 
     Args:
-        stage_bytes: of one stage, with its barrier.
-        other_bytes: of shared memory that is no stage.
-        steps: along K: a deeper pipeline is never full.
-        device: where.
+        stage_bytes: bytes of one stage, with its barrier.
+        other_bytes: shared memory besides the stages, in bytes.
+        steps: steps along K. A deeper pipeline is never full.
+        device: the device.
     """
     alone = (device.shared_bytes - other_bytes) // stage_bytes
     twice = ((device.shared_bytes - 1024) // 2 - other_bytes) // stage_bytes
@@ -187,13 +187,13 @@ def depths(stage_bytes: int, other_bytes: int, steps: int, device: Device) -> se
 
 
 def deepest(shared_bytes: Callable[[Config], int], config: Config, device: Device) -> int:
-    """The most stages, at most `DEEPEST`, of a config that fit a block of the device; 0 where one does not fit."""
+    """The most stages of a config, up to `DEEPEST`, that fit a block of the device; 0 if not even one fits."""
     fitting = range(DEEPEST, 0, -1)
     return next((n for n in fitting if shared_bytes(config.replace(num_stages=n)) <= device.shared_bytes), 0)
 
 
 def _without_tensor_cores(config: Config, problem: Problem, device: Device) -> str | None:
-    """The reason of a tile too small for wgmma and tcgen05."""
+    """Why a tile is too small for wgmma and tcgen05, or None."""
     if device.is_interpreter or tile_resources.asynchronous(config, problem, device):
         return None
     return f"{config.integer('BLOCK_SIZE_M')} rows and {config.integer('num_warps')} warps are too few for wgmma"
@@ -218,7 +218,7 @@ TILE_RULES = (
     tile_rules.OBLONG,
     tile_rules.GROUP,
 )
-"""Rules that hold for a tile however it is loaded."""
+"""Rules that hold for a tile whether it is loaded through pointers or descriptors."""
 
 RULES = (
     tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS),

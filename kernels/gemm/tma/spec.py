@@ -1,4 +1,4 @@
-"""The `tma` kernel: one tile a program, loaded and stored through descriptors; and the launch its relatives share."""
+"""The `tma` kernel, which computes one tile per program through descriptors, and the launch that others share."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 
 
 def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -> Launch:
-    """One launch of `tma_kernel.matmul_kernel`; with SPLIT_K above 1 in the config, of split sums.
+    """Make a launch of `tma.jit.matmul_kernel`, which splits sums if the config has a SPLIT_K above 1.
 
     Args:
-        operands: A and B as TMA takes them, see `operands.row_alignment`.
+        operands: the operands, with A and B as TMA accepts them (`operands.row_alignment`).
         config: tile, GROUP_SIZE_M, SPLIT_K and the compiler's options.
-        exchanged: the operands are those of the transposed output: the bias runs along the rows.
+        exchanged: whether the operands are those of the transposed output, whose bias runs along the rows.
     """
     a, b, out = operands.a, operands.b, operands.out
     shape = (a.shape[0], b.shape[1], a.shape[1])
@@ -65,7 +65,7 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
 
 
 def descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """A descriptor of a matrix as it is stored, of blocks [rows, columns] of the matrix as it is meant."""
+    """A descriptor of a matrix in its storage order, for blocks [rows, columns] of the matrix itself."""
     block = [rows, columns]
     if placement(matrix).transposed:
         matrix, block = matrix.t(), [columns, rows]
@@ -78,12 +78,12 @@ def descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescripto
 
 
 def destination(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor | torch.Tensor:
-    """What a kernel stores blocks through: a descriptor, or the matrix itself where TMA cannot write it."""
+    """The argument through which blocks are stored: a descriptor, or the matrix itself if TMA cannot write it."""
     return descriptor(matrix, rows, columns) if _written_by_tma(matrix) else matrix
 
 
 def destination_strides(matrix: torch.Tensor) -> tuple[int | None, int | None]:
-    """The strides to store by where there is no descriptor; None where there is."""
+    """The strides with which to store without a descriptor; None if there is a descriptor."""
     if _written_by_tma(matrix):
         return None, None
     row_stride, column_stride = matrix.stride()
@@ -91,8 +91,8 @@ def destination_strides(matrix: torch.Tensor) -> tuple[int | None, int | None]:
 
 
 def _written_by_tma(matrix: torch.Tensor) -> bool:
-    # Loads end with the row's last element, stores with its 16 bytes: what lies behind an odd row would be written too
-    # (seen on an H200, benchmarks/checks/numerics.py).
+    # A load ends with the row's last element, but a store ends with a 16-byte unit and would write past an unaligned
+    # row (observed on an H200, benchmarks/checks/numerics.py).
     return is_aligned(matrix)
 
 

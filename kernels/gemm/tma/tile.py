@@ -1,8 +1,8 @@
-"""One tile of a product by the tensor memory accelerator, through descriptors made on the host.
+"""Computes one tile of a product through the tensor memory accelerator's descriptors, which the host makes.
 
-What lies outside an operand is read as 0 and not stored. No size or stride is compiled in. What the arguments mean is
-said at `pointer_kernel.matmul_kernel`. An output that TMA cannot write (kernel `padded`) comes as a pointer with its
-strides; with a descriptor these are None.
+Elements outside an operand are read as 0 and are not stored. No size or stride is compiled in. The arguments are
+described at `pointer.jit.matmul_kernel`. An output that TMA cannot write (kernel `padded`) is passed as a pointer with
+strides; with a descriptor, the strides are None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tuner.kernels.base.epilogue import finish
 
 @triton.jit
 def load(desc, row, column, TRANSPOSED: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
-    """A block of a matrix, from a descriptor of it as it is stored, by its own row and column."""
+    """Load the block of a matrix at (row, column) from a descriptor of the matrix as it is stored."""
     return desc.load([column, row]).T if TRANSPOSED else desc.load([row, column])
 
 
@@ -24,7 +24,7 @@ def load(desc, row, column, TRANSPOSED: tl.constexpr):  # noqa: ANN201  jit bodi
 def load_of(  # noqa: ANN201, PLR0917
     desc, index, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TRANSPOSED: tl.constexpr
 ):
-    """A block of matrix `index` from a descriptor of a batch as it is stored; `index` None: of one matrix."""
+    """Load a block of matrix `index` from a descriptor of a batch as it is stored, or of one matrix if it is None."""
     if index is None:
         block = load(desc, row, column, TRANSPOSED)
     elif TRANSPOSED:
@@ -55,10 +55,10 @@ def sum_products(  # noqa: ANN201, PLR0917
     PDL: tl.constexpr = False,
     TRIGGER: tl.constexpr = 0,
 ):
-    """Sums of A @ B over steps `first` to `beyond` along K, for the tile that starts at (start_m, start_n).
+    """Sum A @ B over the steps along K from `first` up to `beyond`, for the tile that starts at (start_m, start_n).
 
-    WARP_SPECIALIZE: other warps load, and on Blackwell issue the products.
-    `a_index`, `b_index`: which matrix of a batch; None where the descriptor is of one matrix.
+    WARP_SPECIALIZE: separate warps load, and on Blackwell issue the products.
+    `a_index`, `b_index`: the matrix of a batch, or None if the descriptor is of one matrix.
     PDL, TRIGGER: see `blocks.release_midway`.
     """
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
@@ -74,7 +74,7 @@ def sum_products(  # noqa: ANN201, PLR0917
 
 @triton.jit
 def store(c, row, column, values, M, N, stride_m, stride_n, TRANSPOSED: tl.constexpr):  # noqa: ANN201, PLR0917
-    """Write a block of a matrix [M, N] through a descriptor of it as it is stored, or by a pointer and its strides."""
+    """Store a block of a matrix [M, N] through a descriptor of it as it is stored, or by a pointer and its strides."""
     if stride_m is not None:
         offs_m = tl.arange(0, values.shape[0])
         offs_n = tl.arange(0, values.shape[1])
