@@ -1,17 +1,21 @@
-"""Estimates corrected by what was measured: of each kernel a forest of regression trees over a config's traits.
+"""Estimates corrected by what was measured: a forest of regression trees for each kernel, over a config's features.
 
 `calibration.npz` holds the forests, boosted by benchmarks/fit/calibrate.py on scattered trials of an H200 (16-bit
-operands, B stored [N, K]), and where they come from. Trees are oblivious: all nodes of a level ask the same, and so the
-leaves of all trees are found by a few array operations. Elsewhere the cost model's estimates stand as they are.
+operands, B stored [N, K]), where they come from, and the fingerprint of the cost model that they were fitted on: they
+are not used with another. Trees are oblivious: all nodes of a level ask the same, and so the leaves of all trees are
+found by a few array operations. Elsewhere the cost model's estimates stand as they are.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.resources
+import json
+import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -19,30 +23,34 @@ import numpy as np
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.kernels.cost import features as traits
+from tuner.kernels.cost import features
+from tuner.kernels.cost.fingerprint import fingerprint
+from tuner.kernels.cost.terms import Terms
 from tuner.kernels.space import odd_rows
 from tuner.problem import Problem, dtype
+
+_log = logging.getLogger(__name__)
 
 MEASURED_ON = "sm_90"
 """The architecture whose trials the forests were fitted on."""
 MOST = 0.7
-"""Of a correction, in log time: twice as long, or half."""
+"""The largest correction, in log time: twice as long, or half."""
 LEAF_UNIT = 1e-4
-"""Of a leaf's part of a correction."""
+"""The unit of a leaf's part of a correction."""
 
 
 class Forest(NamedTuple):
-    """Of one kernel, array by array as the file has them.
+    """The forest of one kernel, array by array as the file has them.
 
     Attributes:
-        traits: str [traits]: what numbers stand for.
-        asked: uint8 [trees, levels]: which trait a level asks for.
-        thresholds: float32 [trees, levels]: a trait beyond sets the level's bit, the first level's the lowest.
+        features: str [features]: what numbers stand for.
+        asked: uint8 [trees, levels]: which feature a level asks for.
+        thresholds: float32 [trees, levels]: a feature beyond sets the level's bit, the first level's the lowest.
         leaves: int16 [trees, 2**levels], in `LEAF_UNIT`: by the number that the bits make, of 8 levels at most.
         bias: float64, added to the sum of all trees' leaves.
     """
 
-    traits: np.ndarray[Any, np.dtype[np.str_]]
+    features: np.ndarray[Any, np.dtype[np.str_]]
     asked: np.ndarray[Any, np.dtype[np.uint8]]
     thresholds: np.ndarray[Any, np.dtype[np.float32]]
     leaves: np.ndarray[Any, np.dtype[np.int16]]
@@ -53,42 +61,58 @@ class Forest(NamedTuple):
 def applies(problem: Problem, device: Device) -> bool:
     """Whether the forests speak of a problem on a device."""
     sizes = {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)}
-    return device.arch == MEASURED_ON and sizes == {2} and problem.op == "matmul" and not any(odd_rows.odd(problem))
+    speaks = device.arch == MEASURED_ON and sizes == {2} and problem.op == "matmul" and not any(odd_rows.odd(problem))
+    return speaks and fits()
 
 
-def of_tiles(us: float, config: Config, problem: Problem, device: Device, *, exchanged: bool = False) -> float:
-    """A kernel of tiles' estimate, corrected.
+@functools.cache
+def fits() -> bool:
+    """Whether the forests were fitted on the features that this cost model gives; says once where they were not."""
+    with _arrays() as arrays:
+        fitted_on = json.loads(str(arrays["about"])).get("model")
+    if fitted_on == fingerprint():
+        return True
+    _log.warning(
+        "the calibration was fitted on another cost model (%s, this is %s): estimates stand as they are; "
+        "benchmarks/fit/calibrate.py --write fits it anew",
+        fitted_on,
+        fingerprint(),
+    )
+    return False
+
+
+def of_tiles(
+    estimated: Sequence[tuple[Terms, Config]], problem: Problem, device: Device, *, exchanged: bool = False
+) -> list[float]:
+    """The estimates of configs of kernels of tiles, corrected where the forests speak of the problem.
 
     Args:
-        us: the cost model's estimate.
-        config, problem: as the device sees them.
+        estimated: the cost model's terms, each with its config; many at once take a fraction of the time.
+        problem: as the device sees it, and the configs likewise.
         device: where.
         exchanged: whether the device computes the transposed output.
     """
-    return of_all_tiles([(us, config)], problem, device, exchanged=exchanged)[0]
-
-
-def of_all_tiles(
-    estimated: Sequence[tuple[float, Config]], problem: Problem, device: Device, *, exchanged: bool = False
-) -> list[float]:
-    """What `of_tiles` says of several configs, each with its estimate: of hundreds in a fraction of the time."""
     if not applies(problem, device):
-        return [us for us, _ in estimated]
+        return [terms.us for terms, _ in estimated]
     return _corrected(
-        (us, name_of(config, exchanged=exchanged), traits.of_tiles(config, problem, device, us, exchanged=exchanged))
-        for us, config in estimated
+        (
+            terms.us,
+            name_of(config, exchanged=exchanged),
+            features.of_tiles(terms, config, problem, device, exchanged=exchanged),
+        )
+        for terms, config in estimated
     )
 
 
-def of_all_streams(estimated: Sequence[tuple[float, Config]], problem: Problem, device: Device) -> list[float]:
-    """The estimates of `gemv`, corrected; see `of_all_tiles`."""
+def of_streams(estimated: Sequence[tuple[float, Config]], problem: Problem, device: Device) -> list[float]:
+    """The estimates of `gemv`, corrected; see `of_tiles`."""
     if not applies(problem, device):
         return [us for us, _ in estimated]
-    return _corrected((us, config.kernel, traits.of_streams(config, problem, device, us)) for us, config in estimated)
+    return _corrected((us, config.kernel, features.of_streams(config, problem, device, us)) for us, config in estimated)
 
 
 def _corrected(told: Iterable[tuple[float, str, Mapping[str, float]]]) -> list[float]:
-    """Of estimates, names of forests and traits: the estimates as the forests correct them."""
+    """The estimates as the forests correct them, from estimates, names of forests and features."""
     found, rows = list[float](), defaultdict[str, list[tuple[int, Mapping[str, float]]]](list)
     for number, (us, name, values) in enumerate(told):
         found.append(us)
@@ -112,10 +136,10 @@ def corrections(forest: Forest, several: Sequence[Mapping[str, float]]) -> list[
 
     Args:
         forest: the kernel's.
-        several: of each estimate the values of all the forest's traits.
+        several: of each estimate the values of all the forest's features.
     """
-    row_of = itemgetter(*forest.traits.tolist())
-    # A trait's values side by side, and bits in bytes: row by row and in whole words it took three times as long.
+    row_of = itemgetter(*forest.features.tolist())
+    # A feature's values side by side, and bits in bytes: row by row and in whole words it took three times as long.
     columns = np.array([row_of(values) for values in several], dtype=np.float32).T.copy()
     trees, levels = forest.asked.shape
     numbers = np.zeros((trees, len(several)), dtype=np.uint8)
@@ -130,6 +154,12 @@ def corrections(forest: Forest, several: Sequence[Mapping[str, float]]) -> list[
 @functools.cache
 def forest_of(name: str) -> Forest:
     """The forest of that name."""
+    with _arrays() as arrays:
+        return Forest(*(arrays[f"{name}/{field}"] for field in Forest._fields))
+
+
+@contextmanager
+def _arrays() -> Iterator[Mapping[str, Any]]:
     path = importlib.resources.files("tuner.kernels.cost") / "calibration.npz"
     with path.open("rb") as file, np.load(file) as arrays:
-        return Forest(*(arrays[f"{name}/{field}"] for field in Forest._fields))
+        yield arrays

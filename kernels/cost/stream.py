@@ -6,21 +6,19 @@ import functools
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.kernels.cost import tile as tile_cost
-from tuner.kernels.cost.chips import chip_of
+from tuner.kernels.cost.terms import LAUNCH_US, split_us
+from tuner.kernels.cost.tile import memory_bytes_per_us
 from tuner.kernels.space import tile_resources
 from tuner.problem import Problem, dtype
 
 _LATENCY = 720.0
 _OVERLAP = 0.3
-"""As in `tile_cost`, of loads straight to registers; fitted."""
-_MOST_BLOCKS = 32
-"""Blocks of a multiprocessor: sm_80, 90 and 100 (CUDA C++ Programming Guide); few elsewhere are so small."""
+"""As in `tile`, of loads straight to registers; fitted."""
 
 
 def streamed(config: Config, problem: Problem, device: Device) -> float:
     """Microseconds of a kernel without `tl.dot` for a few rows of A: a stream of B, as wide as registers let it be."""
-    chip = chip_of(device)
+    mhz, bytes_per_us = device.sustained_mhz, memory_bytes_per_us(device)
     block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
     splits = config.integer("SPLIT_K", 1)
     programs = -(-problem.n // block_n) * splits
@@ -29,17 +27,18 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     # A program follows as soon as one ends: the last round is as long as its programs fill it.
     rounds = max(1.0, programs / (device.sm_count * beside))
     read = beside * block_n * block_k * dtype.ITEMSIZE[problem.b_dtype]
-    per_cycle = chip.memory / device.sm_count / chip.mhz
+    per_cycle = bytes_per_us / device.sm_count / mhz
     cycles = rounds * steps * max(2 * _LATENCY, read / per_cycle)
-    memory_us = problem.bytes_moved / chip.memory
-    shorter, longer = sorted((cycles / chip.mhz + tile_cost.split_us(splits, chip, block_n, by_tma=False), memory_us))
-    return tile_cost.LAUNCH_US + longer + _OVERLAP * shorter
+    memory_us = problem.bytes_moved / bytes_per_us
+    shorter, longer = sorted((cycles / mhz + split_us(splits, block_n, mhz, by_tma=False), memory_us))
+    return LAUNCH_US + longer + _OVERLAP * shorter
 
 
 def resident(config: Config, problem: Problem, device: Device) -> int:
     """Blocks that a multiprocessor has room for."""
-    threads = device.warp_size * config.integer("num_warps")
-    return max(1, min(_MOST_BLOCKS, 2048 // threads, int(65_536 / (threads * registers(config, problem, threads)))))
+    has, threads = device.features, device.warp_size * config.integer("num_warps")
+    by_registers = int(has.registers / (threads * registers(config, problem, threads)))
+    return max(1, min(has.blocks, has.threads // threads, by_registers))
 
 
 def registers(config: Config, problem: Problem, threads: int) -> float:

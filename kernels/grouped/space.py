@@ -12,7 +12,6 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.batched.space import config_of, of_many, share
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.pointer_cycles import Tile, cycles
 from tuner.kernels.gemm.pointer import default as pointer_default
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.tma import space as tma_space
@@ -131,8 +130,8 @@ def default_tma(problem: Problem, device: Device) -> Config:
     single, part = average(problem), share(device, groups_of(problem))
 
     def estimated(config: Config) -> tuple[float, int, int]:
-        tile = Tile(*tile_resources.tile(config), config.integer("num_stages"), config.integer("num_warps"), True, True)
-        return cycles(tile, single, part), -config.integer(_PROGRAMS), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+        us = cost.tiled(config, single, part, by_tma=True)
+        return us, -config.integer(_PROGRAMS), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     launched = {"GROUP_SIZE_M": 1, _PROGRAMS: _MANY, "num_stages": 1, "num_warps": 4}
     return tma(problem, device).best(estimated) or Config(TMA, **dict.fromkeys(TILE, 64), **launched)

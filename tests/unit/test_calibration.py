@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,9 +12,9 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.cost import calibration, features
-from tuner.kernels.cost import model as cost
+from tuner.kernels.cost import calibration, features, fingerprint, terms, tile
 from tuner.kernels.cost.calibration import Forest
+from tuner.kernels.cost.terms import Terms
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 
@@ -35,7 +37,7 @@ def linear(m: int, n: int, k: int, **named: str) -> Problem:
 
 
 def model_us(config: Config, problem: Problem) -> float:
-    return cost.tiled(swap_ab.exchanged_tile(config), exchanged(problem), H200)
+    return swap_ab.terms(config, problem, H200).us
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,47 @@ def test_another_architecture_keeps_the_cost_model_s_estimate():
     problem = linear(72, 6144, 4096)
     assert calibration.applies(problem, H200)
     assert not calibration.applies(problem, KNOWN["sm_100"])
+
+
+def told_of(config: Config) -> tuple[Terms, Config]:
+    """What the calibration is told of a config for 72x6144x4096."""
+    return swap_ab.terms(config, linear(72, 6144, 4096), H200), swap_ab.exchanged_tile(config)
+
+
+def test_the_shipped_forests_were_fitted_on_the_shipped_cost_model():
+    """Whoever changes the model, or a figure that it reckons with, fits them anew: benchmarks/calibrate.py --write."""
+    assert calibration.fits()
+
+
+@pytest.fixture
+def other_model(monkeypatch):
+    """A cost model of another constant, from which the forests know nothing."""
+    caches = (fingerprint.fingerprint, calibration.fits, calibration.applies)
+    for one in caches:
+        one.cache_clear()
+    monkeypatch.setattr(terms, "_IN_TURNS", 1.3)
+    yield
+    for one in caches:
+        one.cache_clear()
+
+
+@pytest.mark.usefixtures("other_model")
+def test_forests_of_another_model_are_not_used_and_one_warning_says_so(caplog):
+    problem = linear(72, 6144, 4096)
+    for _ in range(2):
+        assert swap_ab.SPEC.estimate_us(SWAPPED, problem, H200) == model_us(SWAPPED, problem)
+        assert not calibration.applies(linear(16, 4096, 4096), H200)
+    (warning,) = (record for record in caplog.records if record.name == calibration.__name__)
+    assert "fitted on another cost model" in warning.getMessage()
+
+
+def test_a_figure_of_the_architecture_makes_another_model(monkeypatch):
+    before = fingerprint.fingerprint()
+    fingerprint.fingerprint.cache_clear()
+    tile.tile_of.cache_clear()
+    monkeypatch.setattr(fingerprint, "_DEVICE", replace(H200, slug="another", memory_gb_per_s=3350))
+    assert fingerprint.fingerprint() != before
+    fingerprint.fingerprint.cache_clear()
 
 
 def forest(*leaves: int) -> Forest:
@@ -78,40 +121,32 @@ def test_a_correction_has_bounds():
 
 def test_several_estimates_are_corrected_as_each_of_them_alone():
     problem = exchanged(linear(72, 6144, 4096))
-    told = [
-        (20.0 + m, swap_ab.exchanged_tile(SWAPPED.replace(BLOCK_SIZE_M=m, LOADS=by))) for m in (64, 128) for by in WAYS
-    ]
-    together = calibration.of_all_tiles(told, problem, H200, exchanged=True)
-    assert together == [calibration.of_tiles(*one, problem, H200, exchanged=True) for one in told]
+    told = [told_of(SWAPPED.replace(BLOCK_SIZE_M=m, LOADS=by)) for m in (64, 128) for by in WAYS]
+    together = calibration.of_tiles(told, problem, H200, exchanged=True)
+    assert together == [calibration.of_tiles([one], problem, H200, exchanged=True)[0] for one in told]
     assert len(set(together)) == len(told)
 
 
 def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
     problem = exchanged(linear(72, 6144, 4096))
-    configs = [
-        swap_ab.exchanged_tile(SWAPPED.replace(BLOCK_SIZE_M=m, num_stages=stages))
-        for m in (64, 128)
-        for stages in (2, 6)
-    ]
-    found = [features.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in configs]
-    again = [features.of_tiles(one, problem, H200, 20.0, exchanged=True) for one in reversed(configs)]
+    told = [told_of(SWAPPED.replace(BLOCK_SIZE_M=m, num_stages=stages)) for m in (64, 128) for stages in (2, 6)]
+    found = [features.of_tiles(*one, problem, H200, exchanged=True) for one in told]
+    again = [features.of_tiles(*one, problem, H200, exchanged=True) for one in reversed(told)]
     assert found == again[::-1]
     assert [one["width"] for one in found] == [0, 0, 1, 1]
-    turned = features.of_tiles(configs[0], problem, H200, 20.0, exchanged=False)
-    assert turned["again"] != found[0]["again"]
+    turned = features.of_tiles(*told[0], problem, H200, exchanged=False)
+    assert turned["again_rows"] != found[0]["again_rows"]
 
 
 def test_every_trait_of_the_file_is_one_that_configs_have():
-    tiled = features.of_tiles(
-        swap_ab.exchanged_tile(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, 20.0, exchanged=True
-    )
+    tiled = features.of_tiles(*told_of(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, exchanged=True)
     stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=4)
     streamed = features.of_streams(stream, linear(1, 6144, 4096), H200, 13.0)
     for name in NAMES:
         found = calibration.forest_of(name)
-        assert set(found.traits) <= (streamed if name == "gemv" else tiled).keys()
+        assert set(found.features) <= (streamed if name == "gemv" else tiled).keys()
         assert found.leaves.shape == (len(found.asked), 2 ** found.asked.shape[1])
-        assert found.asked.max() < len(found.traits)
+        assert found.asked.max() < len(found.features)
         assert found.thresholds.shape == found.asked.shape
         assert np.isfinite(found.bias)
 

@@ -6,7 +6,8 @@ import pytest
 
 from tuner.hardware.device import KNOWN
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.cost import shortlist
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.terms import least_us
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.small_m import swap_ab
@@ -24,12 +25,13 @@ def test_a_formula_looks_at_all_that_the_cost_model_has_near_its_least(shape, ke
     if kernel is swap_ab:
         tried = tried.narrowed(BLOCK_SIZE_K=(64, 128, 256))
     costs = {
-        config: kernel.model_us(config, problem, H200)
+        config: kernel.terms(config, problem, H200)
         for config in tried.programs()
         if kernel is swap_ab or warp_specialized.is_usual(config, problem)
     }
-    near = {config: us for config, us in costs.items() if us <= shortlist.TIMES * min(costs.values())}
-    assert kernel._shortlist(tried, problem, H200) == pytest.approx(near)
+    least = min(one.us for one in costs.values())
+    near = {config: one for config, one in costs.items() if one.us <= cost.TIMES * least}
+    assert kernel._shortlist(tried, problem, H200) == near
     assert len(near) > 1
 
     def estimate(config):
@@ -48,4 +50,4 @@ def test_a_bound_of_a_tile_is_below_all_its_pipelines():
         by_tma = inner["LOADS"] == "tma"
         tile = tile_of(Sides.of(inner), Loop(by_tma), exchanged(problem), H200)
         for config in tried._expanded(point):
-            assert tile.least_us(config.integer("SPLIT_K")) <= swap_ab.model_us(config, problem, H200) * (1 + 1e-12)
+            assert least_us(tile, config.integer("SPLIT_K")) <= swap_ab.terms(config, problem, H200).us * (1 + 1e-12)

@@ -155,11 +155,11 @@ def from_properties(properties: Any) -> Device:
         shared_bytes=shared_bytes,
     )
     # HIP counts the transfers of a memory clock in another way than CUDA: there the architecture's figures stand.
-    return device if device.vendor == "amd" else replace(device, **dict[str, Any](_rates(properties)))
+    return device if device.vendor == "amd" else _with_rates(device, properties)
 
 
-def _rates(properties: Any) -> dict[str, int | None]:
-    """`Device.clock_mhz` and `memory_gb_per_s`, None where this torch does not give them.
+def _with_rates(device: Device, properties: Any) -> Device:
+    """The device with its clock and its bandwidth, None where this torch does not give them.
 
     They are rounded, to 10 MHz and 50 GB/s, so that cards of one model whose drivers differ by a little get equal
     estimates, and with them equal defaults. Memory moves two words as wide as its bus in every cycle.
@@ -167,10 +167,11 @@ def _rates(properties: Any) -> dict[str, int | None]:
     sm_khz, memory_khz, bits = (
         getattr(properties, name, 0) for name in ("clock_rate", "memory_clock_rate", "memory_bus_width")
     )
-    return {
-        "clock_mhz": 10 * round(sm_khz / 1e4) or None,
-        "memory_gb_per_s": 50 * round(2 * memory_khz * bits / 8 / 1e6 / 50) or None,
-    }
+    return replace(
+        device,
+        clock_mhz=10 * round(sm_khz / 1e4) or None,
+        memory_gb_per_s=50 * round(2 * memory_khz * bits / 8 / 1e6 / 50) or None,
+    )
 
 
 def current(index: int | None = None) -> Device:

@@ -13,16 +13,17 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged, placement
 from tuner.kernels.cost import calibration
-from tuner.kernels.cost.chips import chip_of
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.terms import Terms
+from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
-from tuner.kernels.gemm.hopper import cluster_k_jit, cluster_parts, cluster_sizes
+from tuner.kernels.gemm.hopper import cluster_k_jit, cluster_parts
 from tuner.kernels.gemm.hopper import cluster_k_space as spaces
 from tuner.kernels.gemm.hopper.cluster_k_space import NAME, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.spec import gemm_spec, overlap_constants, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor
-from tuner.kernels.space import tile_resources
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
 
@@ -84,49 +85,23 @@ def _static(
     return constants, options
 
 
-_START_US = 1.5
-"""Microseconds of any launch: the first loads' latency, the last step's products, the parts' way to their owners."""
-_BLOCK_US = 0.06
-"""Microseconds that each block of a cluster adds."""
-_LATENCY_US = 1.0
-"""Microseconds from a load to its data where all multiprocessors load."""
-_INTAKE = 75.0
-"""Bytes a cycle that one multiprocessor takes in."""
-_INTAKE_OF_ALL = 8000.0
-"""Bytes a cycle that all multiprocessors together take in."""
-_UNEVEN = 0.4
-"""As in `cost.tiled`: the loss where the next launch's blocks fit on some multiprocessors only."""
-_SHARPNESS = 4
-"""These seven are fitted on every config of this kernel for 17 problems, measured on an H200 in November 2026."""
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms of what the device computes."""
+    return cost.terms(swap_ab.exchanged_tile(config), exchanged(problem), device, LOOP)
 
 
-def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """The longer of memory's time and of what a block takes in, as far as one hides the other; and the launch."""
-    chip, blocks, stages = chip_of(device), config.integer("SPLIT_K"), config.integer("num_stages")
-    stage, steps = tile_resources.tile_bytes(config, problem), spaces.most_steps(config, problem)
-    # A stage is loaded anew once the step after its own is under way.
-    ahead = stage * max(1, stages if steps <= stages else stages - 1)
-    programs, room = spaces.programs(config, problem), cluster_sizes.room(blocks, device)
-    intake_us = steps * stage / min(chip.mhz * min(_INTAKE, _INTAKE_OF_ALL / programs), ahead / _LATENCY_US)
-    memory_us = problem.bytes_moved / chip.memory
-    alone = 2 * (shared_bytes(config, problem, device) + 1024) > device.shared_bytes + 1024
-    if alone and 2 * programs > room:
-        memory_us *= 1 + _UNEVEN * max(0.0, device.sm_count / programs - 1)
-    longer: float = (memory_us**_SHARPNESS + intake_us**_SHARPNESS) ** (1 / _SHARPNESS)
-    return _START_US + _BLOCK_US * blocks + longer
+LOOP = Loop(by_tma=True, in_cluster=True)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """`model_us`, calibrated."""
+    """The cost model's estimate, calibrated."""
     return _estimates((config,), problem, device)[config]
 
 
 def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
-    models = {config: model_us(config, problem, device) for config in configs}
-    estimated = [(us, swap_ab.exchanged_tile(config)) for config, us in models.items()]
-    return dict(
-        zip(models, calibration.of_all_tiles(estimated, exchanged(problem), device, exchanged=True), strict=True)
-    )
+    estimated = {config: (terms(config, problem, device), swap_ab.exchanged_tile(config)) for config in configs}
+    corrected = calibration.of_tiles([*estimated.values()], exchanged(problem), device, exchanged=True)
+    return dict(zip(estimated, corrected, strict=True))
 
 
 def default_config(problem: Problem, device: Device) -> Config:

@@ -17,7 +17,8 @@ from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.shortlist import Candidates, likely
+from tuner.kernels.cost.model import Candidates
+from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm.hopper import arrivals, resources
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
@@ -196,22 +197,22 @@ def _static(
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The estimate of `cost.tiled`, calibrated; three warpgroups are corrected as two are."""
-    return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
+    """The cost model's estimate, calibrated; three warpgroups are corrected as two are."""
+    return _corrected({config: terms(config, problem, device)}, problem, device)[config]
 
 
-def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
+def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
     """The estimates, corrected: exchanged operands have a forest of their own, three warpgroups have none."""
     found = dict[Config, float]()
     for swapped, computed in ((False, problem), (True, exchanged(problem))):
         configs = [config for config in models if bool(config.get("SWAP_AB", False)) is swapped]
         known = [_two(config) for config in configs]
-        told = [
-            (models.get(one) or model_us(one, problem, device), resources.as_computed(one, problem)[0]) for one in known
+        estimated = [
+            (models.get(one) or terms(one, problem, device), resources.as_computed(one, problem)[0]) for one in known
         ]
-        corrected = calibration.of_all_tiles(told, computed, device, exchanged=swapped)
-        for config, (us, _), one in zip(configs, told, corrected, strict=True):
-            found[config] = models[config] * one / us
+        corrected = calibration.of_tiles(estimated, computed, device, exchanged=swapped)
+        for config, (two, _), one in zip(configs, estimated, corrected, strict=True):
+            found[config] = models[config].us * one / two.us
     return found
 
 
@@ -220,13 +221,12 @@ def _two(config: Config) -> Config:
     return config if resources.warpgroups(config) < 3 else config.replace(BLOCK_SIZE_M=128, num_warps=8)
 
 
-def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """The estimate of `cost.tiled` for what the device computes."""
-    inner, computed = resources.as_computed(config, problem)
-    return cost.tiled(inner, computed, device, **_LOOP._asdict())
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms of what the device computes."""
+    return cost.terms(*resources.as_computed(config, problem), device, LOOP)
 
 
-_LOOP = Loop(by_tma=True, persistent=True, specialized=True)
+LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 _WIDE_GROUP = 8
 
 
@@ -246,8 +246,8 @@ def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
     return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
 
 
-def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
-    """The configs of single blocks in the usual orders whose estimate is near the least one, with their estimates."""
+def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, Terms]:
+    """The configs of single blocks in the usual orders whose estimate is near the least one, with the model's terms."""
 
     def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
         found = variants(point, problem, device)
@@ -257,10 +257,10 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
         for point in tried.points():
             inner, computed = resources.as_computed(point, problem)
             yield Candidates(
-                point, tile_of(Sides.of(inner), _LOOP, computed, device), (1,), functools.partial(usual, point)
+                point, tile_of(Sides.of(inner), LOOP, computed, device), (1,), functools.partial(usual, point)
             )
 
-    return likely(tiles())
+    return cost.likely(tiles())
 
 
 def default_config(problem: Problem, device: Device) -> Config:

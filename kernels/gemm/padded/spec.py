@@ -16,7 +16,8 @@ from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, cannot_align
 from tuner.kernels.base.program import Program
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.chips import chip_of
+from tuner.kernels.cost.terms import Terms
+from tuner.kernels.cost.tile import Loop, memory_bytes_per_us
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.padded import copy as padding
@@ -165,11 +166,11 @@ def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     return spec.shared_bytes(_inner(config), padded_problem(problem), device)
 
 
-_MODELS: dict[str, Callable[[Config, Problem, Device], float]] = {
-    tma.SPEC.name: functools.partial(cost.tiled, by_tma=True),
-    persistent_tma.NAME: functools.partial(cost.tiled, by_tma=True, persistent=True),
-    swap_ab.NAME: swap_ab.model_us,
-    warp_specialized.SPEC.name: warp_specialized.model_us,
+_MODELS: dict[str, Callable[[Config, Problem, Device], Terms]] = {
+    tma.SPEC.name: functools.partial(cost.terms, loop=Loop(by_tma=True)),
+    persistent_tma.NAME: functools.partial(cost.terms, loop=Loop(by_tma=True, persistent=True)),
+    swap_ab.NAME: swap_ab.terms,
+    warp_specialized.SPEC.name: warp_specialized.terms,
 }
 """The cost model of each inner kernel without calibration, for which there are no trials of padded operands."""
 
@@ -178,8 +179,8 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     padded = padded_problem(problem)
     elements = {"a": padded.m * padded.k, "b": padded.n * padded.k}
     copied = sum(2 * elements[name] * dtype.ITEMSIZE[padded.a_dtype] for name in elements if name in str(config["PAD"]))
-    inner_us = _MODELS[str(config["INNER"])](_inner(config), padded, device)
-    copy_us = _COPY_US + copied / chip_of(device).memory if copied else 0.0
+    inner_us = _MODELS[str(config["INNER"])](_inner(config), padded, device).us
+    copy_us = _COPY_US + copied / memory_bytes_per_us(device) if copied else 0.0
     return inner_us + (_OVERLAPPED if CHUNK_SIZE_K in config else 1) * copy_us
 
 

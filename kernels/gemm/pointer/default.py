@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernels.cost.pointer_cycles import Tile, cycles
-from tuner.kernels.gemm.pointer.space import NAME, canonical, space
+from tuner.kernels.cost.terms import terms_of
+from tuner.kernels.cost.tile import Loop, Sides, tile_of
+from tuner.kernels.gemm.pointer.space import NAME, STAGES, canonical, space
 from tuner.kernels.space import tile_resources, tile_rules
 from tuner.problem import Problem, dtype
+
+_SAME = 0.02
+"""Estimates that differ by less, in log time, are equal: without it tiles of a few sums win by a hair, with more worse
+ones do (on recorded landscapes)."""
+
+
+class _Candidate(NamedTuple):
+    """A tile, and num_stages."""
+
+    sides: Sides
+    stages: int
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -21,24 +35,31 @@ def default_config(problem: Problem, device: Device) -> Config:
     if device.is_interpreter:
         return _config(_interpreted(problem), problem, device)
 
-    def rank(tile: Tile) -> tuple[float, int, int, int]:
-        tall = tile.reads_shared and problem.layout[1] == "t"
-        return cycles(tile, problem, device), -tile.m * tile.n, -(tile.m if tall else tile.n), tile.k
+    def rank(one: _Candidate) -> tuple[int, int, int, int]:
+        tile, sides = tile_of(one.sides, Loop(by_tma=False), problem, device), one.sides
+        us = terms_of(tile, 1, one.stages, group=_group(sides, problem, device)).us
+        tall = tile.asynchronous and problem.layout[1] == "t"
+        oblong = sides.rows if tall else sides.columns
+        return round(math.log(us) / _SAME), -sides.rows * sides.columns, -oblong, sides.length
 
     tried = space(problem, device)
     ranked = sorted(_candidates(problem, device), key=rank)
-    configs = (_config(tile, problem, device) for tile in ranked)
+    configs = (_config(one, problem, device) for one in ranked)
     # A lookup must never raise: the smallest config runs wherever any does.
-    smallest = _config(Tile(16, 16, tile_resources.shortest_k(problem), 1, 1, False), problem, device)
+    smallest = _config(_candidate(16, 16, tile_resources.shortest_k(problem), 1, 1), problem, device)
     return next((config for config in configs if tried.rejection(config) is None), smallest)
 
 
-def _interpreted(problem: Problem) -> Tile:
+def _candidate(m: int, n: int, k: int, stages: int, warps: int) -> _Candidate:
+    return _Candidate(Sides(m, n, 0, k, warps, 1, share_b=False), stages)
+
+
+def _interpreted(problem: Problem) -> _Candidate:
     m, n, k = (min(64, tile_resources.next_power_of_two(max(16, size))) for size in problem.shape)
-    return Tile(m, n, max(k, tile_resources.shortest_k(problem)), 1, 4, False)
+    return _candidate(m, n, max(k, tile_resources.shortest_k(problem)), 1, 4)
 
 
-def _candidates(problem: Problem, device: Device) -> Iterator[Tile]:
+def _candidates(problem: Problem, device: Device) -> Iterator[_Candidate]:
     """Every tile, at a few lengths along K, with a pipeline as deep as fits and one as deep as fits twice."""
     size, lengths = dtype.ITEMSIZE[problem.a_dtype], _lengths(problem)
     deepest = 2 if device.vendor == "amd" or not tile_resources.stages_differ(problem, device) else 6
@@ -56,12 +77,17 @@ def _candidates(problem: Problem, device: Device) -> Iterator[Tile]:
             steps = -(-problem.k // k)
             # tcgen05 keeps 16 bytes of barriers, the driver 1 KiB a block (CUDA C++ Programming Guide).
             alone, twice = (
-                max(1, min(deepest, steps, limit // (k * (m + n) * size) + (not reads_shared)))
+                _depth(min(deepest, steps, limit // (k * (m + n) * size) + (not reads_shared)))
                 for limit in (device.shared_bytes - 16, (device.shared_bytes - 1024) // 2 - 16)
             )
-            yield Tile(m, n, k, alone, warps, reads_shared)
+            yield _candidate(m, n, k, alone, warps)
             if 3 <= twice < alone:
-                yield Tile(m, n, k, twice, warps, reads_shared)
+                yield _candidate(m, n, k, twice, warps)
+
+
+def _depth(most: int) -> int:
+    """The deepest pipeline that a search tries, of at most so many stages."""
+    return max((depth for depth in STAGES if depth <= most), default=1)
 
 
 def _lengths(problem: Problem) -> set[int]:
@@ -80,14 +106,18 @@ def _lengths(problem: Problem) -> set[int]:
     return {min(256, longest, row // size) for row in rows}
 
 
-def _config(tile: Tile, problem: Problem, device: Device) -> Config:
-    sizes = {"BLOCK_SIZE_M": tile.m, "BLOCK_SIZE_N": tile.n, "BLOCK_SIZE_K": tile.k}
-    tiles = -(-problem.m // tile.m) * -(-problem.n // tile.n)
-    group = 8 if tiles > device.sm_count and not device.is_interpreter else 1
+def _group(sides: Sides, problem: Problem, device: Device) -> int:
+    tiles = -(-problem.m // sides.rows) * -(-problem.n // sides.columns)
+    return 8 if tiles > device.sm_count and not device.is_interpreter else 1
+
+
+def _config(one: _Candidate, problem: Problem, device: Device) -> Config:
+    sides, group = one.sides, _group(one.sides, problem, device)
+    sizes = {"BLOCK_SIZE_M": sides.rows, "BLOCK_SIZE_N": sides.columns, "BLOCK_SIZE_K": sides.length}
     amd: dict[str, Value] = {}
     if device.vendor == "amd":
         kpack = 2 if device.features.kpack and dtype.ITEMSIZE[problem.a_dtype] == 2 else 1
         amd = {"matrix_instr_nonkdim": 16, "waves_per_eu": 0, "kpack": kpack}
     own = {name: values[0] for name, values in tile_rules.overlap(device).items()} | amd
-    config = Config(NAME, **sizes, GROUP_SIZE_M=group, num_stages=tile.stages, num_warps=tile.warps, **own)
+    config = Config(NAME, **sizes, GROUP_SIZE_M=group, num_stages=one.stages, num_warps=sides.warps, **own)
     return canonical(config, problem, device)

@@ -16,7 +16,7 @@ NAME = "pointer"
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 DTYPES = (*FLOATS, "int8")
 """The dtypes that operands may have."""
-_STAGES = (1, 2, 3, 4, 6, 8, 12)
+STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
 _OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG)
 
@@ -102,7 +102,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
         yield config
         return
     deepest = min(tile_resources.tile_counts(config, problem)[2], tile_resources.most_stages(device))
-    for group, depth in itertools.product(tile_rules.GROUPS, _STAGES):
+    for group, depth in itertools.product(tile_rules.GROUPS, STAGES):
         if depth <= deepest:
             yield config.replace(GROUP_SIZE_M=group, num_stages=depth)
 

@@ -148,7 +148,7 @@ def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> d
     if not _is_calibrated(problem, device):
         return models
     estimated = [(us, config) for config, us in models.items()]
-    return dict(zip(models, calibration.of_all_streams(estimated, problem, device), strict=True))
+    return dict(zip(models, calibration.of_streams(estimated, problem, device), strict=True))
 
 
 def _is_calibrated(problem: Problem, device: Device) -> bool:

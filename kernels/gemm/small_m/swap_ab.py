@@ -15,7 +15,8 @@ from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.shortlist import Candidates, likely
+from tuner.kernels.cost.model import Candidates
+from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.pointer import space as pointer_space
@@ -122,18 +123,18 @@ def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, 
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The estimate of `cost.tiled` for what the device computes, calibrated."""
-    return _corrected({config: model_us(config, problem, device)}, problem, device)[config]
+    """The cost model's estimate, calibrated."""
+    return _corrected({config: terms(config, problem, device)}, problem, device)[config]
 
 
-def _corrected(models: Mapping[Config, float], problem: Problem, device: Device) -> dict[Config, float]:
+def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
     """The estimates, corrected by the calibration."""
-    told = [(us, exchanged_tile(config)) for config, us in models.items()]
-    return dict(zip(models, calibration.of_all_tiles(told, exchanged(problem), device, exchanged=True), strict=True))
+    estimated = [(one, exchanged_tile(config)) for config, one in models.items()]
+    return dict(zip(models, calibration.of_tiles(estimated, exchanged(problem), device, exchanged=True), strict=True))
 
 
-def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, float]:
-    """The configs whose estimate by the cost model is near the least one, with their estimates."""
+def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, Terms]:
+    """The configs whose estimate by the cost model is near the least one, with the model's terms."""
     transposed = exchanged(problem)
 
     def tiles() -> Iterator[Candidates]:
@@ -143,12 +144,13 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
             splits = splitting.splits_of(inner, transposed, device)
             yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
 
-    return likely(tiles())
+    return cost.likely(tiles())
 
 
-def model_us(config: Config, problem: Problem, device: Device) -> float:
-    """The estimate of `cost.tiled` for what the device computes."""
-    return cost.tiled(exchanged_tile(config), exchanged(problem), device)
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms of what the device computes."""
+    inner = exchanged_tile(config)
+    return cost.terms(inner, exchanged(problem), device, Loop(splitting.by_tma(inner)))
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:

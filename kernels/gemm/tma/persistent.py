@@ -11,7 +11,6 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.pointer_cycles import Tile, cycles
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
@@ -103,13 +102,16 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """The cost model's estimate, of loads by descriptors and programs that take tile after tile."""
+    return cost.tiled(config, problem, device, by_tma=True, persistent=True)
+
+
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate of least estimated time, its groups of 8 rows."""
 
     def estimated(config: Config) -> tuple[float, int]:
-        block_m, block_n, block_k = tile_resources.tile(config)
-        tile = Tile(block_m, block_n, block_k, config.integer("num_stages"), config.integer("num_warps"), True, True)
-        return cycles(tile, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
+        return estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     tried = space(problem, device).narrowed(EPILOGUE_PARTS=(1,))
     return tried.best(estimated) or tried.smallest()
@@ -174,6 +176,6 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=shared_bytes,
-    estimate_us=functools.partial(cost.tiled, by_tma=True, persistent=True),
+    estimate_us=estimate_us,
     sources=SOURCES,
 )
