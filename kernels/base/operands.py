@@ -157,7 +157,7 @@ def cannot_align(problem: Problem) -> str | None:
 
 
 def shift_of(problem: Problem) -> int:
-    """By how many elements the operands start after a 16-byte address: 1 if the sizes alone would be aligned, else 0.
+    """How many elements after a 16-byte address operands start: 1 if sizes are aligned but the problem is not, else 0.
 
     Raises:
         ProblemError: The problem is declared aligned and its sizes cannot be.

@@ -1,4 +1,4 @@
-"""Rules and formulas of kernels that only move memory: what their threads hold, and what keeps the memory busy."""
+"""Rules and formulas for kernels that only move memory: what threads hold, and what keeps the memory busy."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ MOST_ELEMENTS = 1 << 20
 BYTES_IN_FLIGHT = 36 << 10
 """The bytes that a multiprocessor must have in flight to keep the memory busy.
 
-Little's law: 4.8 TB/s over 132 multiprocessors at 1.98 GHz (H200 data sheet) are 18 bytes a cycle; in a busy device a
-load takes 2,000 cycles (measured), idle 479 (arXiv 2402.13499).
+Little's law: 4.8 TB/s over 132 multiprocessors at 1.98 GHz (H200 data sheet) are 18 bytes per cycle. A load takes 2,000
+cycles on a busy device (measured), and 479 on an idle one (arXiv 2402.13499).
 """
 VECTOR_BYTES = 16
 _REACHED = 0.85
-"""The share of the peak bandwidth that a kernel reaches: measured on an H200. It ranks, and does no more."""
+"""The fraction of the peak bandwidth that a kernel reaches, measured on an H200. It only serves to rank configs."""
 _LINE_BYTES = 128
 
 
 def threads(config: Config, device: Device) -> int:
-    """Threads of a program."""
+    """Number of threads in a program."""
     return config.integer("num_warps") * device.warp_size
 
 
 def resident(config: Config, device: Device) -> int:
-    """Programs that a multiprocessor has threads for at once."""
+    """Number of programs for which a multiprocessor has threads."""
     return max(1, min(device.features.blocks, device.features.threads // threads(config, device)))
 
 
 def estimate_us(moved: int, loaded: int, blocks: int, config: Config, device: Device) -> float:
-    """How long a launch takes, to rank configs by: bytes over the bandwidth that the bytes in flight can keep up.
+    """Estimate a launch's time, to rank configs: bytes over the bandwidth that the bytes in flight can sustain.
 
     Args:
-        moved: bytes that are read and written in all.
+        moved: total bytes read and written.
         loaded: bytes that a program waits for at once.
-        blocks: of work, in all: a program each, unless programs take turns.
-        config, device: what runs where.
+        blocks: total blocks of work, one for each program unless programs take several.
+        config, device: the config and its device.
     """
     each = config.integer("PROGRAMS_PER_SM") or min(resident(config, device), -(-blocks // device.sm_count))
     rounds = blocks / (each * device.sm_count)
-    # The last round takes as long as a full one, unless programs take blocks as they come.
+    # With few rounds, a partial last one takes as long as a full one.
     whole = 1.0 if rounds > 8 else -(-blocks // (each * device.sm_count)) / rounds
     share = min(1.0, each * loaded / BYTES_IN_FLIGHT)
     return moved * whole / (_REACHED * device.peak_bytes_per_us * share)
 
 
 def grid(blocks: int, config: Config, tensor: torch.Tensor) -> int:
-    """Programs of a launch: one for each block, or PROGRAMS_PER_SM that take turns."""
+    """Number of programs in a launch: one for each block, or PROGRAMS_PER_SM that take block after block."""
     if each := config.integer("PROGRAMS_PER_SM"):
         return min(blocks, each * multiprocessors(tensor.device.index if tensor.is_cuda else None))
     return blocks
 
 
 def loads_ahead(config: Config) -> int:
-    """Blocks that a program waits for at once: one, or all stages but one of a loop over blocks."""
+    """Number of blocks that a program waits for at once: one, or all stages but one of a loop over blocks."""
     return max(1, config.integer("num_stages") - 1) if config.integer("PROGRAMS_PER_SM") else 1
 
 
 def registers(config: Config, device: Device) -> int:
-    """Registers of a thread when one program has a multiprocessor to itself."""
+    """Registers of a thread if one program has a multiprocessor to itself."""
     return min(device.features.thread_registers, device.features.registers // threads(config, device))
 
 
 def warps(device: Device) -> tuple[Value, ...]:
-    """num_warps from 1 to 32, as far as a block may have so many threads."""
+    """Values of num_warps from 1 to 32, up to the most threads of a block."""
     return tuple(count for count in (1, 2, 4, 8, 16, 32) if count * device.warp_size <= MOST_THREADS)
 
 
@@ -81,11 +81,11 @@ def parameters(
     options: tuple[str, ...] = (),
     own: Mapping[str, refinements.OptionError] | None = None,
 ) -> Rule:
-    """The rule that a config has a kernel's parameters, each of a size the compiler and the device take.
+    """The rule that a config has a kernel's parameters, with values that the compiler and the device accept.
 
     Args:
-        axes: the kernel's, of a device.
-        options: that a config may have besides, see `refinements`.
+        axes: the kernel's axes on a device.
+        options: further options that a config may have, see `refinements`.
         own: options that no other kernel has.
     """
 
@@ -122,11 +122,11 @@ def _misfit(name: str, value: Value) -> str | None:
 
 
 def idle_threads(elements: Callable[[Config, Problem], int], needed: Callable[[Problem], int]) -> Rule:
-    """The rule that every thread has an element of its own, where there are as many.
+    """The rule that every thread has its own element, if there are enough.
 
     Args:
-        elements: of a config's tile.
-        needed: elements of the smallest tile that covers the problem.
+        elements: the elements of a config's tile.
+        needed: the elements of the smallest tile that covers the problem.
     """
 
     def idle(config: Config, problem: Problem, device: Device) -> str | None:
@@ -139,11 +139,11 @@ def idle_threads(elements: Callable[[Config, Problem], int], needed: Callable[[P
 
 
 def narrow_loads(elements: Callable[[Config, Problem], int], needed: Callable[[Problem], int]) -> Rule:
-    """The rule that a warp asks for whole lines of 128 bytes, where there are as many.
+    """The rule that a warp loads whole lines of 128 bytes, if there are enough elements.
 
     Args:
-        elements: of a config's tile.
-        needed: elements of the smallest tile that covers the problem.
+        elements: the elements of a config's tile.
+        needed: the elements of the smallest tile that covers the problem.
     """
 
     def narrow(config: Config, problem: Problem, device: Device) -> str | None:
@@ -157,11 +157,11 @@ def narrow_loads(elements: Callable[[Config, Problem], int], needed: Callable[[P
 
 
 def crowded(values: Callable[[Config, Problem, Device], float], share: float) -> Rule:
-    """The rule that a thread's values leave registers for the rest.
+    """The rule that a thread's values leave enough registers for everything else.
 
     Args:
         values: 32-bit values that a thread holds at a time.
-        share: of its registers that they may take.
+        share: the fraction of its registers that they may take.
     """
 
     def spills(config: Config, problem: Problem, device: Device) -> str | None:
@@ -178,12 +178,12 @@ def of_tile(
     needed: Callable[[Problem], int],
     values: Callable[[Config, Problem, Device], float],
 ) -> tuple[Rule, ...]:
-    """The rules that a tile has neither too little nor too much for its threads; the arguments are those of each."""
+    """The rules `idle_threads`, `narrow_loads` and `crowded`, with their arguments."""
     return idle_threads(elements, needed), narrow_loads(elements, needed), crowded(values, 0.5)
 
 
 def too_large(elements: Callable[[Config, Problem], int]) -> Rule:
-    """The rule that Triton takes a tile of so many elements."""
+    """The rule that a tile has no more elements than Triton accepts."""
 
     def beyond(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
         held = elements(config, problem)
@@ -193,11 +193,11 @@ def too_large(elements: Callable[[Config, Problem], int]) -> Rule:
 
 
 def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Config, Problem, Device], int]) -> Rule:
-    """The rule that programs which take block after block all run at once, and each takes a second one.
+    """The rule that programs which take block after block all run at once, and that each takes at least two blocks.
 
     Args:
-        blocks: of a config, in all.
-        shared: bytes of shared memory that a program takes.
+        blocks: the total number of blocks for a config.
+        shared: bytes of shared memory of a program.
     """
 
     def wasted(config: Config, problem: Problem, device: Device) -> str | None:
@@ -215,7 +215,7 @@ def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Conf
 
 
 def without_loop(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001
-    """Replace num_stages by one value where no program has a loop to pipeline, for all values compile to the same."""
+    """Replace num_stages by one value if there is no loop to pipeline, because all values then compile to the same."""
     first = stages(device)[0]
     if config.integer("PROGRAMS_PER_SM") or config.integer("num_stages") == first:
         return config
@@ -223,5 +223,5 @@ def without_loop(config: Config, problem: Problem, device: Device) -> Config:  #
 
 
 def stages(device: Device, values: tuple[int, ...] = (3, 4, 5)) -> tuple[Value, ...]:
-    """Depths of a pipeline; Triton pipelines loads that feed no `tl.dot` on NVIDIA alone (seen in AMD's assembly)."""
+    """Pipeline depths. Loads that feed no `tl.dot` are pipelined only on NVIDIA, as AMD's assembly shows."""
     return values if device.vendor == "nvidia" else (2,)

@@ -1,4 +1,4 @@
-"""What ops that only move memory share (`vector_add`, `softmax`): their operands, and the KernelSpec of a kernel."""
+"""What the ops that only move memory (`vector_add`, `softmax`) share: operands, and how KernelSpecs are made."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Operands of an op that only moves memory: its `Inputs`.
+    """The operands of an op that only moves memory, which are its `Inputs`.
 
     Attributes:
-        a: what is read, any strides.
-        b: what is read besides, of a's shape, any strides; None where there is none.
-        out: what is written, of a's shape; its elements share no memory. It may be a or b itself.
+        a: the first input, any strides.
+        b: the second input, of a's shape, any strides; None if there is only one.
+        out: the output, of a's shape; its elements share no memory. It may be a or b itself.
         problem: what is computed.
         buffer: the allocation that contains `out`, or `out` itself.
     """
@@ -54,28 +54,28 @@ class Tensors:
 def elementwise_spec(
     operation: Operation, name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any
 ) -> KernelSpec:
-    """A kernel of an op that only moves memory; the arguments are as `spec_of` has them."""
+    """Make a kernel of an op that only moves memory; see `spec_of` for the arguments."""
     usual = {"runtime_parameters": ("PROGRAMS_PER_SM",)}
     return spec_of(operation, name, version, program, sources=(*sources, blocks), **(usual | fields))
 
 
 def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:
-    """Run a kernel under the interpreter by way of float32, where it would be wrong otherwise."""
+    """Run a kernel under the interpreter, through float32 where the result would otherwise be wrong."""
     out = output_for(inputs.out)
     b = None if inputs.b is None else widened(inputs.b)
-    # Rows beyond the last have a sum of 0.
+    # Masked rows have a sum of 0, by which the kernel divides.
     with ignore_float_warnings(), np.errstate(divide="ignore"):
         run(dataclasses.replace(inputs, a=widened(inputs.a), b=b, out=out), config)
     copy_rounded(out, inputs.out)
 
 
 def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str | None:
-    """Why no kernel of such an op serves a problem on a device, or None.
+    """Why no kernel of an op that only moves memory serves a problem on a device, or None.
 
     Args:
-        problem: of the op.
-        device: where.
-        layouts: those that the op knows.
+        problem: a problem of the op.
+        device: the device.
+        layouts: the layouts that the op supports.
     """
     if problem.a_dtype not in DTYPES:
         return f"no {problem.a_dtype}: it takes {', '.join(DTYPES)}"

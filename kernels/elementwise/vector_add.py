@@ -1,4 +1,4 @@
-"""The `add_block` kernel of the op `vector_add`: blocks of neighbours, as many bytes in flight as the memory needs."""
+"""The `add_block` kernel of the op `vector_add`, which adds contiguous blocks with enough bytes in flight."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ NAME = "add_block"
 VERSION = 1
 _INT32_SPAN = 2**31
 _LOADS = {4: (1, 4), 2: (4, 2)}
-"""The default's loads of a thread from each operand, and its warps, by bytes of an element.
+"""The default's loads per thread from each operand, and its warps, by the bytes of an element.
 
-No other block or number of warps was more than 1.1% faster, measured on an H200 in November 2026.
+No other block size or number of warps was more than 1.1% faster (measured on an H200 in November 2026).
 """
 
 
 def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
-    """Vectors N(0, 1); those of a problem that is not aligned begin one element off a 16-byte address.
+    """Draw vectors from N(0, 1), which start one element after a 16-byte address if the problem is not aligned.
 
     Args:
-        problem: of the op `vector_add`.
+        problem: a problem of the op `vector_add`.
         torch_device: "cuda:0", "cpu", or "meta" for tensors without memory, to compile for.
         seed: seed of the random values.
 
@@ -55,7 +55,7 @@ def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
 
 
 def vendor(inputs: Tensors) -> None:
-    """torch's own addition, into the same output."""
+    """Write torch's sum into the output."""
     assert inputs.b is not None
     torch.add(inputs.a, inputs.b, out=inputs.out)
 
@@ -67,10 +67,10 @@ def reference(inputs: Tensors) -> torch.Tensor:
 
 
 def tolerance(problem: Problem) -> float:
-    """Largest error of a right result, in the measure of `tuner.sweep.verify.error`: |out - reference| / 2.
+    """Largest error of a correct result, in the measure of `tuner.sweep.verify.error`: |out - reference| / 2.
 
-    One rounding to the output's dtype and one to float32. A sum of two N(0, 1) values is N(0, 2): P(|sum| > t) <=
-    2 exp(-t²/4), which is 2e-12 at t = 10.6.
+    There is one rounding to the output's dtype and one to float32. A sum of two N(0, 1) values is N(0, 2), and
+    P(|sum| > t) <= 2 exp(-t²/4), which is 2e-12 at t = 10.6.
     """
     return (ROUNDOFF[problem.out_dtype] + 2.0**-24) * 10.6 / 2
 
@@ -91,7 +91,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     assert inputs.b is not None
     tensors, length = (inputs.a, inputs.b, inputs.out), len(inputs.out)
-    # The stride of one element is never used, whatever torch says it is: 1 is the wider load.
+    # The stride of a single element is never used, and 1 allows wider loads than the stride that torch reports.
     strides = tuple(tensor.stride(0) if length > 1 else 1 for tensor in tensors)
     blocks, constants, options = _static(length, strides, config)
     grid = rules.grid(blocks, config, inputs.a)
@@ -100,7 +100,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
 
 @functools.lru_cache(maxsize=4096)
 def _static(length: int, strides: tuple[int, ...], config: Config) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Blocks, constexprs and compiler options."""
+    """Number of blocks, constexprs and compiler options."""
     block = config.integer("BLOCK_SIZE")
     constants = {
         "BLOCK_SIZE": block,
@@ -137,10 +137,10 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Bytes that the pipeline keeps: a block of x and of y for each load in flight; none without a loop.
+    """Shared memory of the pipeline in bytes: a block of x and of y for each load in flight; none without a loop.
 
-    Source: compiled for sm_80, sm_90 and sm_100; loads of less than 4 bytes a thread are not copied asynchronously and
-    take none: an upper bound for operands that are not aligned.
+    Source: compiled for sm_80, sm_90 and sm_100. It is an upper bound for operands that are not aligned, because loads
+    of less than 4 bytes per thread are not asynchronous and take no shared memory.
     """
     if not config.integer("PROGRAMS_PER_SM") or device.vendor != "nvidia":
         return 0
@@ -149,11 +149,11 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """16 bytes of each operand a load, as many threads as keep `rules.BYTES_IN_FLIGHT` on a full multiprocessor.
+    """Loads of 16 bytes of each operand, with enough threads for `rules.BYTES_IN_FLIGHT` on a full multiprocessor.
 
-    A multiprocessor full of threads then has 64 KiB of loads in flight and more, where 36 keep the memory busy. One
-    load a thread in programs of four warps, for 16-bit elements four in programs of two; smaller blocks where they
-    would not reach all multiprocessors.
+    A multiprocessor full of threads then has at least 64 KiB in flight, while 36 KiB keep the memory busy. Threads have
+    one load in programs of four warps, or for 16-bit elements four loads in programs of two warps. Blocks are smaller
+    if they would not reach all multiprocessors.
     """
     tried, size = space(problem, device), dtypes.ITEMSIZE[problem.a_dtype]
     loads, few = _LOADS[size]
@@ -171,13 +171,13 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """See `elementwise_rules.estimate_us`; a loop keeps all stages but one in flight."""
+    """See `elementwise.rules.estimate_us`; a loop keeps all stages but one in flight."""
     loaded = 2 * config.integer("BLOCK_SIZE") * dtypes.ITEMSIZE[problem.a_dtype] * rules.loads_ahead(config)
     return rules.estimate_us(VECTOR_ADD.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """Sorts configs from simplest: no loop, fewest threads, smallest block."""
+    """The sort key of configs by simplicity: no loop, fewest threads, smallest block."""
     names = ("PROGRAMS_PER_SM", "num_warps", "BLOCK_SIZE", "num_stages")
     return (*(config.integer(name) for name in names), len(config), config)
 

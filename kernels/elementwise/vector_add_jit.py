@@ -1,4 +1,4 @@
-"""x + y, a block of neighbours at a time (kernel `add_block`)."""
+"""Computes x + y in contiguous blocks (kernel `add_block`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tuner.kernels.base.blocks import await_predecessor
 
 @triton.jit
 def add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out):  # noqa: ANN201, PLR0917  jit body
-    """A block that lies inside the vectors: without a mask, whatever their length, loads are as wide as can be."""
+    """Add a block that lies entirely inside the vectors, without a mask, so that loads are as wide as possible."""
     x = tl.load(x_ptr + start * stride_x + lanes * stride_x)
     y = tl.load(y_ptr + start * stride_y + lanes * stride_y)
     out = (x.to(tl.float32) + y.to(tl.float32)).to(out_ptr.dtype.element_ty)
@@ -19,7 +19,7 @@ def add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_ou
 
 @triton.jit
 def add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out):  # noqa: ANN201, PLR0917
-    """The last block, which may be cut short."""
+    """Add the last block, which may be partial."""
     mask = lanes < M - start
     x = tl.load(x_ptr + start * stride_x + lanes * stride_x, mask=mask, other=0.0)
     y = tl.load(y_ptr + start * stride_y + lanes * stride_y, mask=mask, other=0.0)
@@ -44,15 +44,15 @@ def add_kernel(  # noqa: ANN201, PLR0917
     WIDE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """out = x + y, summed in float32.
+    """Compute out = x + y, summed in float32.
 
     Args:
         x_ptr, y_ptr, out_ptr: vectors of M elements; out may be one of the others.
-        M: elements, at least 1.
+        M: number of elements, at least 1.
         stride_x, stride_y, stride_out: in elements.
         BLOCK_SIZE: elements of a block, a power of two.
-        STAGES: 0: a block a program. Else programs take block after block, so many loads in flight.
-        WIDE: offsets within a block may pass 2^31.
+        STAGES: 0 for one block per program; otherwise the stages of a loop in which programs take block after block.
+        WIDE: whether offsets within a block may exceed 2^31.
         PDL: see `await_predecessor`.
     """
     lanes = tl.arange(0, BLOCK_SIZE)
@@ -72,6 +72,6 @@ def add_kernel(  # noqa: ANN201, PLR0917
             start = tl.cast(block, tl.int64) * BLOCK_SIZE
             add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
         if program == whole % tl.num_programs(0):
-            # Nothing is left where blocks divide M: the mask is empty then.
+            # If blocks divide M, nothing remains and the mask is empty.
             start = tl.cast(whole, tl.int64) * BLOCK_SIZE
             add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)

@@ -1,8 +1,8 @@
-"""Tiles of many products of different sizes, in one launch; how many each has is found out on the device.
+"""Computes many products of different sizes in one launch; the device finds out how many tiles each product has.
 
-Programs take tile after tile, as in Triton's tutorial 08; which product a tile belongs to is not searched for product
-by product but by one comparison with all of their last tiles. What the arguments mean is said at
-`pointer_kernel.matmul_kernel`.
+Programs take tile after tile, as in Triton's tutorial 08. The product to which a tile belongs is found by a single
+comparison with the last tiles of all products, instead of one by one. The arguments are described at
+`pointer.jit.matmul_kernel`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, 
 from tuner.kernels.gemm.pointer.tile import fixed, multiply
 
 COLUMNS = tl.constexpr(12)
-"""Of `listed_kernel`'s table: addresses of A, B and C, M, N, K, strides of A, B and C along rows, then columns."""
+"""Columns of `listed_kernel`'s table: the addresses of A, B and C; M, N, K; row and column strides of A, B and C."""
 
 
 @triton.jit
 def blocks_of(extents, BLOCK: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
-    """Blocks that cover each extent, none for an extent below 1."""
+    """Number of blocks that cover each extent, 0 for an extent below 1."""
     return tl.where(extents > 0, count_blocks(tl.maximum(extents, 1), BLOCK), 0)
 
 
 @triton.jit
 def locate(beyond, tile):  # noqa: ANN201
-    """The product that a tile belongs to, and the tile's number there; `beyond`: one more than each one's last tile."""
+    """The product to which a tile belongs, and the tile's number in it; `beyond`: one past each product's last tile."""
     before = beyond <= tile
     return tl.sum(before.to(tl.int32), axis=0), tile - tl.max(tl.where(before, beyond, 0), axis=0)
 
 
 @triton.jit
 def bounds(ends_ptr, group, GROUPS, M):  # noqa: ANN201
-    """First row of a group, or of each of a block of groups, and one beyond its last: in M rows, whatever the ends."""
+    """First row of one or several groups, and one past the last, limited to M rows whatever the ends are."""
     known = group < GROUPS
     first = tl.load(ends_ptr + group - 1, mask=known & (group > 0), other=0)
     beyond = tl.load(ends_ptr + group, mask=known, other=0)
@@ -42,14 +42,14 @@ def bounds(ends_ptr, group, GROUPS, M):  # noqa: ANN201
 
 @triton.jit
 def last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M: tl.constexpr, BLOCK_GROUPS: tl.constexpr):  # noqa: ANN201, PLR0917
-    """One more than the last tile of each group, the tiles of all groups counted through."""
+    """One past the last tile of each group, where the tiles of all groups are numbered consecutively."""
     first, last = bounds(ends_ptr, tl.arange(0, BLOCK_GROUPS), GROUPS, M)
     return tl.cumsum(blocks_of(last - first, BLOCK_SIZE_M) * tiles_n, axis=0)
 
 
 @triton.jit
 def place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M: tl.constexpr):  # noqa: ANN201, PLR0917
-    """Group of a tile, its first row and one beyond its last, and the row and column of the tile there."""
+    """The group of a tile, the group's first row and one past its last, and the tile's row and column in the group."""
     group, within = locate(beyond, tile)
     start, end = bounds(ends_ptr, group, GROUPS, M)
     pid_m, pid_n = grouped(within, count_blocks(end - start, BLOCK_SIZE_M), tiles_n, GROUP_SIZE_M)
@@ -95,9 +95,10 @@ def grouped_kernel(  # noqa: ANN201, PLR0917
     MAX_IMPRECISE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Rows of C = epilogue(rows of A @ B[group]), the groups' rows as `ends_ptr` [GROUPS] says; bias [GROUPS, N].
+    """Compute rows of C = epilogue(rows of A @ B[group]); `ends_ptr` [GROUPS] gives one past each group's last row.
 
-    BLOCK_GROUPS is a power of two that holds GROUPS. Rows of C that belong to no group are not written.
+    The bias is [GROUPS, N]. BLOCK_GROUPS is a power of two that is at least GROUPS. Rows of C that belong to no group
+    are not written.
     """
     FIXED: tl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, A_VECTOR, B_VECTOR),
@@ -124,14 +125,14 @@ def grouped_kernel(  # noqa: ANN201, PLR0917
 
 @triton.jit
 def pointer_at(cell_ptr, like_ptr, VECTOR: tl.constexpr):  # noqa: ANN201
-    """A pointer of `like_ptr`'s type to the address in a cell, which is a multiple of VECTOR elements' bytes."""
+    """Read an address from a cell as a pointer of `like_ptr`'s type, aligned to VECTOR elements."""
     bytes_known: tl.constexpr = VECTOR * like_ptr.dtype.element_ty.primitive_bitwidth // 8
     return tl.multiple_of(tl.load(cell_ptr).to(like_ptr.dtype), bytes_known)
 
 
 @triton.jit
 def strides_at(cell_ptr, STORED: tl.constexpr, WIDE: tl.constexpr):  # noqa: ANN201
-    """Strides along rows and columns from two cells; the one that STORED says is 1 is known to the compiler."""
+    """Read the row and column strides from two cells; the compiler knows the one that is 1 according to STORED."""
     along_rows = tl.load(cell_ptr)
     along_columns = tl.load(cell_ptr + 1)
     if not WIDE:
@@ -165,10 +166,10 @@ def listed_kernel(  # noqa: ANN201, PLR0917
     MAX_IMPRECISE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """C[i] = epilogue(A[i] @ B[i]), each of a size of its own: int64 `table_ptr` [GROUPS, COLUMNS].
+    """Compute C[i] = epilogue(A[i] @ B[i]) for products of any sizes, described by int64 `table_ptr` [GROUPS, COLUMNS].
 
-    A_STORED, B_STORED, C_STORED: "n" where all of those matrices have contiguous rows, "t" where columns, "" neither.
-    The pointers `..._like_ptr` are read for their types only. EVEN_K: BLOCK_SIZE_K divides every K, and none is 0.
+    A_STORED, B_STORED, C_STORED: "n" if all of these matrices have contiguous rows, "t" if all have contiguous columns,
+    else "". The pointers `..._like_ptr` only give types. EVEN_K: BLOCK_SIZE_K divides every K, and none is 0.
     """
     FIXED: tl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_STORED == "t", B_STORED == "t", C_STORED == "t", A_VECTOR),
@@ -203,7 +204,7 @@ def listed_kernel(  # noqa: ANN201, PLR0917
     do_not_specialize=["ROW", "A", "B", "C", "M", "N", "K", "S0", "S1", "S2", "S3", "S4", "S5"],
 )
 def write_row(table_ptr, ROW, A, B, C, M, N, K, S0, S1, S2, S3, S4, S5):  # noqa: ANN201, PLR0917
-    """Write one row of `listed_kernel`'s table: a launch's own arguments need no memory of the host."""
+    """Write one row of `listed_kernel`'s table, from a launch's arguments instead of the host's memory."""
     row_ptr = table_ptr + ROW * COLUMNS
     tl.store(row_ptr, A.to(tl.int64))
     tl.store(row_ptr + 1, B.to(tl.int64))

@@ -1,4 +1,4 @@
-"""Operands of the op `grouped_mm`: rows of one matrix in groups, or lists of matrices; and inputs made for tuning."""
+"""The operands of the op `grouped_mm`, which are groups of rows or lists of matrices, and inputs for tuning."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Run = Callable[["GroupedOperands | ListedOperands", Config], None]
 
 @dataclass(frozen=True, slots=True)
 class GroupedOperands:
-    """Rows in groups, each group times a matrix of its own.
+    """Groups of rows, each of which is multiplied by its own matrix.
 
     Attributes:
         a: [M, K], any strides.
         b: [G, K, N], any strides.
         out: [M, N], any strides that do not overlap.
         bias: [G, N], contiguous, or None.
-        ends: int32 [G], contiguous: one beyond each group's last row, in order. Read on the device alone.
+        ends: int32 [G], contiguous, in ascending order: one past each group's last row. Only the device reads it.
         problem: what is computed.
         buffer: the allocation that contains `out`, or `out` itself.
     """
@@ -56,7 +56,7 @@ class GroupedOperands:
 
     @property
     def products(self) -> list[Operands]:
-        """Each group's own operands; waits for the device."""
+        """The operands of each group; reading `ends` waits for the device."""
         bounds = itertools.pairwise((0, *self.ends.tolist()))
         biases = itertools.repeat(None) if self.bias is None else self.bias
         return [
@@ -67,13 +67,13 @@ class GroupedOperands:
 
 @dataclass(frozen=True, slots=True)
 class ListedOperands:
-    """Products of any sizes.
+    """A list of products of any sizes.
 
     Attributes:
         a, b, out: [M_i, K_i], [K_i, N_i] and [M_i, N_i], any strides; those of `out` do not overlap.
         problem: what is computed.
-        output: what a launch writes: all of `out`; of consequence to the tuner alone.
-        buffer: the allocation `output` lies inside.
+        output: all of `out` as one tensor, which only the tuner needs.
+        buffer: the allocation that contains `output`.
     """
 
     a: tuple[torch.Tensor, ...]
@@ -90,7 +90,7 @@ class ListedOperands:
 
     @property
     def products(self) -> list[Operands]:
-        """Each product's own operands."""
+        """The operands of each product."""
         return [
             Operands(a, b, out, None, self.problem, self.buffer)
             for a, b, out in zip(self.a, self.b, self.out, strict=True)
@@ -98,10 +98,10 @@ class ListedOperands:
 
 
 def groups_of(problem: Problem) -> int:
-    """How many groups a problem has.
+    """The number of groups of a problem.
 
     Raises:
-        ProblemError: its extras do not say so.
+        ProblemError: the problem's extras lack it.
     """
     groups = dict(problem.extras).get("groups")
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
@@ -115,12 +115,12 @@ def is_listed(problem: Problem) -> bool:
 
 
 def make_operands(problem: Problem, torch_device: str, seed: int) -> GroupedOperands | ListedOperands:
-    """Operands N(0, 1) of a problem of the op `grouped_mm`; its M rows in groups of ragged sizes, drawn by the seed.
+    """Draw the operands of a problem of the op `grouped_mm`, with its M rows in groups of random sizes.
 
-    Lists are views of the same tensors: all of one N and K.
+    The matrices of lists are views of the same tensors and share N and K.
 
     Raises:
-        ProblemError: the problem has no groups, or says it is aligned and its sizes cannot be.
+        ProblemError: the problem has no groups, or is declared aligned and its sizes cannot be.
     """
     shift = shift_of(problem)
     groups, (m, n, k) = groups_of(problem), problem.shape
@@ -139,14 +139,14 @@ def make_operands(problem: Problem, torch_device: str, seed: int) -> GroupedOper
 
 
 def ragged_ends(rows: int, groups: int, seed: int) -> list[int]:
-    """Ends of groups of half to one and a half times the average size (before rounding), all rows in them."""
+    """The ends of groups that cover all rows, with 0.5 to 1.5 times the average size before rounding."""
     draw = random.Random(seed)
     sums = list(itertools.accumulate(draw.uniform(0.5, 1.5) for _ in range(groups)))
     return [round(rows * part / sums[-1]) for part in sums]
 
 
 def reference(operands: GroupedOperands | ListedOperands) -> torch.Tensor:
-    """Every group's product in float64, one below the other [M, N]."""
+    """The products of all groups in float64, one below the other [M, N]."""
     return torch.cat([matrix_reference(product) for product in operands.products])
 
 

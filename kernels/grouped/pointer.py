@@ -1,4 +1,4 @@
-"""The `grouped_pointer` kernel: tiles of products of different sizes in one launch, operands of any strides."""
+"""The `grouped_pointer` kernel: products of different sizes in one launch, from operands with any strides."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def program(operands: GroupedOperands | ListedOperands, config: Config) -> tuple
 def _grouped(operands: GroupedOperands, config: Config) -> Launch:
     a, b, out = operands.a, operands.b, operands.out
     in_a, in_out = placement(a), placement(out)
-    # Where columns are contiguous, a group may begin anywhere within them.
+    # If columns are contiguous, a group may begin anywhere within them.
     vectors = (
         1 if in_a.transposed else in_a.vector,
         batch_placement(b).vector,
@@ -62,7 +62,7 @@ def _static(
     strides: tuple[int, ...],
     vectors: tuple[int, int, int],
 ) -> tuple[int, tuple[int, ...], dict[str, Any], dict[str, Any]]:
-    """Tiles at most, integer arguments, constexprs and compiler options."""
+    """The most tiles, integer arguments, constexprs and compiler options."""
     m, n, k, groups = shape
     tile = tuple(config.integer(name) for name in TILE)
     constants = {
@@ -76,12 +76,12 @@ def _static(
 
 
 def most_tiles(m: int, n: int, groups: int, tile: tuple[int, ...]) -> int:
-    """The most tiles of M rows in groups of any sizes, where each group that is not empty ends in a tile of one row."""
+    """The most tiles that M rows in groups of any sizes can have: in the worst case, groups end in tiles of one row."""
     return (m + min(groups, m) * (tile[0] - 1)) // tile[0] * -(-n // tile[1])
 
 
 def programs(tiles: int, config: Config, index: int | None) -> int:
-    """The programs of a launch on a CUDA device: as many as the config asks for, but no more than tiles."""
+    """Number of programs in a launch on a CUDA device: as the config says, but no more than tiles."""
     return max(1, min(tiles, config.integer("PROGRAMS_PER_SM") * multiprocessors(index)))
 
 
@@ -110,7 +110,7 @@ def _listed(operands: ListedOperands, config: Config) -> tuple[Launch, ...]:
 
 
 def _span(row: tuple[int, ...], tile: tuple[int, ...]) -> int:
-    """The farthest offset within a tile of A, B or C."""
+    """The largest offset within a tile of A, B or C."""
     block_m, block_n, block_k = (size - 1 for size in tile)
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = row[6:]
     return max(

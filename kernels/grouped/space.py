@@ -1,4 +1,4 @@
-"""Search spaces of the op `grouped_mm`: those of one product of average size, on its share of the device."""
+"""Search spaces of the op `grouped_mm`, made from those of one product of average size on its share of the device."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tuner.problem import Problem
 POINTER = "grouped_pointer"
 TMA = "grouped_tma"
 MOST_GROUPS = 4096
-"""Every program holds one number for each group: 32 registers a thread of four warps."""
+"""The most groups. Every program holds one number per group, which takes 32 registers in each thread of four warps."""
 _PROGRAMS = "PROGRAMS_PER_SM"
 _OPTIONS = (refinements.MAXNREG,)
 _MANY = 64
-"""So many programs on each multiprocessor that hardly any of them takes a second tile."""
+"""Programs per multiprocessor that are so many that few of them take a second tile."""
 
 
 def supports_pointer(problem: Problem, device: Device) -> str | None:
@@ -66,7 +66,7 @@ def pointer(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `grouped_pointer`."""
     single = pointer_space.space(average(problem), device)
     if device.is_interpreter:
-        # Twice as many configs as `pointer` has, of many more programs each: a demo should end soon.
+        # There are twice as many configs as for `pointer`, with many more programs each, and a demo should end soon.
         single = single.narrowed(BLOCK_SIZE_M=(16, 32), BLOCK_SIZE_N=(32,), BLOCK_SIZE_K=(32,))
     return _of_groups(POINTER, single, groups_of(problem), _pointer_axes)
 
@@ -102,7 +102,7 @@ def _of_groups(
 
 def _not_resident(config: Config, problem: Problem, device: Device) -> str | None:
     programs = config.integer(_PROGRAMS)
-    # What a stage takes besides the tiles does not decide whether two fit.
+    # Barriers are too small to decide whether two programs fit.
     needed = programs * tile_resources.shared_bytes(config, problem, device)
     if 1 < programs < _MANY and needed > device.shared_bytes and not device.is_interpreter:
         return f"{programs} programs take {needed} B, a multiprocessor has {device.shared_bytes}"
@@ -113,20 +113,20 @@ _RESIDENT = Rule("resident", "programs that wait until others end find no tile l
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The estimated microseconds of products that all have the average size."""
+    """The estimated time in microseconds if all products have the average size."""
     return cost.tiled(
         config, average(problem), device, by_tma=config.kernel == TMA, products=groups_of(problem), persistent=True
     )
 
 
 def default_pointer(problem: Problem, device: Device) -> Config:
-    """What the `pointer` kernel would take for one product of average size; a program for every tile."""
+    """The `pointer` kernel's default for one product of average size, with a program for every tile."""
     single = pointer_default.default_config(average(problem), share(device, groups_of(problem)))
     return config_of(single.replace(**{_PROGRAMS: _MANY}), pointer(problem, device))
 
 
 def default_tma(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time for a product of average size; a program for every tile."""
+    """The candidate with the least estimated time for a product of average size, with a program for every tile."""
     single, part = average(problem), share(device, groups_of(problem))
 
     def estimated(config: Config) -> tuple[float, int, int]:

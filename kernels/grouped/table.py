@@ -1,4 +1,4 @@
-"""The table from which `grouped_kernel.listed_kernel` reads where a list's products lie; it is made once for a list."""
+"""The table of a list's products, which `grouped.jit.listed_kernel` reads. It is made once for each list."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tuner.launch.launch import Launch
 
 COLUMNS = grouped_kernel.COLUMNS.value
 Row = tuple[int, ...]
-"""Addresses of A, B and C, M, N, K, strides of A, B and C along rows, then columns."""
+"""The addresses of A, B and C; M, N, K; row and column strides of A, B and C."""
 
 
 def rows_of(operands: ListedOperands) -> tuple[Row, ...]:
-    """The table's rows."""
+    """The table's rows, one for each product."""
     return tuple(
         (
             *(a.data_ptr(), b.data_ptr(), out.data_ptr()),
@@ -33,9 +33,9 @@ def rows_of(operands: ListedOperands) -> tuple[Row, ...]:
 def table_of(rows: tuple[Row, ...], device: torch.device) -> tuple[torch.Tensor, tuple[Launch, ...]]:
     """The table, int64 [products, COLUMNS], and the launches that fill it, on the device's current stream.
 
-    A list that comes again, as one of weights and of activations in the same memory does, has its table already. A
-    graph under capture gets one of its own, in its own memory, filled at every replay by launches: no copy from the
-    host, whose memory may be gone by then.
+    Tables are cached, for lists that come again, as those of weights and of activations in reused memory do. A captured
+    graph gets its own table, in its own memory, which launches fill at every replay: a copy from the host is not
+    possible, since the host's memory may have been freed by then.
     """
     if device.type == "meta":
         return torch.empty(len(rows), COLUMNS, dtype=torch.int64, device=device), ()
@@ -51,7 +51,7 @@ def table_of(rows: tuple[Row, ...], device: torch.device) -> tuple[torch.Tensor,
 def _kept(rows: tuple[Row, ...], device: torch.device, stream: int) -> torch.Tensor:  # noqa: ARG001  part of the key
     # Each stream has its own table: a launch on another stream would not wait for this copy.
     table = torch.tensor(rows, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
-    # A capture may not load a binary: what it would fill a table by is loaded here.
+    # A capture may not load binaries, so the kernel that fills tables is loaded here.
     launching.run((_writing(table, 0, rows[0]),))
     return table
 
@@ -62,8 +62,9 @@ def _writing(table: torch.Tensor, index: int, row: Row) -> Launch:
 
 
 def stored(matrices: Sequence[torch.Tensor]) -> tuple[str, int]:
-    """How all of them lie: "n" with contiguous rows, "t" columns, "" neither; and the elements that divide each one's
-    leading stride and contiguous extent, 1 for "".
+    """How matrices are stored, and the elements that divide their leading strides and contiguous extents.
+
+    It is "n" if all have contiguous rows, "t" if all have contiguous columns, else "" with 1 element.
     """
     filled = [matrix for matrix in matrices if matrix.numel()]
     rows = all(matrix.stride(1) == 1 for matrix in filled)
@@ -76,6 +77,6 @@ def stored(matrices: Sequence[torch.Tensor]) -> tuple[str, int]:
 
 
 def _along(matrix: torch.Tensor) -> int:
-    """`vector` of a matrix whose rows are contiguous, also where its columns are too."""
+    """`Placement.vector` of a matrix along contiguous rows, even if its columns are contiguous too."""
     found = placement(matrix)
     return 1 if found.transposed else found.vector

@@ -1,4 +1,4 @@
-"""The `grouped_tma` kernel: rows in groups, operands loaded through descriptors; lists of matrices have none."""
+"""The `grouped_tma` kernel: groups of rows, loaded through descriptors. It does not serve lists of matrices."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _static(
     b_transposed: bool,
     rows_of_out: tuple[int, int],
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Tiles at most, constexprs and compiler options; `rows_of_out`: their distance, and elements that divide it."""
+    """The most tiles, constexprs and compiler options; `rows_of_out` is the row stride of C and its C_VECTOR."""
     m, n, _, groups = shape
     tile = tuple(config.integer(name) for name in TILE)
     epilogue = epilogue_constants(problem, tile[2])

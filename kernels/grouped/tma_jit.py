@@ -1,6 +1,6 @@
-"""`grouped_kernel.grouped_kernel` with operands loaded by the tensor memory accelerator.
+"""`grouped.jit.grouped_kernel` with operands loaded by the tensor memory accelerator.
 
-A tile reads rows of the next group where its own ends: they are multiplied and not stored.
+The last tile of a group also reads rows of the next group, whose products are not stored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     MAX_IMPRECISE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Rows of C = epilogue(rows of A @ B[group]); A and C have contiguous rows, C_VECTOR divides N and C's stride."""
+    """Compute rows of C = epilogue(rows of A @ B[group]) with contiguous rows; C_VECTOR divides N and C's stride."""
     await_predecessor(PDL)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     beyond = last_tiles(ends_ptr, GROUPS, M, tiles_n, BLOCK_SIZE_M, BLOCK_GROUPS)

@@ -1,4 +1,4 @@
-"""Groups of products by torch's own library, with which winners of the op `grouped_mm` are compared."""
+"""Computes grouped products with torch's library, against which winners of the op `grouped_mm` are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.launch import compat
 def vendor(operands: GroupedOperands | ListedOperands) -> None:
     """Compute the result by torch's grouped GEMM.
 
-    It has no `out=`: the result stays in memory of its own, for a copy would count against it.
+    It has no `out=`, so the result stays in new memory, because the time of a copy would count against it.
 
     Raises:
         NotImplementedError: torch has no such grouped GEMM, or only one that waits for the device.
@@ -21,7 +21,7 @@ def vendor(operands: GroupedOperands | ListedOperands) -> None:
 
 
 def vendor_result(operands: GroupedOperands | ListedOperands) -> torch.Tensor:
-    """The result [M, N] by torch's grouped GEMM; the activation by a second call.
+    """The result [M, N] of torch's grouped GEMM, with the activation applied by a second call.
 
     Raises:
         NotImplementedError: see `vendor`.

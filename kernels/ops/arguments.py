@@ -46,9 +46,9 @@ def check_dense(name: str, tensor: torch.Tensor) -> None:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values lie in its own memory, unlike those of a FakeTensor, of torch.func or of a DTensor.
+    """Whether a tensor's values lie in its own memory, unlike those of FakeTensors, torch.func's wrappers and DTensors.
 
-    A kernel that is given such a one reads and writes at address 0.
+    Given a tensor without memory, a kernel would read and write at address 0.
     """
     by_torch = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
     return by_torch and not _is_wrapped(tensor)
@@ -81,7 +81,7 @@ def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) 
 
 
 def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Check that a and b have dtypes that can be multiplied, and are on one device that a kernel runs on."""
+    """Check that a and b have dtypes that can be multiplied, and are on one device on which kernels run."""
     if (dtype := dtypes.name_of(a.dtype)) not in DTYPES:
         raise InputError(f"a is {dtype}: expected one of {', '.join(DTYPES)}; convert it with a.to(...)")
     if a.dtype != b.dtype and not (dtypes.is_fp8(dtype) and dtypes.is_fp8(dtypes.name_of(b.dtype))):
@@ -104,7 +104,7 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Check that a bias is [N], contiguous, and of a dtype that an epilogue adds."""
+    """Check that a bias is [N], contiguous, and of a dtype that epilogues support."""
     if bias.shape != b.shape[-1:]:
         raise InputError(f"bias has shape {shown(bias)}: expected [{b.shape[-1]}], one value for each column of b")
     check_bias_kind(bias, a)
@@ -113,7 +113,7 @@ def check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def check_bias_kind(bias: torch.Tensor, a: torch.Tensor) -> None:
-    """Check that a bias has a dtype that an epilogue adds, and is on a's device."""
+    """Check that a bias has a dtype that epilogues support, and is on a's device."""
     if bias.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         name = dtypes.name_of(bias.dtype)
         raise InputError(f"bias is {name}: expected float32, float16 or bfloat16; use bias.to(...)")
@@ -124,16 +124,17 @@ def check_bias_kind(bias: torch.Tensor, a: torch.Tensor) -> None:
 def out_dtype_of(
     a: torch.Tensor, out: torch.Tensor | None, given: torch.dtype | str | None, scaling: str = "none"
 ) -> torch.dtype:
-    """The output's dtype: `out`'s, the one asked for, or torch's choice for a's dtype."""
-    asked = _named(given) if isinstance(given, str) else given
+    """The output's dtype: `out`'s, the requested one, or torch's choice for a's dtype."""
+    requested = _named(given) if isinstance(given, str) else given
     known = outputs(dtypes.name_of(a.dtype), scaling)
-    if asked is not None and not isinstance(asked, torch.dtype):
-        raise InputError(f"out_dtype is {asked!r}: expected a torch dtype or its name, one of {', '.join(known)}")
-    if out is not None and asked is not None and out.dtype != asked:
-        raise InputError(f"out is {dtypes.name_of(out.dtype)} and out_dtype {dtypes.name_of(asked)}: give one of them")
+    if requested is not None and not isinstance(requested, torch.dtype):
+        raise InputError(f"out_dtype is {requested!r}: expected a torch dtype or its name, one of {', '.join(known)}")
+    if out is not None and requested is not None and out.dtype != requested:
+        found, other = dtypes.name_of(out.dtype), dtypes.name_of(requested)
+        raise InputError(f"out is {found} and out_dtype {other}: give one of them")
     usual = dtypes.to_torch(dtypes.default_out(dtypes.name_of(a.dtype), scaled=scaling != "none"))
-    dtype = asked or usual
-    # As in torch, an `out` of another dtype than the operation's is a mistake unless `out_dtype` asks for it.
+    dtype = requested or usual
+    # As in torch, an `out` whose dtype is not the operation's is an error unless `out_dtype` requests it.
     if out is not None and out.dtype != dtype:
         found, expected = dtypes.name_of(out.dtype), dtypes.name_of(dtype)
         raise InputError(f"out is {found}: expected {expected}; to have {found}, add out_dtype=torch.{found}")
@@ -154,28 +155,28 @@ def _one_of(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
 
-def precision_of(a: torch.Tensor, asked: str | None) -> str:
-    """How a's values are multiplied: the precision asked for, or torch's own setting."""
-    if asked is not None and asked not in PRECISIONS:
-        raise InputError(f"precision is {asked!r}: expected one of {', '.join(PRECISIONS)}")
+def precision_of(a: torch.Tensor, precision: str | None) -> str:
+    """How a's values are multiplied: the requested precision, or torch's own setting."""
+    if precision is not None and precision not in PRECISIONS:
+        raise InputError(f"precision is {precision!r}: expected one of {', '.join(PRECISIONS)}")
     if a.dtype != torch.float32:
-        if asked not in (None, "default"):
-            raise InputError(f"precision {asked!r} is for float32, a is {dtypes.name_of(a.dtype)}: leave it out")
+        if precision not in (None, "default"):
+            raise InputError(f"precision {precision!r} is for float32, a is {dtypes.name_of(a.dtype)}: leave it out")
         return "default"
-    return torch_precision() if asked in (None, "default") else str(asked)
+    return torch_precision() if precision in (None, "default") else str(precision)
 
 
-def activation_of(asked: str | None) -> str:
-    """The activation asked for, "none" for None."""
-    if asked is not None and asked not in ACTIVATIONS:
-        raise InputError(f"activation is {asked!r}: expected one of {', '.join(ACTIVATIONS)}")
-    return asked or "none"
+def activation_of(activation: str | None) -> str:
+    """The requested activation, "none" for None."""
+    if activation is not None and activation not in ACTIVATIONS:
+        raise InputError(f"activation is {activation!r}: expected one of {', '.join(ACTIVATIONS)}")
+    return activation or "none"
 
 
 def scales_of(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None
 ) -> tuple[str, torch.Tensor | None, torch.Tensor | None]:
-    """The kind of scaling (`gemm_fields.SCALINGS`), and both scales as kernels take them (`Operands.scale_a`)."""
+    """The kind of scaling (`gemm_fields.SCALINGS`), and both scales in the form of `Operands.scale_a`."""
     if scale_a is None or scale_b is None:
         if scale_a is not scale_b:
             missing, given = ("scale_a", "scale_b") if scale_a is None else ("scale_b", "scale_a")
@@ -219,28 +220,28 @@ def _scaling_kind(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale
     )
 
 
-def fast_accum_of(a: torch.Tensor, asked: bool | None, scaling: str) -> bool | None:
-    """The fast accumulation asked for; None leaves it to the output's dtype."""
-    if asked is None:
+def fast_accum_of(a: torch.Tensor, fast_accum: bool | None, scaling: str) -> bool | None:
+    """Whether fast accumulation is requested; None leaves it to the output's dtype."""
+    if fast_accum is None:
         return None
-    if not isinstance(asked, bool):
-        raise InputError(f"fast_accum is {asked!r}: expected True, False or None")
+    if not isinstance(fast_accum, bool):
+        raise InputError(f"fast_accum is {fast_accum!r}: expected True, False or None")
     if not dtypes.is_fp8(name := dtypes.name_of(a.dtype)):
         raise InputError(f"fast_accum is for fp8 operands, a is {name}: leave it out")
-    if asked and scaling == "block":
+    if fast_accum and scaling == "block":
         raise InputError("fast_accum cannot be with scales of blocks, which sum 128 products at a time: leave it out")
-    return asked
+    return fast_accum
 
 
 def check_epilogue(dtype: torch.dtype, bias: torch.Tensor | None, activation: str) -> None:
-    """Check that int32 sums have neither bias nor activation."""
+    """Check that an int32 result has neither bias nor activation."""
     if dtype == torch.int32 and (bias is not None or activation != "none"):
         found = "bias" if bias is not None else "activation"
         raise InputError(f"{found} is given and the result is int32: leave it out, or give scale_a and scale_b")
 
 
 def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.Tensor | None, ...]) -> None:
-    """Check the shape and device of `out`, and that its elements share no memory with each other or an operand."""
+    """Check the shape and device of `out`, and that its elements share no memory with each other or with an operand."""
     a = operands[0]
     assert a is not None
     if out.shape != shape:
@@ -263,10 +264,10 @@ def check_written(out: torch.Tensor) -> None:
 def ask_derivatives(*tensors: torch.Tensor | None) -> bool:
     """Whether one of the tensors requires a gradient or has a tangent."""
     if torch.is_grad_enabled():
-        for tensor in tensors:  # half the time of `any` at each call
+        for tensor in tensors:  # takes half as long as `any`
             if tensor is not None and tensor.requires_grad:
                 return True
-    # Inside of an autograd.Function, which has its own rule for tangents, no tangent needs to be carried on.
+    # Inside an autograd.Function, which has its own rule for tangents, tangents need not be propagated.
     if compat.forward_ad_state()[compat.FORWARD_LEVEL] < 0 or not compat.is_fwd_grad_enabled():
         return False
     return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
@@ -281,5 +282,5 @@ def check_gradients(*tensors: torch.Tensor | None) -> None:
 
 
 def shown(tensor: torch.Tensor) -> str:
-    """A tensor's shape for a message."""
+    """A tensor's shape as text for a message."""
     return str(list(tensor.shape))

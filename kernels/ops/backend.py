@@ -1,6 +1,6 @@
-"""Calls of `matmul` that torch's own library serves: with "auto" where it was measured to be faster, or with "vendor".
+"""Serves calls of `matmul` by torch's library: with "auto" if it was measured to be faster, and always with "vendor".
 
-The decision for a kind of call is kept, so the next such call costs one dict access besides torch's own work.
+The decision for a kind of call is kept, so that further calls cost one dict access more than torch itself.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tuner.problem import Problem
 
 BACKENDS = ("triton", "auto", "vendor")
 NOISE = 0.01
-"""By how much the library must have been faster. A table holds no interval, and 0.5% is a tie."""
+"""The fraction by which the library must have been faster. Tables hold no intervals, and 0.5% is a tie."""
 _MOST = 8192
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 Run = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
-"""Computes the result of a, b and bias in new memory."""
+"""A function that computes the result of a, b and bias in new memory."""
 _runs: dict[Hashable, Run | None] = {}
-"""How torch serves a kind of call; None where a kernel of ours does."""
+"""How torch serves a kind of call; None if one of our kernels does."""
 lookup.on_change(_runs.clear)
 
 
@@ -44,10 +44,10 @@ class BackendRequest:
     kind: Hashable
 
     def serves(self, operands: Operands) -> bool:
-        """Write the output by torch where that is chosen. Return False, and write nothing, where it is not.
+        """Write the output by torch and return True, or write nothing and return False if torch is not chosen.
 
         Raises:
-            InputError: torch has no such product, and nothing else was asked for.
+            InputError: the backend is "vendor", and torch has no such product.
         """
         sources = lookup.resolver()
         done = self._is_faster(operands) and self._run(operands)
@@ -81,20 +81,20 @@ def check(backend: str) -> None:
     """Check the name of a backend.
 
     Raises:
-        InputError: it is not.
+        InputError: there is no such backend.
     """
     if backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
 
 
 def decision_key(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, options: Hashable) -> Hashable:
-    """The key of the decision for a call without scales and output."""
+    """The key of the decision for a call without scales and without `out`."""
     by_torch = torch_precision() if a.dtype is torch.float32 else None
     return *map(_tensor_key, (a, b, bias)), options, by_torch
 
 
 def decision(kind: Hashable) -> tuple[bool, Run | None]:
-    """Whether a kind of call is decided, and how torch serves it, which is None where a kernel of ours does."""
+    """Whether a kind of call is decided, and how torch serves it, which is None if one of our kernels does."""
     run = _runs.get(kind)
     return run is not None or kind in _runs, run
 
@@ -118,7 +118,7 @@ def _repeat(problem: Problem, dtype: torch.dtype) -> Run:
 
 
 def _by_rule(problem: Problem, dtype: torch.dtype) -> Run:
-    """Run a product that torch has a special function or a setting for."""
+    """Make the function for a product for which torch has a special function or a setting."""
 
     def run(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         result = torch.empty((*a.shape[:-1], problem.n), dtype=dtype, device=a.device)

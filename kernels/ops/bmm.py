@@ -39,26 +39,25 @@ def bmm(
     out_dtype: torch.dtype | str | None = None,
     precision: str | None = None,
 ) -> torch.Tensor:
-    """activation(a[i] @ b[i] + bias) for every i, by a tuned Triton kernel on a's device and current stream.
+    """Compute activation(a[i] @ b[i] + bias) for every i, with a tuned Triton kernel on a's device and current stream.
 
-    Everything that `matmul` says of its products holds for each of these; the config comes from `tuner.lookup`. Sizes
-    of 0 give what torch gives.
+    Each product is computed as by `matmul`. The config comes from `tuner.lookup`. Sizes of 0 give the same as in torch.
 
     Args:
         a: [B, M, K] with any strides, 0 between matrices too: `x.expand(B, M, K)` is not copied.
         b: [B, K, N] with any strides; weights stored [B, N, K] go in as `weights.mT`.
-        bias: [N], float32, float16 or bfloat16: the same for every product.
+        bias: [N], float32, float16 or bfloat16, the same for every product.
         activation: relu, leaky_relu (slope 0.01), gelu (tanh form), silu; None or "none" for none.
         out: [B, M, N] to write into, any strides without overlap.
-        out_dtype: of the results, or its name; torch's choice unless given (bfloat16 for fp8, int32 for int8).
-        precision: of float32 operands, "ieee", "tf32" or "tf32x3"; torch's own setting unless given.
+        out_dtype: dtype of the results, or its name; torch's choice by default (bfloat16 for fp8, int32 for int8).
+        precision: "ieee", "tf32" or "tf32x3" for float32 operands; torch's own setting by default.
 
     Returns:
         `out`, or a new tensor [B, M, N].
 
     Raises:
-        InputError: arguments that are no dense tensors, shapes, dtypes, devices or options that do not fit, or operands
-            that ask for a gradient.
+        InputError: an argument is not a dense tensor; shapes, dtypes, devices or options do not fit; or an operand
+            requires a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
     options = (activation, out_dtype, None if precision == "default" else precision)
@@ -76,7 +75,7 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
     (out, a, b, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, bias=bias, out=out)
     check_memory(a=a, b=b, bias=bias, out=out)
-    # A kernel reads memory, and torch only marks some tensors as negated (x.conj().imag).
+    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
     a, b = a.resolve_neg(), b.resolve_neg()
     bias = None if bias is None else bias.resolve_neg()
     _check_shapes(a, b)
@@ -100,9 +99,9 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
     epilogue = epilogue_of(has_bias=bias is not None, activation=activation)
     problem = problem_of(_problem, (a, b, out), epilogue, settled)
     sources = resolver()
-    seen = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
+    recording = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
     by_torch = settled if a.dtype == torch.float32 and precision is None else None
-    CALL_CACHE.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
+    CALL_CACHE.remember(given[1:], options, recording, out, sources, out=given[0], precision=by_torch)
     return out
 
 
@@ -127,7 +126,7 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: str,
         (a.shape[1], b.shape[2], a.shape[2]),
         (a, b, out),
         (placement(a).transposed, placement(b).transposed),
-        # A transposed output is written element by element, whatever its address.
+        # A transposed output is written element by element, even if its address is aligned.
         aligned=is_aligned(a, b, out) and out.stride(2) == 1,
         epilogue=epilogue,
         precision=precision,

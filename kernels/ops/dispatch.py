@@ -1,4 +1,4 @@
-"""The last step of a checked call of any op: its config is looked up, and the kernel launched."""
+"""The last step of any op's checked call, which looks up a config and launches the kernel."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tuner.lookup.lookup import counter, drop, lookup
 from tuner.problem import Problem, dtype
 
 FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
-"""Raised where a config cannot be compiled or launched: Triton's own errors, and those of MLIR and the driver."""
+"""What is raised if a config cannot be compiled or launched, by Triton itself, MLIR or the driver."""
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
 
 
 def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
-    """Launch what a lookup finds for a problem on the operands' device and its current stream.
+    """Launch the config that a lookup finds for a problem, on the operands' device and its current stream.
 
-    A config that fails at its first launch is not used again in this process. The next one that the lookup has serves,
-    then the default, then the default of the next kernel.
+    A config that fails at its first launch is not used again in this process. It is replaced by the lookup's next
+    match, then by the default, and then by the default of the next kernel.
 
     Returns:
         The recorded launches.
@@ -48,14 +48,14 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     match = lookup(problem, model)
     # Triton launches on the current device, which may not be the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
-    with guard, recorded(_shipped(problem.op, model, index)) as seen:
+    with guard, recorded(_shipped(problem.op, model, index)) as recording:
         while True:
             try:
                 registry.find(problem.op, match.kernel).launch(operands, match.config)
             except FAILURES as e:
                 if (problem, model.slug, match.config) in _launched or is_no_fault(e):
                     raise
-                seen.forget()
+                recording.forget()
                 reason = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300]
                 try:
                     match = drop(problem, model, match, reason)
@@ -63,15 +63,15 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
                     raise e from None
             else:
                 break
-    seen.count = counter(problem, model)
+    recording.count = counter(problem, model)
     if len(_launched) >= _MOST_LAUNCHED:
         _launched.clear()
     _launched.add((problem, model.slug, match.config))
-    return seen
+    return recording
 
 
 def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:
-    """The function that finds a launch's shipped kernel; None where nothing was shipped."""
+    """The function that finds a launch's shipped kernel, or None if no kernels are shipped."""
     if model.is_interpreter or knobs.runtime.debug or knobs.compilation.instrumentation_mode:
         return None
     shipped = binaries.shipped_binaries(op, model.slug)
@@ -93,7 +93,7 @@ def fill_without_products(out: torch.Tensor, bias: torch.Tensor | None, activati
 
 
 def flattened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """The tensor as a matrix of so many rows: a view where that is possible, otherwise new memory."""
+    """The tensor as a matrix with `rows` rows: a view if that is possible, otherwise new, uninitialized memory."""
     try:
         return tensor.view(rows, tensor.shape[-1])
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Checks of the arguments of the ops that only move memory, see `arguments`."""
+"""Checks of the arguments of the ops that only move memory, in the manner of `arguments`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_input(name: str, tensor: object) -> torch.Tensor:
     if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
         raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
     check_device(name, tensor)
-    # A kernel reads memory, and torch only marks some tensors as negated (x.conj().imag).
+    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
     return tensor.resolve_neg()
 
 

@@ -1,7 +1,7 @@
-"""Derivatives of `matmul`, by the same tuned kernels: dA = dC B^T, dB = A^T dC, and dC summed for the bias.
+"""Derivatives of `matmul` by the same tuned kernels: dA = dC B^T, dB = A^T dC, and for the bias the sum of dC.
 
-A product that needs a gradient is multiplied and biased by a kernel; its activation is torch's own, on the rounded
-product, because its gradient needs the values before it.
+If a gradient is needed, a kernel computes the product and adds the bias, and torch applies the activation to the
+rounded result, because the activation's gradient needs its input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def transformed(*tensors: torch.Tensor | None) -> bool:
-    """Whether torch.func maps one of the tensors or takes derivatives by it."""
+    """Whether torch.func maps over one of the tensors or takes derivatives with respect to it."""
     is_mapped, is_derived = compat.is_batchedtensor, compat.is_gradtrackingtensor
     return any(t is not None and (is_mapped(t) or is_derived(t)) for t in tensors)
 
@@ -49,10 +49,10 @@ def matmul(  # noqa: PLR0917
     Args:
         multiply: the op itself.
         given: a, b, out, bias, scale_a, scale_b by name.
-        activation, out_dtype, precision, fast_accum: as `matmul` takes them.
+        activation, out_dtype, precision, fast_accum: see `matmul`.
 
     Raises:
-        InputError: there is no such gradient: with `out`, with scales, of operands or results of 8 bits.
+        InputError: there is no gradient, because of `out`, scales, or 8-bit operands or results.
     """
     check_tensors(**given._asdict())
     check_operands(given.a, given.b, given.bias)
@@ -76,10 +76,10 @@ def check(
     scale_b: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> None:
-    """Check that such a product has a gradient.
+    """Check that a product has a gradient.
 
     Raises:
-        InputError: there is none.
+        InputError: it has none.
     """
     found = obstacle(a, out, scale_a, scale_b, out_dtype)
     if found is not None:
@@ -96,7 +96,7 @@ def obstacle(
     scale_b: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> str | None:
-    """Why such a product has no gradient (`out`, scales or 8 bits), or None."""
+    """Why a product has no gradient (`out`, scales or 8 bits), or None."""
     if out is not None:
         return "out is given"
     if scale_a is not None or scale_b is not None:
@@ -113,7 +113,7 @@ def activated(product: torch.Tensor, activation: str) -> torch.Tensor:
     return _ACTIVATIONS[activation](product)
 
 
-class Product(torch.autograd.Function):  # type: ignore[misc]  # torch is not seen by the type checker
+class Product(torch.autograd.Function):  # type: ignore[misc]  # the type checker does not see torch
     """a @ b + bias, with its derivatives, for autograd and for torch.func."""
 
     @staticmethod
@@ -133,7 +133,7 @@ class Product(torch.autograd.Function):  # type: ignore[misc]  # torch is not se
         ctx.multiply, a, b, bias, _, ctx.precision, _ = inputs
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
-        ctx.set_materialize_grads(False)  # a product by zeros costs as much as any
+        ctx.set_materialize_grads(False)  # a product with zeros costs as much as any other
         ctx.bias_dtype, ctx.out_dtype = None if bias is None else bias.dtype, output.dtype
 
     @staticmethod
@@ -180,11 +180,11 @@ def of_product(  # noqa: PLR0917
     needed: tuple[bool, bool],
     bias_dtype: torch.dtype | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of a [..., M, K], b [K, N] and the bias, from the product's [..., M, N]; None where not needed."""
+    """Gradients of a [..., M, K], b [K, N] and the bias from the product's [..., M, N]; None if not needed."""
     rows = grad.flatten(0, -2)
     d_bias = None if bias_dtype is None else rows.sum(0, dtype=torch.float32).to(bias_dtype)
     if 1 not in rows.stride():
-        rows = rows.contiguous()  # the gradient of a sum, for instance, is one number for all
+        rows = rows.contiguous()  # the gradient of a sum, for instance, is one expanded number
     rows = rows.to(a.dtype)
     d_a = multiply(rows, b.t()).reshape(a.shape) if needed[0] else None
     d_b = multiply(a.flatten(0, -2).t(), rows) if needed[1] else None

@@ -36,11 +36,11 @@ def listed_mm(
     out_dtype: torch.dtype | str | None,
     precision: str | None,
 ) -> list[torch.Tensor]:
-    """activation(a[i] @ b[i]) for every i, see `grouped_mm`.
+    """Compute activation(a[i] @ b[i]) for every i, see `grouped_mm`.
 
     Raises:
-        InputError: lists of different lengths, matrices that do not fit each other or the list's first, or results that
-            share memory.
+        InputError: the lists differ in length, matrices do not fit each other or the list's first, or results share
+            memory.
     """
     b, given = _list_of("b", b, len(a)), None if out is None else _list_of("out", out, len(a))
     if not a:
@@ -81,7 +81,7 @@ def _problem(
     epilogue: str,
     precision: str,
 ) -> Problem:
-    """The problem of a list: all rows together, the widest N and the longest K."""
+    """The problem that stands for a list: M is the sum of all rows, N and K are the largest."""
     filled = [matrix for matrix in (*a, *b, *out) if matrix.numel()]
     n, k = (max(1, *(matrix.shape[1] for matrix in matrices)) for matrices in (b, a))
     return product(

@@ -33,7 +33,7 @@ from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
 CALL_CACHE = CallCache()
-"""The calls with `offs`. Calls of lists are checked and looked up each time."""
+"""The plans of calls with `offs`. Calls with lists are checked and looked up each time."""
 
 
 def grouped_mm(
@@ -47,30 +47,30 @@ def grouped_mm(
     out_dtype: torch.dtype | str | None = None,
     precision: str | None = None,
 ) -> torch.Tensor | list[torch.Tensor]:
-    """Products of different sizes in one launch of a tuned Triton kernel, on the operands' device and current stream.
+    """Compute products of different sizes in one launch of a tuned Triton kernel, on the operands' current stream.
 
-    With `offs`, as torch's own grouped_mm: rows offs[g-1] to offs[g] of `a` by b[g]. `offs` stays on the device:
-    nothing waits for it, and a captured CUDA graph replays with whatever it holds then. Rows from offs[-1] on are not
-    written. Without, `a` and `b` are lists of as many matrices: a[i] @ b[i].
+    With `offs`, as in torch's grouped_mm, rows offs[g-1] to offs[g] of `a` are multiplied by b[g]. `offs` stays on the
+    device: nothing waits for it, and a captured CUDA graph replays with its current values. Rows from offs[-1] on are
+    not written. Without `offs`, `a` and `b` are lists of equal length, and the products are a[i] @ b[i].
 
-    What `matmul` says of its product holds for each of these; the config comes from `tuner.lookup`.
+    Each product is computed as by `matmul`. The config comes from `tuner.lookup`.
 
     Args:
         a: [M, K] with any strides; or a list of [M_i, K_i].
         b: [G, K, N] with any strides, weights stored [G, N, K] go in as `weights.mT`; or a list of [K_i, N_i].
-        offs: int32 [G], one beyond each group's last row, in ascending order.
+        offs: int32 [G], in ascending order, one past each group's last row.
         bias: [G, N], contiguous, float32, float16 or bfloat16; not with lists.
         activation: relu, leaky_relu (slope 0.01), gelu (tanh form), silu; None or "none" for none.
         out: [M, N] to write into, or a list of [M_i, N_i]; any strides without overlap.
-        out_dtype: of the results, or its name; torch's choice unless given (bfloat16 for fp8, int32 for int8).
-        precision: of float32 operands, "ieee", "tf32" or "tf32x3"; torch's own setting unless given.
+        out_dtype: dtype of the results, or its name; torch's choice by default (bfloat16 for fp8, int32 for int8).
+        precision: "ieee", "tf32" or "tf32x3" for float32 operands; torch's own setting by default.
 
     Returns:
         `out`, or a new tensor [M, N] or list.
 
     Raises:
-        InputError: arguments that are no dense tensors, shapes, dtypes, devices or options that do not fit, or operands
-            that ask for a gradient.
+        InputError: an argument is not a dense tensor; shapes, dtypes, devices or options do not fit; or an operand
+            requires a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
     if offs is None and isinstance(a, (list, tuple)):
@@ -93,7 +93,7 @@ def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
     assert isinstance(b, torch.Tensor)
     assert out is None or isinstance(out, torch.Tensor)
     check_memory(a=a, b=b, offs=offs, bias=bias, out=out)
-    # A kernel reads memory, and torch only marks some tensors as negated (x.conj().imag).
+    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
     a, b = a.resolve_neg(), b.resolve_neg()
     bias = None if bias is None else bias.resolve_neg()
     offs = _check_shapes(a, b, offs)
@@ -112,19 +112,19 @@ def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
         epilogue = epilogue_of(has_bias=bias is not None, activation=activation)
         problem = problem_of(_problem, (a, b, out), epilogue, settled)
         sources = resolver()
-        seen = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
+        recording = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
         by_torch = settled if a.dtype == torch.float32 and precision is None else None
-        CALL_CACHE.remember(given[1:], options, seen, out, sources, out=given[0], precision=by_torch)
+        CALL_CACHE.remember(given[1:], options, recording, out, sources, out=given[0], precision=by_torch)
     return out
 
 
 def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: str, precision: str) -> Problem:
     return product(
-        # K may be 0 here; the problem is then that of K = 1.
+        # If K is 0, the problem is that of K = 1.
         (a.shape[0], b.shape[2], max(1, a.shape[1])),
         (a, b, out),
         (placement(a).transposed, batched_operands.placement(b).transposed),
-        # A transposed output is written element by element, whatever its address.
+        # A transposed output is written element by element, even if its address is aligned.
         aligned=is_aligned(a, out) and batched_operands.is_aligned(b) and out.stride(1) == 1 and a.shape[1] > 0,
         epilogue=epilogue,
         precision=precision,

@@ -32,7 +32,7 @@ from tuner.problem import Problem
 
 _is_compiling = torch.compiler.is_compiling
 _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
-"""activation, out_dtype, precision and fast_accum as `matmul` takes them; None for torch's own precision."""
+"""The arguments activation, out_dtype, precision and fast_accum of `matmul`; None for torch's own precision."""
 _PLAIN: _Options = (None, None, None, None)
 """The options of most calls. A dict finds a key faster when it is the same object each time."""
 CALL_CACHE = CallCache()
@@ -50,7 +50,7 @@ class _Tensors(NamedTuple):
 
 
 class _ProductOptions(NamedTuple):
-    """What a call asks for besides its tensors, checked and with defaults filled in."""
+    """The options of a call, checked and with defaults filled in."""
 
     has_bias: bool
     activation: str
@@ -73,7 +73,7 @@ def matmul(
     fast_accum: bool | None = None,
     backend: str | None = None,
 ) -> torch.Tensor:
-    """activation(scaled(a @ b) + bias) by a tuned Triton kernel, on a's device and current stream.
+    """Compute activation(scaled(a @ b) + bias) with a tuned Triton kernel, on a's device and current stream.
 
     Sums are float32, those of int8 int32.
 
@@ -82,28 +82,28 @@ def matmul(
 
     Args:
         a: [..., M, K] with any strides; leading dimensions are flattened into M (copied only where torch must).
-        b: [K, N] with any strides; a `weight.t()` is as good as a contiguous matrix.
+        b: [K, N] with any strides; `weight.t()` is as fast as a contiguous matrix.
         bias: [N], float32, float16 or bfloat16.
         activation: relu, leaky_relu (slope 0.01), gelu (tanh form), silu; None or "none" for none.
         out: [..., M, N] to write into, any strides without overlap.
-        out_dtype: of the result, or its name; torch's choice unless given (bfloat16 for fp8 and scaled int8, int32 for
-            int8 without scales).
-        precision: of float32 operands, "ieee", "tf32" or "tf32x3"; torch's own setting unless given.
+        out_dtype: dtype of the result, or its name; torch's choice by default (bfloat16 for fp8 and scaled int8, int32
+            for int8 without scales).
+        precision: "ieee", "tf32" or "tf32x3" for float32 operands; torch's own setting by default.
         scale_a, scale_b: float32 factors of fp8 or int8 operands, given together: one element each; [M, 1] and [1, N],
             one for each row of `a` and column of `b`; or, fp8 only, [M, ceil(K/128)] and [ceil(K/128), ceil(N/128)],
-            one for each 1x128 block of `a` and 128x128 block of `b` (a weight's scales go in as `scales.t()`). Those of
-            `a` may have its leading dimensions.
-        fast_accum: of fp8 operands, torch._scaled_mm's use_fast_accum: Hopper's tensor cores sum all of K, in about 14
-            bits. Unless given, only where the output's dtype does not show it (docs/numerics.md).
-        backend: "triton", these kernels, unless given; "auto", torch's own library where the tuned row says that it is
-            faster by more than 1%; "vendor", torch's alone. Gradients and torch.compile's programs are always Triton's.
+            one for each 1x128 block of `a` and 128x128 block of `b` (a weight's scales go in as `scales.t()`). Scales
+            of `a` may have its leading dimensions.
+        fast_accum: for fp8 operands, as use_fast_accum of torch._scaled_mm: Hopper's tensor cores sum all of K, with
+            about 14 bits. By default it is used only if the output's dtype hides the difference (docs/numerics.md).
+        backend: "triton" (the default) for these kernels; "auto" for torch's library if the tuned row says that it is
+            faster by more than 1%; "vendor" for torch's library only. Gradients and torch.compile always use Triton.
 
     Returns:
         `out`, or a new tensor [..., M, N].
 
     Raises:
-        InputError: arguments that are no dense tensors, shapes, dtypes, devices or options that do not fit, or operands
-            that ask for a gradient which there is not: with `out`, scales, or 8 bits.
+        InputError: an argument is not a dense tensor; shapes, dtypes, devices or options do not fit; or an operand
+            requires a gradient although there is none, because of `out`, scales or 8 bits.
         KernelError: no installed kernel serves the problem on this device.
     """
     if precision is not None and precision == "default":
@@ -136,14 +136,14 @@ def _operands(given: _Tensors) -> tuple[torch.Tensor | None, ...]:
 
 
 def _is_traced(given: _Tensors) -> bool:
-    """Whether torch must see an operator: it is compiling, or a tensor belongs to a trace, torch.func or a wrapper."""
+    """Whether torch needs an operator, because it compiles, or a tensor belongs to a trace, torch.func or a wrapper."""
     return _is_compiling() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
 
 
 def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     """Run a call that torch's library may serve."""
     out, a, b, bias, scale_a, scale_b = given
-    asked = None
+    request = None
     try:
         free = not _is_traced(given) and not ask_derivatives(*given)
         if free and out is None and scale_a is None and scale_b is None:
@@ -151,26 +151,26 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
             is_decided, run = backends.decision(kind)
             if run is not None:
                 return run(a, b, bias)
-            asked = None if is_decided else backends.BackendRequest(backend, kind)
+            request = None if is_decided else backends.BackendRequest(backend, kind)
         elif free:
-            asked = backends.BackendRequest(backend, None)
+            request = backends.BackendRequest(backend, None)
     except (AttributeError, TypeError, RuntimeError) as e:
         backends.check(backend)
         check_tensors(**given._asdict())
         if not isinstance(e, TypeError):
             raise
-        asked = backends.BackendRequest(backend, None)  # an option cannot be hashed: the checks name it
+        request = backends.BackendRequest(backend, None)  # an option is not hashable: the checks name it
     backends.check(backend)
-    if asked is not None:
+    if request is not None:
         check_tensors(**given._asdict())
-        return _checked_call(given, options, asked)
+        return _checked_call(given, options, request)
     named: dict[str, Any] = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 
-def _checked_call(given: _Tensors, options: _Options, asked: backends.BackendRequest | None = None) -> torch.Tensor:
+def _checked_call(given: _Tensors, options: _Options, request: backends.BackendRequest | None = None) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan."""
-    # A kernel reads memory, and torch only marks some tensors as negated (x.conj().imag).
+    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
     a, b, out = given.a.resolve_neg(), given.b.resolve_neg(), given.out
     bias = None if given.bias is None else given.bias.resolve_neg()
     check_operands(a, b, bias)
@@ -189,7 +189,7 @@ def _checked_call(given: _Tensors, options: _Options, asked: backends.BackendReq
     if a.dim() != 2:
         rows = math.prod(shape[:-1])
         a2 = a.reshape(rows, a.shape[-1])
-        # Where the output's leading dimensions cannot be flattened in place, a copy below fills it.
+        # If the output's leading dimensions cannot be flattened in place, a copy below fills it.
         result2 = flattened(result, rows)
     if result2.numel() == 0:
         return result
@@ -197,22 +197,22 @@ def _checked_call(given: _Tensors, options: _Options, asked: backends.BackendReq
         fill_without_products(result2, bias, kind.activation)
     else:
         sources = resolver()
-        seen = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind, asked)
-        if seen is not None and result2.data_ptr() == result.data_ptr():
+        recording = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind, request)
+        if recording is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
-            CALL_CACHE.remember(_operands(given), options, seen, result, sources, out=out, precision=by_torch)
+            CALL_CACHE.remember(_operands(given), options, recording, result, sources, out=out, precision=by_torch)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
 
 
-def _launch(tensors: _Tensors, kind: _ProductOptions, asked: backends.BackendRequest | None) -> Recording | None:
-    """Launch the product and return what was launched; None where torch's library computed it."""
+def _launch(tensors: _Tensors, kind: _ProductOptions, request: backends.BackendRequest | None) -> Recording | None:
+    """Launch the product and return the recorded launches, or None if torch's library computed it."""
     out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None
     problem = problem_of(_problem, (a, b, out), kind)
     operands = Operands(a, b, out, bias, problem, out, scale_a, scale_b)
-    if asked is not None and asked.serves(operands):
+    if request is not None and request.serves(operands):
         return None
     return launch(operands, problem, a.device)
 
@@ -222,7 +222,7 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Product
         (a.shape[0], b.shape[1], a.shape[1]),
         (a, b, out),
         (placement(a).transposed, placement(b).transposed),
-        # A transposed output is written element by element, whatever its address.
+        # A transposed output is written element by element, even if its address is aligned.
         aligned=is_aligned(a, b, out) and out.stride(1) == 1,
         epilogue=epilogue_of(has_bias=kind.has_bias, activation=kind.activation),
         precision=kind.precision,

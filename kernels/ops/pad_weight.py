@@ -10,11 +10,12 @@ from tuner.kernels.ops.arguments import check_tensors
 
 
 def pad_weight(weight: torch.Tensor) -> torch.Tensor:
-    """Lay a weight out once, so that `matmul(x, padded.t())` needs no copy of it at each call.
+    """Pad a weight's rows once, so that `matmul(x, padded.t())` need not copy it at each call.
 
-    It pays for weights whose rows are no multiple of 128 bytes, for instance with odd in_features. Values and shape
-    stay, and zeros lie between the rows. It costs the memory of a copy, unless no padding is needed. An operation that
-    copies the tensor (`.to`, `.contiguous`, saving and loading a state dict) may drop the padding, so pad last.
+    This pays for weights whose rows are not a multiple of 128 bytes, for instance with odd in_features. Values and
+    shape stay the same, and zeros lie between the rows. It costs the memory of a copy, unless no padding is needed. An
+    operation that copies the tensor (`.to`, `.contiguous`, saving and loading a state dict) may drop the padding, so
+    pad last.
 
     Args:
         weight: [N, K], as nn.Linear stores it; any strides, any device.
@@ -24,7 +25,7 @@ def pad_weight(weight: torch.Tensor) -> torch.Tensor:
         where its rows are already.
 
     Raises:
-        InputError: the weight is no dense tensor, or has not two dimensions.
+        InputError: the weight is not a dense tensor with two dimensions.
     """
     check_tensors(weight=weight)
     if weight.dim() != 2:

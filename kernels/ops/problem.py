@@ -1,4 +1,4 @@
-"""The problem that an op's tensors stand for, kept by everything that it depends on."""
+"""The problem that an op's tensors stand for, cached by everything on which it depends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
 _MOST = 8192
-"""Beyond it all problems are dropped, so that a process that sees many shapes stays bounded."""
+"""The most cached problems. With more, all are dropped, which bounds the memory of processes with many shapes."""
 _problems: dict[Hashable, Problem] = {}
 
 
 def problem_of(make: Callable[..., Problem], tensors: tuple[torch.Tensor, ...], *options: Hashable) -> Problem:
-    """`make(*tensors, *options)`, which may depend on shapes, strides, dtypes and alignment to 16 bytes only."""
+    """`make(*tensors, *options)`, cached; it may depend only on shapes, strides, dtypes and 16-byte alignment."""
     key = (make, options, *[(t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
     problem = _problems.get(key)
     if problem is None:

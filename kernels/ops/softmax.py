@@ -22,10 +22,10 @@ CALL_CACHE = CallCache()
 
 
 def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Softmax of every row, exp(x - max) / sum(exp(x - max)), by a tuned Triton kernel on x's device and stream.
+    """Compute every row's softmax, exp(x - max) / sum(exp(x - max)), with a tuned Triton kernel on x's current stream.
 
-    Computed in float32 and rounded once; the same bits each time. The config comes from `tuner.lookup`; nothing is
-    measured and nothing written. A row of -inf alone, and one that holds NaN or +inf, becomes NaN.
+    It is computed in float32 and rounded once, and is deterministic. The config comes from `tuner.lookup`; nothing is
+    measured and nothing written. A row becomes NaN if it contains NaN or +inf, or only -inf.
 
     Args:
         x: [..., N], float32, float16 or bfloat16, any strides; leading dimensions are flattened into M (copied only
@@ -36,8 +36,8 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
         `out`, or a new tensor [..., N].
 
     Raises:
-        InputError: arguments that are no dense tensors, shapes, dtypes or devices that do not fit, or an operand that
-            asks for a gradient.
+        InputError: an argument is not a dense tensor; shapes, dtypes or devices do not fit; or the operand requires a
+            gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
     found = CALL_CACHE.run_one(x, ()) if out is None else CALL_CACHE.run((x,), (), out)
@@ -55,13 +55,13 @@ def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
         return result
     rows = math.prod(x.shape[:-1])
     matrix = x.reshape(rows, x.shape[-1])
-    # Where the output's leading dimensions cannot be flattened in place, a copy below fills it.
+    # If the output's leading dimensions cannot be flattened in place, a copy below fills it.
     flat = flattened(result, rows)
     problem = problem_of(_problem, (matrix, flat))
     sources = resolver()
-    seen = launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
+    recording = launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
     if flat.data_ptr() == result.data_ptr():
-        CALL_CACHE.remember((given,), (), seen, result, sources, out=out)
+        CALL_CACHE.remember((given,), (), recording, result, sources, out=out)
     else:
         result.copy_(flat.view(x.shape))
     return result
@@ -75,7 +75,7 @@ def _problem(matrix: torch.Tensor, out: torch.Tensor) -> Problem:
         1,
         dtype=dtype.name_of(matrix.dtype),
         layout="tn" if placement(matrix).transposed else "nn",
-        # A transposed output is written element by element, whatever its address.
+        # A transposed output is written element by element, even if its address is aligned.
         aligned=is_aligned(matrix, out) and out.stride(1) == 1,
         op="softmax",
     )

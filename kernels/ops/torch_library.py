@@ -43,7 +43,7 @@ def matmul(  # noqa: PLR0917  as the op has them
     """Compute `tuner.kernels.matmul` while torch traces or transforms it.
 
     Raises:
-        InputError: as the op does.
+        InputError: see the op.
     """
     check_tensors(a=a, b=b, out=out, bias=bias, scale_a=scale_a, scale_b=scale_b)
     dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
@@ -51,7 +51,7 @@ def matmul(  # noqa: PLR0917  as the op has them
     ops = torch.ops.triton_tuner
     by_func = not torch.compiler.is_compiling() and gradients.transformed(a, b, bias)
     if by_func and gradients.obstacle(a, out, scale_a, scale_b, dtype) is None:
-        # torch.func refuses gradients of an operator, and takes its tangents for zeros.
+        # torch.func refuses gradients of an operator, and assumes that its tangents are zeros.
         return gradients.activated(gradients.Product.apply(multiply, a, b, bias, dtype, precision, fast_accum), name)
     if ask_derivatives(a, b, out, bias, scale_a, scale_b):
         gradients.check(a, out, scale_a, scale_b, dtype)
@@ -112,7 +112,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     bias_dtype = ctx.bias_dtype if needs_bias else None
 
     def multiply(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        # The operator, not the op: what traces a gradient sees no values either.
+        # Call the operator instead of the op, because traced gradients have no values either.
         return torch.ops.triton_tuner.matmul(first, second, None, None, None, "none", None, ctx.precision, None)
 
     return (*gradients.of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), *[None] * 6)

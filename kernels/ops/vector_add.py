@@ -21,22 +21,22 @@ CALL_CACHE = CallCache()
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """x + y of two vectors, by a tuned Triton kernel on x's device and current stream.
+    """Compute x + y of two vectors with a tuned Triton kernel, on x's device and current stream.
 
-    The sum is made in float32 and rounded once. The config comes from `tuner.lookup`; nothing is measured and nothing
-    written. Vectors beyond 2^31 - 1 elements take the config of that length.
+    The sum is computed in float32 and rounded once. The config comes from `tuner.lookup`; nothing is measured and
+    nothing written. Vectors with more than 2^31 - 1 elements use the config for that length.
 
     Args:
         x: [M], float32, float16 or bfloat16, any stride.
-        y: [M], of x's dtype, any stride: one value for all goes in as `value.expand(M)`.
+        y: [M], of x's dtype, any stride; a single value is passed as `value.expand(M)`.
         out: [M] to write into, any stride without overlap; x or y itself too.
 
     Returns:
         `out`, or a new tensor [M].
 
     Raises:
-        InputError: arguments that are no dense vectors, lengths, dtypes or devices that do not fit, or operands that
-            ask for a gradient.
+        InputError: an argument is not a dense vector; lengths, dtypes or devices do not fit; or an operand requires a
+            gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
     found = CALL_CACHE.run_two(x, y, ()) if out is None else CALL_CACHE.run((x, y), (), out)
@@ -61,8 +61,8 @@ def _checked_call(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor])
     if len(x):
         problem = _problem(len(x), x.dtype, all(_is_dense(tensor) for tensor in (x, y, out)))
         sources = resolver()
-        seen = launch(Tensors(x, y, out, problem, out), problem, x.device)
-        CALL_CACHE.remember(given[1:], (), seen, out, sources, out=given[0])
+        recording = launch(Tensors(x, y, out, problem, out), problem, x.device)
+        CALL_CACHE.remember(given[1:], (), recording, out, sources, out=given[0])
     return out
 
 

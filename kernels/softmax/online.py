@@ -1,4 +1,4 @@
-"""The `softmax_online` kernel: rows of any length, read twice; the maximum and the sum are kept while reading first."""
+"""The `softmax_online` kernel: reads rows of any length twice, for the maximum and the sum, and for the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSION = 1
 FEWEST_COLUMNS = 2048
 """Rows below this length fit into the registers of a few warps."""
 _SMALLEST = {"n": 512, "t": 32}
-"""The fewest columns of a block, by the layout of x."""
+"""The smallest number of columns of a block, by the layout of x."""
 
 
 def program(inputs: Tensors, config: Config) -> tuple[Launch]:
@@ -42,7 +42,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
 def _static(
     shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Blocks of rows, constexprs and compiler options."""
+    """Number of blocks of rows, constexprs and compiler options."""
     tile = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
     constants = {
         **softmax_space.tile_constants(shape, strides, layout, tile),
@@ -87,16 +87,16 @@ def elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """See `softmax_space.shared_bytes`."""
+    """See `softmax.space.shared_bytes`."""
     tile = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
     return softmax_space.shared_bytes(tile, config.integer("num_stages"), config, problem, device)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """See `elementwise_rules.estimate_us`."""
+    """See `elementwise.rules.estimate_us`."""
     size, programs = dtype.ITEMSIZE[problem.a_dtype], -(-problem.m // config.integer("BLOCK_SIZE_M"))
     loaded = elements(config, problem) * size * max(1, config.integer("num_stages") - 1)
-    # What is read again comes from the L2 where the rows at work fit into it.
+    # The second read comes from the L2 if the rows that are being worked on fit into it.
     at_work = min(programs, rules.resident(config, device) * device.sm_count) * config.integer("BLOCK_SIZE_M")
     again = 0.3 if at_work * problem.n * size <= device.l2_bytes else 1.0
     moved = int((2 + again) * problem.m * problem.n * size)
@@ -104,9 +104,10 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """A block that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, two loads of 16 bytes a thread at a time.
+    """A block that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, with two 16-byte loads per thread.
 
-    Contiguous columns: one row a program, blocks of 4,096 columns. Contiguous rows: 64 bytes of each column and more.
+    With layout n, a program has one row and blocks of 4,096 columns. With layout t, where neighbouring rows are
+    contiguous, it has at least 64 bytes of each column.
     """
     size = dtype.ITEMSIZE[problem.a_dtype]
     along_rows = problem.layout[0] == "t"
@@ -125,13 +126,13 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """Sorts configs from simplest: least memory in flight, fewest rows and threads."""
+    """The sort key of configs by simplicity: least memory in flight, fewest rows and threads."""
     held = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") * config.integer("num_stages")
     return (held, config.integer("BLOCK_SIZE_M"), config.integer("num_warps"), config)
 
 
 def _values(config: Config, problem: Problem, device: Device) -> float:
-    # A sum beside each element.
+    # A thread holds a sum for each element.
     return 2 * elements(config, problem) / rules.threads(config, device)
 
 

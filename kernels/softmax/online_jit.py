@@ -11,7 +11,7 @@ from tuner.kernels.softmax.whole_jit import divisible, inside, offsets_of
 
 @triton.jit
 def finite(highest):  # noqa: ANN201  jit bodies take no such annotation
-    """What to subtract: the maximum, 0 where all so far is -inf, whose difference from itself would be NaN."""
+    """The number to subtract: the maximum, or 0 if it is -inf, because -inf - (-inf) would be NaN."""
     return tl.where(highest == float("-inf"), 0.0, highest)
 
 
@@ -28,10 +28,10 @@ def sum_powers(  # noqa: ANN201, PLR0917
     EVEN_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Maximum of each row over its blocks from `first` on, and the sum of exp(x - maximum), float32 [BLOCK_SIZE_M].
+    """Each row's maximum over its blocks from `first` on, and its sum of exp(x - maximum), float32 [BLOCK_SIZE_M].
 
-    Each lane keeps a sum of its own, scaled down whenever the running maximum grows (Milakov and Gimelshein, Online
-    normalizer calculation for softmax, arXiv 1805.02867); they meet once, at the end.
+    Each lane keeps its own sum, which is scaled down when the running maximum grows (Milakov and Gimelshein, Online
+    normalizer calculation for softmax, arXiv 1805.02867). The sums are added up at the end.
     """
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
@@ -64,7 +64,7 @@ def write_blocks(  # noqa: ANN201, PLR0917
     EVEN_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """exp(x - highest) / total of the same blocks, which are read again."""
+    """Read the same blocks again, and write exp(x - highest) / total."""
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
     shift = finite(highest)[:, None]
@@ -100,9 +100,9 @@ def online_kernel(  # noqa: ANN201, PLR0917
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Rows in blocks of BLOCK_SIZE_N columns, read twice: for maximum and sum, then for the result.
+    """Compute rows in blocks of BLOCK_SIZE_N columns, which are read twice: for maximum and sum, then for the result.
 
-    The arguments are those of `whole_kernel`; STAGES is the pipeline of both loops.
+    The arguments are those of `whole_kernel`; STAGES is the pipeline depth of both loops.
     """
     M, N, stride_xm, stride_xn, stride_om = divisible(
         M, N, stride_xm, stride_xn, stride_om, X_TRANSPOSED, X_VECTOR, OUT_VECTOR

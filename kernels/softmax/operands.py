@@ -1,4 +1,4 @@
-"""The op `softmax`: its inputs, what its result must be, and torch's own."""
+"""The op `softmax`: its inputs, its reference and tolerance, and torch's implementation."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
 _ARITHMETIC = 2.0**-17
-"""Relative error of an element in float32: 128 roundings, see docs/numerics.md."""
+"""Relative error of an element in float32, from 128 roundings (docs/numerics.md)."""
 _SUBNORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
 """The smallest normal number of each dtype, below which its spacing is constant."""
 _RARE = 1e6
 
 
 def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
-    """A matrix N(0, 1) [M, N], stored row-major or (layout tn) transposed, and a contiguous output.
+    """Draw a matrix N(0, 1) [M, N], stored row-major or (layout tn) transposed, and make a contiguous output.
 
-    That of a problem that is not aligned though its sizes would be begins one element off a 16-byte address.
+    The matrix starts one element after a 16-byte address if the problem is not aligned though its sizes are.
 
     Args:
-        problem: of the op `softmax`.
+        problem: a problem of the op `softmax`.
         torch_device: "cuda:0", "cpu", or "meta" for tensors without memory, to compile for.
         seed: seed of the random values.
 
     Raises:
-        ProblemError: K is not 1, or the problem says it is aligned and its sizes cannot be.
+        ProblemError: K is not 1, or the problem is declared aligned and its sizes cannot be.
     """
     if problem.k != 1:
         raise ProblemError(f"{problem}: expected a K of 1, as Problem(M, N, 1, op='softmax')")
@@ -44,7 +44,7 @@ def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
 
 
 def vendor(inputs: Tensors) -> None:
-    """torch's own softmax, into the same output."""
+    """Write torch's softmax into the output."""
     torch.softmax(inputs.a, dim=1, out=inputs.out)
 
 
@@ -54,10 +54,10 @@ def reference(inputs: Tensors) -> torch.Tensor:
 
 
 def tolerance(problem: Problem) -> float:
-    """Largest error of a right result, in the measure of `tuner.sweep.verify.error`: |out - reference| / 2.
+    """Largest error of a correct result, in the measure of `tuner.sweep.verify.error`: |out - reference| / 2.
 
-    What rounding the output costs at the largest value to be expected, and what float32 arithmetic costs there. Long
-    rows have small values: the rule shrinks with N.
+    It adds up the errors of rounding the output and of float32 arithmetic at the largest value to be expected. Long
+    rows have small values, so the tolerance shrinks with N.
     """
     peak = _peak(problem)
     rounding = ROUNDOFF[problem.out_dtype] * max(peak, _SUBNORMAL[problem.out_dtype])
@@ -65,10 +65,10 @@ def tolerance(problem: Problem) -> float:
 
 
 def _peak(problem: Problem) -> float:
-    """A bound on the largest element: e^t over itself and the least that the rest of its row adds up to.
+    """A bound on the largest element: e^t divided by the sum of e^t and the smallest sum of the rest of its row.
 
-    Of M·N values N(0, 1) none is beyond t = sqrt(2·ln(M·N·10^6)), but for one problem in a million. The others' powers
-    are at least (N - 1) times that of their mean (Jensen), which is above -t / sqrt(N - 1).
+    Except for one problem in a million, none of M·N values N(0, 1) exceeds t = sqrt(2·ln(M·N·10^6)). The sum of the
+    others' exponentials is at least (N - 1) times that of their mean (Jensen), which is above -t / sqrt(N - 1).
     """
     highest = math.sqrt(2 * math.log(problem.m * problem.n * _RARE))
     others = problem.n - 1
@@ -83,7 +83,7 @@ SOFTMAX = Operation(
     reference,
     launch_interpreted,
     tolerance,
-    # A comparison, a difference, a power, a sum and a product for each element.
+    # Each element takes a comparison, a difference, an exponential, a sum and a product.
     flops=lambda problem: 5 * problem.m * problem.n,
     bytes_moved=lambda problem: 2 * problem.m * problem.n * dtypes.ITEMSIZE[problem.a_dtype],
 )

@@ -1,4 +1,4 @@
-"""What the kernels of the op `softmax` share on the host: constexprs of a matrix, formulas and rules of a tile."""
+"""Host code that the kernels of the op `softmax` share: constexprs of a matrix, formulas and rules for tiles."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.problem import Problem, dtype
 
 INTERPRETED_COLUMNS = 128
-"""Columns of a block on the interpreter, which takes milliseconds for each block."""
+"""Columns of a block on the interpreter, which takes milliseconds per block."""
 _INT32_SPAN = 2**31
 
 
 def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
-    """A kernel of the op, with the sources that all of them rest on; the arguments are as `spec_of` has them."""
+    """Make a kernel of the op, with the sources that all its kernels share; see `spec_of` for the arguments."""
     shared = (softmax_kernel, tile_constants, layout_of, placement)
     first = functools.partial(precedence.of, _PRECEDENCE, name)
     return elementwise_spec(SOFTMAX, name, version, program, sources=(*sources, *shared), precedence=first, **fields)
 
 
 def _leaves_idle(problem: Problem, device: Device) -> bool:
-    """Rows leave half of the multiprocessors idle, and are long enough to be worth a second launch."""
+    """Whether rows leave half of the multiprocessors idle and are long enough to be worth a second launch."""
     return 2 * problem.m <= device.sm_count and problem.n >= _WORTH_SPLITTING and not device.is_interpreter
 
 
@@ -57,7 +57,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 
 def strides_of(inputs: Tensors) -> tuple[int, int, int, int]:
-    """The strides of x along rows and columns, then those of the output."""
+    """The row and column strides of x, then those of the output."""
     return (*_strides(inputs.a), *_strides(inputs.out))
 
 
@@ -69,7 +69,7 @@ def _strides(matrix: torch.Tensor) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How x and the output lie in memory, as far as a binary depends on it: see `softmax_kernel.whole_kernel`."""
+    """How x and the output lie in memory, as far as a binary depends on it: see `softmax.whole_jit.whole_kernel`."""
 
     x_transposed: bool
     x_vector: int
@@ -77,7 +77,7 @@ class Layout:
 
 
 def layout_of(inputs: Tensors) -> Layout:
-    """The layout of operands; an output whose rows are contiguous is written element by element."""
+    """The layout of operands; an output with layout t is written element by element."""
     x, out = placement(inputs.a), placement(inputs.out)
     return Layout(x.transposed, x.vector, 1 if out.transposed else out.vector)
 
@@ -85,7 +85,7 @@ def layout_of(inputs: Tensors) -> Layout:
 def tile_constants(
     shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, tile: tuple[int, int]
 ) -> dict[str, Any]:
-    """Constexprs of a tile: BLOCK_SIZE_M by BLOCK_SIZE_N of a matrix [M, N]."""
+    """Constexprs of a tile [BLOCK_SIZE_M, BLOCK_SIZE_N] of a matrix [M, N]."""
     block_m, block_n = tile
     stride_xm, stride_xn, stride_om, stride_on = strides
     spans = (
@@ -104,21 +104,21 @@ def tile_constants(
 
 
 def covering(problem: Problem) -> int:
-    """Elements of the smallest tile that covers the whole matrix."""
+    """Number of elements in the smallest tile that covers the whole matrix."""
     return min(rules.MOST_ELEMENTS, next_power_of_two(problem.m) * next_power_of_two(problem.n))
 
 
 def shared_bytes(tile: tuple[int, int], stages: int, config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of a program, bytes, an upper bound.
+    """An upper bound on the shared memory of a program in bytes.
 
-    A tile for each load in flight but the one at work; a float32 value a row and warp, which warps exchange; and a tile
-    once more where x's rows are contiguous and the output's columns are: it passes from thread to thread. Source:
-    compiled for sm_80, sm_90 and sm_100 (tests/compile/test_elementwise.py); nothing is pipelined on AMD.
+    It holds a tile for each load in flight, a float32 value per row and warp that warps exchange, and, if x is
+    transposed and the output is not, another tile to transpose through. Source: compiled for sm_80, sm_90 and sm_100
+    (tests/compile/test_elementwise.py); nothing is pipelined on AMD.
 
     Args:
         tile: rows and columns.
-        stages: of the pipeline, 1 for none.
-        config, problem, device: as `KernelSpec.shared_bytes` has them.
+        stages: stages of the pipeline, 1 for none.
+        config, problem, device: see `KernelSpec.shared_bytes`.
     """
     held = tile[0] * tile[1] * dtype.ITEMSIZE[problem.a_dtype]
     pipeline = (stages - 1) * held if device.vendor == "nvidia" else 0
@@ -128,7 +128,7 @@ def shared_bytes(tile: tuple[int, int], stages: int, config: Config, problem: Pr
 
 
 def in_flight(elements: int, config: Config, problem: Problem, device: Device) -> int:
-    """Bytes that the programs on a multiprocessor wait for at once."""
+    """Bytes in flight: those that the programs on a multiprocessor wait for at once."""
     return rules.resident(config, device) * elements * dtype.ITEMSIZE[problem.a_dtype]
 
 
@@ -143,4 +143,4 @@ def _part_of_a_sector(config: Config, problem: Problem, device: Device) -> str |
 SECTORS = Rule(
     "sectors", "CUDA C++ Best Practices Guide, 32-byte sectors of global memory", _part_of_a_sector, early=True
 )
-"""Where rows are contiguous, a tile has enough neighbouring rows to fill a sector."""
+"""The rule that, if x is transposed, a tile has enough neighbouring rows to fill a sector."""

@@ -1,7 +1,7 @@
-"""The `softmax_split` kernel: few long rows, each shared by several programs; two launches.
+"""The `softmax_split` kernel: few long rows, each shared by several programs, in two launches.
 
-The first writes the maximum and the sum of every part, the second adds a row's parts up, always in the same order, and
-writes the result: the same bits each time.
+The first launch writes the maximum and the sum of every part. The second adds up a row's parts in a fixed order and
+writes the result, which is deterministic.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tuner.problem import Problem, dtype
 NAME = "softmax_split"
 VERSION = 1
 FEWEST_COLUMNS = 8192
-"""Below this length a second launch costs more than a row that one program reads."""
+"""The shortest rows. For shorter ones, a second launch costs more than it saves."""
 _MOST_WAVES = 8
 _SECOND_LAUNCH_US = 2.0
-"""An estimate that only ranks configs."""
+"""A rough estimate, which only ranks configs."""
 
 
 def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
@@ -75,7 +75,7 @@ def _static(
         "STAGES": config.integer("num_stages"),
         "PDL": bool(config.get("launch_pdl", False)),
     }
-    # Each program takes one row, whose columns are contiguous.
+    # Each program works on one row, which is contiguous.
     del constants["BLOCK_SIZE_M"], constants["X_TRANSPOSED"]
     return constants, compiler_options(config)
 
@@ -115,13 +115,13 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """See `softmax_space.shared_bytes`."""
+    """See `softmax.space.shared_bytes`."""
     tile = 1, config.integer("BLOCK_SIZE_N")
     return softmax_space.shared_bytes(tile, config.integer("num_stages"), config, problem, device)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """See `elementwise_rules.estimate_us`."""
+    """See `elementwise.rules.estimate_us`."""
     size = dtype.ITEMSIZE[problem.a_dtype]
     loaded = _elements(config, problem) * size * max(1, config.integer("num_stages") - 1)
     again = 0.3 if problem.m * problem.n * size <= device.l2_bytes else 1.0
@@ -131,7 +131,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """Two programs a multiprocessor, two loads of 16 bytes a thread at a time."""
+    """Two programs per multiprocessor, with two 16-byte loads per thread at a time."""
     size = dtype.ITEMSIZE[problem.a_dtype]
 
     def rank(config: Config) -> tuple[float, ...]:
@@ -150,7 +150,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """Sorts configs from simplest: fewest parts, least memory in flight, fewest threads."""
+    """The sort key of configs by simplicity: fewest parts, least memory in flight, fewest threads."""
     held = config.integer("BLOCK_SIZE_N") * config.integer("num_stages")
     return (config.integer("SPLIT_N"), held, config.integer("num_warps"), config)
 

@@ -12,7 +12,7 @@ from tuner.kernels.softmax.whole_jit import offsets_of
 
 @triton.jit
 def part(N, SPLIT_N: tl.constexpr, BLOCK_SIZE_N: tl.constexpr):  # noqa: ANN201
-    """Row of this program, its share of the row, and that share's first block and one beyond its last."""
+    """This program's row, the number of its part, and the part's first block and one past its last."""
     blocks = count_blocks(N, BLOCK_SIZE_N)
     each = count_blocks(blocks, SPLIT_N)
     split = tl.program_id(0) % SPLIT_N
@@ -38,7 +38,7 @@ def split_sums_kernel(  # noqa: ANN201, PLR0917
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Maximum and sum of a part of a row a program, into partials [M, 2, SPLIT_N]; SPLIT_N programs a row."""
+    """Write the maximum and the sum of a part of a row to partials [M, 2, SPLIT_N], with SPLIT_N programs per row."""
     stride_xm = known_multiple(stride_xm, X_VECTOR)
     N = known_multiple(N, X_VECTOR)
     row, split, first, beyond = part(N, SPLIT_N, BLOCK_SIZE_N)
@@ -74,7 +74,7 @@ def split_write_kernel(  # noqa: ANN201, PLR0917
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The same parts once more, for the result: every program adds up its row's partial sums, in the same order."""
+    """Read the parts again and write the result; every program adds up its row's partial sums in the same order."""
     stride_xm = known_multiple(stride_xm, X_VECTOR)
     stride_om = known_multiple(stride_om, OUT_VECTOR)
     N = known_multiple(known_multiple(N, X_VECTOR), OUT_VECTOR)

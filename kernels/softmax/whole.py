@@ -1,4 +1,4 @@
-"""The `softmax_whole` kernel: rows that fit into a program's registers, read once and written once."""
+"""The `softmax_whole` kernel: reads rows that fit into a program's registers once, and writes them once."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tuner.problem import Problem, dtype
 NAME = "softmax_whole"
 VERSION = 1
 _RECOMPUTED = "RECOMPUTED"
-"""Operands of 16 bits stay as they are while powers of them are summed, and are raised once more."""
+"""The option to keep 16-bit operands packed in registers, and to compute their exponentials twice."""
 _OPTIONS = (_RECOMPUTED, refinements.MAXNREG)
 _ALONE = 8192
 """With more columns than this, a program's float32 values leave no registers for a second program."""
 _PACKED = 16_384
-"""Columns beyond which x packed is the default.
+"""Columns beyond which the default keeps aligned rows packed (RECOMPUTED).
 
-Of 32,768 columns of bfloat16 it took 0.82 of the time of whole float32 rows, measured on an H200 in November 2026.
+With 32,768 columns of bfloat16 this took 0.82 of the time of float32 rows (measured on an H200 in November 2026).
 
-Aligned rows alone: of others, loaded element by element, 64 registers spill (compiled for sm_80, sm_90 and sm_100).
+Other rows are loaded element by element, and spill with 64 registers (compiled for sm_80, sm_90 and sm_100).
 """
 MOST_COLUMNS = 32_768
-"""1,024 threads of 64 registers hold 32 values each, and what is computed with them."""
+"""The longest rows: 1,024 threads with 64 registers can hold 32 values each, besides temporaries."""
 _MOST_APART = 1024
-"""The most columns in layout tn, where 16 rows and more of a column are a sector of memory."""
+"""The most columns in layout tn, where a sector of memory holds at least 8 rows of a column."""
 
 
 def program(inputs: Tensors, config: Config) -> tuple[Launch]:
@@ -56,7 +56,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
 def _static(
     shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Blocks of rows, constexprs and compiler options."""
+    """Number of blocks of rows, constexprs and compiler options."""
     block_m = config.integer("BLOCK_SIZE_M")
     constants = {
         **softmax_space.tile_constants(shape, strides, layout, (block_m, next_power_of_two(shape[1]))),
@@ -86,7 +86,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """A config; of long rows of 16 bits also with x packed meanwhile, so that two programs have registers."""
+    """Yield a config and, for long 16-bit rows, the config that keeps x packed, so that two programs are resident."""
     yield config
     threads = rules.threads(config, device)
     limit = min(248, device.features.registers // (2 * threads))
@@ -108,28 +108,29 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def elements(config: Config, problem: Problem) -> int:
-    """Elements of a tile, what covers a row's rest included."""
+    """Number of elements in a tile, including the padding of rows."""
     return config.integer("BLOCK_SIZE_M") * next_power_of_two(problem.n)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """See `softmax_space.shared_bytes`."""
+    """See `softmax.space.shared_bytes`."""
     stages = config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 1
     tile = config.integer("BLOCK_SIZE_M"), next_power_of_two(problem.n)
     return softmax_space.shared_bytes(tile, stages, config, problem, device)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """See `elementwise_rules.estimate_us`."""
+    """See `elementwise.rules.estimate_us`."""
     loaded = elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype] * rules.loads_ahead(config)
     return rules.estimate_us(SOFTMAX.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """A tile that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, two loads of 16 bytes a thread.
+    """A tile that keeps `rules.BYTES_IN_FLIGHT` on a full multiprocessor, with two 16-byte loads per thread.
 
-    Fewer rows a program where blocks would not reach all multiprocessors; at least four warps a row that is shared. Of
-    16-bit rows that are long, eight loads a thread, the longest packed: fewer warps have to meet (the same results).
+    Programs have fewer rows if blocks would not reach all multiprocessors, and at least four warps for a row that they
+    share. Threads have eight loads for long 16-bit rows, the longest of which stay packed, so that fewer warps need to
+    synchronize.
     """
     size = dtype.ITEMSIZE[problem.a_dtype]
     loads = 8 if size == 2 and problem.n > _ALONE else 2
@@ -149,7 +150,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """Sorts configs from simplest: no loop, fewest rows and threads."""
+    """The sort key of configs by simplicity: no loop, fewest rows and threads."""
     names = ("PROGRAMS_PER_SM", "BLOCK_SIZE_M", "num_warps", "num_stages")
     return (*(config.integer(name) for name in names), len(config), config)
 

@@ -1,7 +1,7 @@
-"""Softmax of rows that lie whole in registers (kernel `softmax_whole`), and what the other kernels share with it.
+"""Softmax of rows that fit into registers (kernel `softmax_whole`), and device code that the other kernels share.
 
-All of them subtract the row's maximum, sum in float32 in an order that the config alone decides, and multiply by the
-sum's reciprocal. A row of -inf alone, and one with a NaN or +inf, become NaN, as torch has it.
+All kernels subtract the row's maximum, sum in float32 in an order that depends only on the config, and multiply by the
+sum's reciprocal. As in torch, a row becomes NaN if it contains NaN or +inf, or only -inf.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_mul
 
 @triton.jit
 def offsets_of(rows, columns, stride_m, stride_n, WIDE: tl.constexpr):  # noqa: ANN201
-    """Elements from a tile's first to each of its others."""
+    """Offsets in elements from a tile's first element to each of its elements."""
     if WIDE:
         rows = rows.to(tl.int64)
         columns = columns.to(tl.int64)
@@ -23,7 +23,7 @@ def offsets_of(rows, columns, stride_m, stride_n, WIDE: tl.constexpr):  # noqa: 
 
 @triton.jit
 def inside(rows, columns, rows_left, columns_left, EVEN_N: tl.constexpr):  # noqa: ANN201
-    """Which elements of a tile belong to the matrix; columns need no mask where blocks divide a row."""
+    """The mask of the tile's elements that belong to the matrix; columns need none if blocks divide a row."""
     mask = (rows < rows_left)[:, None]
     if not EVEN_N:
         mask = mask & (columns < columns_left)[None, :]
@@ -41,7 +41,7 @@ def divisible(  # noqa: ANN201, PLR0917
     X_VECTOR: tl.constexpr,
     OUT_VECTOR: tl.constexpr,
 ):
-    """Sizes and strides of two matrices as the multiples that they are, see `known_multiple`."""
+    """Return sizes and strides of two matrices as known multiples, see `known_multiple`."""
     stride_om = known_multiple(stride_om, OUT_VECTOR)
     N = known_multiple(N, OUT_VECTOR)
     if X_TRANSPOSED:
@@ -55,7 +55,7 @@ def divisible(  # noqa: ANN201, PLR0917
 
 @triton.jit
 def opaque(x):  # noqa: ANN201
-    """x of 16 bits, two a register, as a value that the compiler knows nothing of: it cannot keep what it made of x."""
+    """Return 16-bit x, two to a register, as a new value to the compiler, so that it cannot keep results from x."""
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
 
 
@@ -76,7 +76,7 @@ def normalize_rows(  # noqa: ANN201, PLR0917
     WIDE: tl.constexpr,
     RECOMPUTED: tl.constexpr,
 ):
-    """The block-th block of whole rows."""
+    """Compute one block of whole rows."""
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
     start = tl.cast(block, tl.int64) * BLOCK_SIZE_M
@@ -119,22 +119,23 @@ def whole_kernel(  # noqa: ANN201, PLR0917
     PDL: tl.constexpr,
     RECOMPUTED: tl.constexpr,
 ):
-    """Rows that fit into a program's registers: read once, written once.
+    """Compute rows that fit into a program's registers, which are read once and written once.
 
     Args:
         x_ptr, out_ptr: matrices of M rows and N columns; out may be x.
-        M, N: at least 1.
-        stride_xm, stride_xn, stride_om, stride_on: of rows and columns, in elements.
-        BLOCK_SIZE_M: rows of a program, a power of two.
-        BLOCK_SIZE_N: the power of two that holds N.
-        X_TRANSPOSED: whether x's rows are contiguous, not its columns.
-        X_VECTOR: a power of two that divides stride_xm and N (transposed: stride_xn and M).
-        OUT_VECTOR: the same of stride_om and N.
+        M, N: sizes, at least 1.
+        stride_xm, stride_xn, stride_om, stride_on: row and column strides, in elements.
+        BLOCK_SIZE_M: rows of a block, a power of two.
+        BLOCK_SIZE_N: the smallest power of two that is at least N.
+        X_TRANSPOSED: whether x is stored transposed, so that neighbouring rows are contiguous.
+        X_VECTOR: a power of two that divides stride_xm and N (if transposed, stride_xn and M).
+        OUT_VECTOR: a power of two that divides stride_om and N.
         EVEN_N: whether BLOCK_SIZE_N divides N.
-        WIDE: offsets within a tile may pass 2^31.
-        STAGES: 0: a block of rows a program. Else programs take block after block, so many loads in flight.
+        WIDE: whether offsets within a tile may exceed 2^31.
+        STAGES: 0 for one block of rows per program; otherwise the stages of a loop in which programs take block after
+            block.
         PDL: see `await_predecessor`.
-        RECOMPUTED: x stays in registers as it was read, 16 bits a value; powers are made anew for the result.
+        RECOMPUTED: whether x stays packed in registers, 16 bits per value, and exponentials are computed twice.
     """
     M, N, stride_xm, stride_xn, stride_om = divisible(
         M, N, stride_xm, stride_xn, stride_om, X_TRANSPOSED, X_VECTOR, OUT_VECTOR

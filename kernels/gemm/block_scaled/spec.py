@@ -143,7 +143,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time."""
+    """The candidate with the least estimated time."""
 
     def estimated(config: Config) -> float:
         return estimate_us(config, problem, device)

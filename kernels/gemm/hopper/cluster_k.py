@@ -105,7 +105,7 @@ def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> d
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The config of least estimated time, refined by its options; of equals the one with the smallest cluster."""
+    """The config with the least estimated time, refined by its options; of equals the one with the smallest cluster."""
     tried = space(problem, device)
 
     def estimated(config: Config) -> float:

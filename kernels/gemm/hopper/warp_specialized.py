@@ -264,9 +264,10 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The config of least estimated time; ties go to single blocks, exchanged operands, neighbours in B, deep rings.
+    """The config with the least estimated time; ties go to single blocks, exchanged operands, and deep rings.
 
-    B is read again by the tiles of other rows of A: these are neighbours in wide groups, exchanged in narrow ones.
+    Tiles of other rows of A read the same columns of B, so ties also go to orders in which such tiles are neighbours:
+    wide groups, or narrow ones if operands are exchanged.
     """
 
     tried, calibrated = space(problem, device), calibration.applies(problem, device)

@@ -27,7 +27,7 @@ class _Candidate(NamedTuple):
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time that the search space would try.
+    """The candidate with the least estimated time that the search space would try.
 
     Ties go to the larger tile; of two as large to the wider, but to the taller for wgmma and tcgen05 with B stored
     [N, K]. That is measured, not understood: on an H200 256x128 was the faster there, with bfloat16.

@@ -30,8 +30,8 @@ MOST_ROWS = 4
 _SPLITS = (1, 2, 4, 8, 16)
 _INT32_SPAN = 2**31
 _FOLDED = 8
-"""The most products of a row in one thread to add into one register. The rule "registers" gives threads at least
-these."""
+"""The most neighbouring products of a row that a thread adds into one register; the rule "registers" asks for at least
+as many in a thread."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:

@@ -80,7 +80,7 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time."""
+    """The candidate with the least estimated time."""
     tried = space(problem, device).narrowed(**splitting.formula_axes(problem, device))
     cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.tie_break))
     return tried.best(cost_us, ties=ties) or tried.smallest()

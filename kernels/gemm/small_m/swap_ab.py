@@ -88,7 +88,7 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
+    """The candidate with the least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
 
     def estimate(config: Config) -> float:
         return estimate_us(config, problem, device)

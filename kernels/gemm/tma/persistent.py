@@ -108,7 +108,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate of least estimated time, its groups of 8 rows."""
+    """The candidate with the least estimated time, its groups of 8 rows."""
 
     def estimated(config: Config) -> tuple[float, int]:
         return estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
