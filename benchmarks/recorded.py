@@ -14,6 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tuner.hardware.device import Device
+from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 
@@ -27,8 +28,8 @@ class Landscape:
 
     Attributes:
         problem, label: which.
-        us: every config's time; of those measured again side by side, the median of rounds without what moved a round
-            as a whole.
+        us: the time of every config whose kernel is there still; for those measured again side by side, the median of
+            rounds without what moved a round as a whole.
         best_us: the fastest of those.
         scatter: standard deviation of the log of one replay, beside the others of its round.
         enter_s, replay_s: what a config costs to enter, and one replay.
@@ -48,7 +49,13 @@ class Landscape:
         self.scatter = statistics.median(statistics.stdev(times) for times in flat.values())
         self.best_us = min(again.values())
         truth = {number: max(us / ratio, self.best_us) for number, us in swept.items()} | again
-        self.us = {configs[number]: us for number, us in truth.items()}
+        self.us = {configs[number]: us for number, us in truth.items() if is_served(configs[number])}
+        self.best_us = min(self.us.values())
+
+
+def is_served(config):
+    """Whether a config's kernel is there still, and the one that multiplies for it."""
+    return {config.kernel, config.get("INNER", config.kernel)} <= {name for _, name in registry.specs()}
 
 
 def landscapes(path=DATA):
