@@ -154,9 +154,14 @@ class Tile(NamedTuple):
     beyond_bytes: float
 
 
-@functools.lru_cache(maxsize=256)
 def tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device) -> Tile:
-    """The tile of a config, remembered for formulas: they ask of all that one is expanded to, one after the other."""
+    """The tile of a config, remembered for formulas: they ask for all that one is expanded to, one after the other."""
+    # Devices are equal whatever their clock and bandwidth, so these are part of what is remembered by.
+    return _tile_of(sides, loop, problem, device, (device.sustained_mhz, memory_bytes_per_us(device)))
+
+
+@functools.lru_cache(maxsize=256)
+def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: tuple[float, float]) -> Tile:
     size, width = dtype.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
@@ -168,8 +173,8 @@ def tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device) -> Tile:
     odd, unrounded = loop.by_tma and any(odd_rows.odd(problem)), _unrounded(problem)
     return Tile(
         loop=loop,
-        mhz=device.sustained_mhz,
-        bytes_per_us=memory_bytes_per_us(device),
+        mhz=rates[0],
+        bytes_per_us=rates[1],
         sm_count=device.sm_count,
         room_bytes=device.shared_bytes + device.features.reserved_bytes,
         cached_bytes=CACHED_SHARE * device.l2_bytes,

@@ -62,7 +62,7 @@ def told_of(config: Config) -> tuple[Terms, Config]:
 
 
 def test_the_shipped_forests_were_fitted_on_the_shipped_cost_model():
-    """Whoever changes the model, or a figure that it reckons with, fits them anew: benchmarks/calibrate.py --write."""
+    """Whoever changes the model, or a figure it reckons with, fits them again: benchmarks/fit/calibrate.py --write."""
     assert calibration.fits()
 
 
@@ -91,7 +91,7 @@ def test_forests_of_another_model_are_not_used_and_one_warning_says_so(caplog):
 def test_a_figure_of_the_architecture_makes_another_model(monkeypatch):
     before = fingerprint.fingerprint()
     fingerprint.fingerprint.cache_clear()
-    tile.tile_of.cache_clear()
+    tile._tile_of.cache_clear()
     monkeypatch.setattr(fingerprint, "_DEVICE", replace(H200, slug="another", memory_gb_per_s=3350))
     assert fingerprint.fingerprint() != before
     fingerprint.fingerprint.cache_clear()

@@ -128,3 +128,11 @@ def test_the_default_of_pointers_has_no_tiles_of_a_few_sums_where_memory_decides
     """Estimates of small tiles are the least by a hair there; on an H200 one of 16x16 took 1.4 times as long."""
     config = registry.find("matmul", "pointer").default_config(linear(*shape), H200)
     assert config["BLOCK_SIZE_M"] * config["BLOCK_SIZE_N"] > 16 * 16
+
+
+def test_what_is_remembered_of_a_tile_knows_the_devices_clock_and_bandwidth():
+    slow = replace(H200, clock_mhz=1500, memory_gb_per_s=2000)
+    assert slow == H200
+    problem = linear(16, 28672, 4096)
+    first, second = (swap_ab.terms(SWAPPED, problem, device).us for device in (H200, slow))
+    assert second > 1.5 * first

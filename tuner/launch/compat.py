@@ -1,6 +1,6 @@
 """Every private name of torch and of Triton that the product uses, and what happens where one is missing.
 
-The other modules of `tuner/` and `kernels/` take these names from here (tests/launch/test_compat.py). A name is looked
+The other modules of `tuner/` and `kernels/` take these names from here (tests/unit/test_compat.py). A name is looked
 up when it is first asked for, so importing this module imports neither torch nor Triton. Each row names the releases
 that the name was seen in. Public names, `triton.knobs` among them, and the public attributes of a CompiledKernel
 (`metadata`, `src`, `asm`, `hash`, `function`) are used directly.

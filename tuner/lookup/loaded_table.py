@@ -76,12 +76,14 @@ class _UnmadeRows:
         """Note where each problem's row is.
 
         Raises:
-            One of BAD_VALUE: a row has no key.
+            One of BAD_VALUE: a row has no key, or two rows have one.
         """
         self.op = parsed.op
         self._parsed = parsed
         self._name = name
         self._places = {_key(raw): (place,) for place, raw in enumerate(parsed.rows)}
+        if len(self._places) != len(parsed.rows):
+            raise ValueError("a problem is there twice")
         self._groups: dict[Key, list[int]] | None = None
         self._made: dict[int, Row | None] = {}
 

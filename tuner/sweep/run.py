@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import platform
 import threading
 import time
@@ -63,7 +64,7 @@ def sweep(
         if expected and todo:
             prefetcher.request(todo.popleft(), expected)
         device, environment = crew.wait_until_ready()
-        if device != expected:
+        if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
             todo = _listed(problems, device)
         prefetcher.winners += store.winners(device_slug=device.slug)
