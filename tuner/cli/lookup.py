@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import click
@@ -85,10 +84,7 @@ def _this_device() -> Device:
 
 
 def _device(name: str) -> Device:
-    """Return a device by slug or architecture: this process's, one that a source has rows for, or a known one."""
-    with contextlib.suppress(DeviceError):
-        if name == (here := current()).slug:
-            return here
+    """Return a device by slug or architecture: one that a source has rows for, or a known one of each architecture."""
     known = KNOWN | {device.slug: device for device in (INTERPRETER, *KNOWN.values())}
     holding = {slug: source for source in resolver().sources() for slug in source.slugs()}
     if name in holding:
