@@ -120,6 +120,7 @@ def by_problem(rows, lands):
             "held_out": of_one[0]["held_out"],
             "mean": round(statistics.mean(row["ratio"] for row in of_one), 4),
             "worst": round(max(row["ratio"] for row in of_one), 4),
+            "configs": len(lands[label].us),
             "trials": round(statistics.mean(row["trials"] for row in of_one), 1),
             "share_of_exhaustive": round(statistics.mean(row["seconds"] / row["exhaustive_s"] for row in of_one), 4),
             "pairs_apart": apart([lands[label].us[row["winner"]] for row in of_one]),

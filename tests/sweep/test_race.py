@@ -171,7 +171,8 @@ def test_the_portfolio_holds_configs_of_installed_kernels_that_a_search_would_tr
 
 def test_on_recorded_landscapes_it_comes_near_the_best_for_a_fraction_of_the_trials(tmp_path):
     result = tmp_path / "result.json"
-    problems = [f"matmul {each}" for each in ("64x4096x14336 bfloat16 nt", "4096x4096x4096 int8 nt")]
+    shapes = ("64x4096x14336 bfloat16 nt", "1024x1024x1024 float16 nn", "4096x4096x4096 int8 nt")
+    problems = [f"matmul {each}" for each in shapes]
     named = [option for each in problems for option in ("--problem", each)]
     script = Path(__file__).parents[2] / "benchmarks" / "claims" / "search_replay.py"
     subprocess.run([sys.executable, str(script), "--seeds", "1", *named, "--out", str(result)], check=True)
@@ -179,5 +180,5 @@ def test_on_recorded_landscapes_it_comes_near_the_best_for_a_fraction_of_the_tri
     assert [found["problem"] for found in races] == problems
     for found in races:
         assert found["worst"] < 1.03, found
-        assert found["trials"] <= TRIALS.of(4600)  # configs of the largest space
+        assert found["trials"] <= TRIALS.of(found["configs"])
         assert found["share_of_exhaustive"] < 0.15
