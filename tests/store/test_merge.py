@@ -115,8 +115,8 @@ def test_a_missing_destination_becomes_what_the_source_holds(tmp_path, make):
     source = make("a.db", 16, 32)
     done = unite(tmp_path / "new" / "all.db", source)
     assert dump(tmp_path / "new" / "all.db") == dump(source)
-    brought = {"device": 1, "environment": 1, "kernel": 1, "problem": 1, "config": 2, "run": 1}
-    assert done.added[0].rows == {**brought, "device_alias": 0, "trial": 2, "winner": 1}
+    brought = {"device": 1, "environment": 1, "kernel": 1, "problem": 1, "config": 2, "run": 1, "family": 0}
+    assert done.added[0].rows == {**brought, "family_range": 0, "device_alias": 0, "trial": 2, "winner": 1}
     assert (done.winners, done.replaced, done.conflicts) == (1, 0, ())
     assert health.check(str(tmp_path / "new" / "all.db")).complaints == ()
 

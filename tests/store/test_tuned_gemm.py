@@ -12,6 +12,7 @@ import pytest
 from tuner.kernel.config import Config
 from tuner.lookup.database import read_winners
 from tuner.problem import Problem
+from tuner.problem.family import Family, Range
 from tuner.store.records import Outcome, State, Trial, Verdict
 
 
@@ -43,6 +44,7 @@ def test_a_winner_is_one_flat_row(database, decide, device):
         "gpu": "NVIDIA H200",
         "device": device.slug,
         "arch": "sm_90",
+        "first_m": 4096,
         "m": 4096,
         "n": 2048,
         "k": 1024,
@@ -117,3 +119,11 @@ def test_the_view_the_store_and_a_serving_process_see_the_same_winners(database,
     assert {each.problem: (each.config, each.median_us, each.ties) for each in store.winners()} == served
     assert {(row["m"], row["us"], row["ties"]) for row in rows(database)} == {(16, 5.0, 1), (64, 10.0, 1)}
     assert len(served) == 2
+
+
+def test_a_row_says_from_which_m_on_it_serves_its_family(database, store, run, decide):
+    for m in (16, 64):
+        decide(Problem(m, 2048, 1024, dtype="bf16", layout="nt"), CONFIG)
+    family = Problem(1, 2048, 1024, dtype="bf16", layout="nt")
+    store.record_family(run, Family(family, (Range(1, 16, "measured"), Range(17, 64, "estimated"))))
+    assert [(row["first_m"], row["m"]) for row in rows(database)] == [(1, 16), (17, 64)]

@@ -16,9 +16,17 @@ from tuner.store.schema import HEAD
 
 _REFERENCES: tuple[tuple[Column[int], tuple[Column[int], ...]], ...] = (
     (models.trial.c.trial_id, (models.winner.c.trial_id,)),
-    (models.run.c.run_id, (models.winner.c.run_id, models.trial.c.run_id)),
+    (models.run.c.run_id, (models.winner.c.run_id, models.trial.c.run_id, models.family.c.run_id)),
     (models.config.c.config_id, (models.winner.c.config_id, models.trial.c.config_id)),
-    (models.problem.c.problem_id, (models.winner.c.problem_id, models.trial.c.problem_id)),
+    (
+        models.problem.c.problem_id,
+        (
+            models.winner.c.problem_id,
+            models.trial.c.problem_id,
+            models.family.c.problem_id,
+            models.family_range.c.problem_id,
+        ),
+    ),
     (models.kernel.c.kernel_id, (models.config.c.kernel_id,)),
     (models.environment.c.environment_id, (models.winner.c.environment_id, models.run.c.environment_id)),
     (models.device_alias.c.device_id, (models.winner.c.device_id,)),
@@ -54,8 +62,12 @@ def extract(source: Path, target: Path, slugs: Collection[str]) -> None:
 def _thin_out(connection: Connection, slugs: Collection[str]) -> None:
     wanted = select(models.device.c.device_id).where(models.device.c.slug.in_(slugs))
     winner = models.winner
+    others = select(models.family.c.family_id).where(models.family.c.device_id.not_in(wanted))
     current = select(winner.c.winner_id).where(winner.c.superseded_by.is_(None), winner.c.device_id.in_(wanted))
     connection.execute(delete(winner).where(winner.c.winner_id.not_in(current)))
+    family, family_range = models.family, models.family_range
+    connection.execute(delete(family_range).where(family_range.c.family_id.in_(others)))
+    connection.execute(delete(family).where(family.c.device_id.not_in(wanted)))
     for key, references in _REFERENCES:
         used = union(*(select(column) for column in references)).subquery()
         connection.execute(delete(key.table).where(key.not_in(select(*used.c))))

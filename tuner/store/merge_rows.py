@@ -35,6 +35,8 @@ _ENTITIES: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (models.problem, _columns(models.problem)),
     (models.config, ("kernel_id", "hash")),
     (models.run, ("uuid",)),
+    (models.family, ("run_id", "problem_id")),
+    (models.family_range, ("family_id", "problem_id")),
 )
 """Tables in the order of their references, each with its natural key."""
 TABLES = (*(table.name for table, _ in _ENTITIES), models.device_alias.name, models.trial.name, models.winner.name)

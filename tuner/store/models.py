@@ -182,4 +182,32 @@ winner = Table(
 A current winner is one that nothing superseded: at most one for a device, environment and problem.
 """
 
+family = Table(
+    "family",
+    metadata,
+    _key("family"),
+    *_references("run", "device", "environment", "problem"),
+    *_columns(Integer, "checked"),
+    *_columns(Float, "regret_geomean", "regret_worst", nullable=True),
+    *_columns(Text, "decided_at"),
+    UniqueConstraint("run_id", "problem_id"),
+)
+"""A ladder that was tuned for a range of Ms; `problem_id` is its problem with the largest M.
+
+`checked` counts the random Ms at which the served config was played against a short race, and the regrets are its time
+over the fastest's. Of several families that serve one M the one decided last holds.
+"""
+
+family_range = Table(
+    "family_range",
+    metadata,
+    _key("family_range"),
+    *_references("family", "problem"),
+    *_columns(Integer, "first_m"),
+    *_columns(Text, "evidence"),
+    CheckConstraint("evidence IN ('measured', 'estimated')", name="evidence"),
+    UniqueConstraint("family_id", "problem_id"),
+)
+"""Ms from `first_m` to the problem's own M are served by the current winner of `problem_id`."""
+
 watch(metadata)

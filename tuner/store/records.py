@@ -8,6 +8,7 @@ from enum import Enum
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.problem.family import Family
 
 PROTOCOL = 1
 """The number of the measuring protocol (docs/protocol.md). Figures of two protocols are never compared."""
@@ -124,6 +125,7 @@ class Winner:
         decided_at: UTC, ISO 8601, to the second ("2026-01-31T12:00:00Z").
         median_us, default_us, vendor_us: see Verdict.
         ties: how many configs were within 0.5% of the fastest, the winner counted.
+        tied: these configs.
     """
 
     device: Device
@@ -138,6 +140,7 @@ class Winner:
     default_us: float | None
     vendor_us: float | None
     ties: int
+    tied: tuple[Config, ...] = ()
 
     @property
     def vs_default(self) -> float | None:
@@ -153,3 +156,19 @@ class Winner:
     def tflops(self) -> float:
         """The winner's rate, 10^12 floating-point operations a second."""
         return self.problem.flops / self.median_us * 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedFamily:
+    """A family's ranges on a device under an environment.
+
+    Attributes:
+        device, environment: where the ladder was tuned.
+        family: which range of Ms each winner serves.
+        decided_at: UTC, ISO 8601, to the second.
+    """
+
+    device: Device
+    environment: Environment
+    family: Family
+    decided_at: str

@@ -121,5 +121,6 @@ def _winner(row: RowMapping) -> Winner:
         median_us=row[winner.c.median_us],
         default_us=row[winner.c.default_us],
         vendor_us=row[winner.c.vendor_us],
-        ties=len(read_list(row[winner.c.ties], "winner.ties")),
+        ties=len(ties := read_list(row[winner.c.ties], "winner.ties")),
+        tied=tuple(Config(one["kernel"], **one["parameters"]) for one in ties),
     )

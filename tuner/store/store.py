@@ -11,13 +11,14 @@ from sqlalchemy import Connection, Engine
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.problem.family import Family
 from tuner.problem.generic_key import Extra
-from tuner.store import listing, models, rows, runs, schema
+from tuner.store import families, listing, models, rows, runs, schema
 from tuner.store import winners as verdicts
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, settle_journal, writing
 from tuner.store.keys import Keys
 from tuner.store.listing import DeviceRow, ProblemRow, RunRow, TrialFilter, TrialRow
-from tuner.store.records import KernelVersion, Outcome, Trial, Verdict, Winner
+from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
 from tuner.store.runs import Run, RunStatus
 from tuner.store.trials import newest_at, record, settled
 from tuner.store.writer_lock import sole_writer
@@ -178,6 +179,22 @@ class Store:
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
         with self._reading() as connection:
             return rows.current_winners(connection, *conditions)
+
+    def record_family(self, run: Run, family: Family) -> None:
+        """Keep which range of Ms each winner of a ladder serves.
+
+        Args:
+            run: the run that tuned the ladder; it records a family once.
+            family: its ranges, each of which ends at an M that has a winner.
+        """
+        with self._writing() as connection:
+            families.record(connection, self._keys, run, family)
+
+    def families(self, *, device_slug: str | None = None) -> list[DecidedFamily]:
+        """Families of a device, or of all, the one decided last first."""
+        conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
+        with self._reading() as connection:
+            return families.decided(connection, *conditions)
 
     def trials(self, asked: TrialFilter = _EVERY_TRIAL, *, limit: int | None = None) -> list[TrialRow]:
         """Trials, the newest first."""

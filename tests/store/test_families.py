@@ -1,0 +1,72 @@
+"""Families kept, read back, merged and copied."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.errors import ProblemError, StoreError
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.problem.family import Check, Family, Range
+from tuner.store.extract import extract
+from tuner.store.merge import merge
+from tuner.store.records import Outcome, State, Trial, Verdict
+from tuner.store.store import Store
+
+GROUP = Problem(1, 2048, 1024, dtype="bf16", layout="nt")
+FAMILY = Family(GROUP, (Range(1, 16, "measured"), Range(17, 64, "estimated")), Check(3, 1.004, 1.01))
+CONFIG = Config(
+    "pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=256, BLOCK_SIZE_K=64, GROUP_SIZE_M=8, num_stages=3, num_warps=8
+)
+
+
+@pytest.fixture
+def tuned(store, run, kernel):
+    for m in (16, 64):
+        problem = FAMILY.at(m)
+        store.record(run, [Trial(problem, CONFIG, kernel, Outcome(State.COMPLETE, median_us=20.0))])
+        store.decide(run, problem, kernel, Verdict(CONFIG, 20.0, None, None, ties=(CONFIG,)))
+    store.record_family(run, FAMILY)
+    return store
+
+
+def test_a_family_is_read_back_as_it_was(tuned, device):
+    (found,) = tuned.families(device_slug=device.slug)
+    assert (found.family, found.device) == (FAMILY, device)
+    assert tuned.families(device_slug="another") == []
+
+
+def test_a_run_records_a_family_once(tuned, run):
+    with pytest.raises(StoreError):
+        tuned.record_family(run, FAMILY)
+
+
+def test_a_winner_says_which_configs_tied(tuned):
+    assert [winner.tied for winner in tuned.winners()] == [(CONFIG,), (CONFIG,)]
+
+
+def test_families_are_merged_once_and_copied_with_their_winners(tuned, database, tmp_path, device):
+    other = tmp_path / "other.db"
+    for _ in range(2):
+        merge(str(other), [str(database)])
+    with Store.open(str(other)) as store:
+        assert [found.family for found in store.families()] == [FAMILY]
+    for slugs, kept in (([device.slug], [FAMILY]), (["another"], [])):
+        extract(database, tmp_path / "small.db", slugs)
+        with Store.open(str(tmp_path / "small.db"), read_only=True) as store:
+            assert [found.family for found in store.families()] == kept
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ((), "at least one range"),
+        (((5, 4),), "5-4 is empty"),
+        (((1, 4), (4, 8)), "1-4 and 4-8 overlap"),
+        (((1, 4), (6, 8)), "1-4 and 6-8 leave a gap"),
+        (((1, 2**31),), "M must be from 1 to"),
+    ],
+)
+def test_ranges_follow_one_another(ranges, said):
+    with pytest.raises(ProblemError, match=said):
+        Family(GROUP, tuple(Range(*each, "measured") for each in ranges))

@@ -1,0 +1,54 @@
+"""Ladders: which Ms are tuned for a range, and how ranges are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.errors import ProblemError
+from tuner.problem import Problem
+from tuner.problem import family as families
+
+
+def test_rungs_are_powers_of_two_their_halves_and_both_ends():
+    assert families.rungs(1, 100) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 100]
+    assert families.rungs(7, 7) == [7]
+    assert len(families.rungs(1, 2**31 - 1)) <= families.MOST_RUNGS
+
+
+@pytest.mark.parametrize(
+    ("text", "read"), [("64", [64]), ("1,8, 64", [1, 8, 64]), ("1-512", range(1, 513)), (" 5 - 5 ", range(5, 6))]
+)
+def test_sizes_are_one_several_or_a_range(text, read):
+    assert families.sizes(text) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("512-1", "write 1-512"),
+        ("0-4", "M must be from 1 to"),
+        ("1-2147483648", "M must be from 1 to"),
+        ("1-", "a range such as 1-512"),
+        ("", "a range such as 1-512"),
+        ("a", "a range such as 1-512"),
+        (",".join(map(str, range(1, 66))), "lists 65 sizes, more than 64"),
+    ],
+)
+def test_what_is_no_size_is_one_line(text, said):
+    with pytest.raises(ProblemError, match=said) as raised:
+        families.sizes(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_range_is_one_ladder_where_alignment_does_not_hang_on_m():
+    (ladder,) = families.ladders(range(1, 513), lambda m: Problem(m, 4096, 4096, dtype="bf16", layout="nt"))
+    assert [problem.m for problem in ladder.rungs] == families.rungs(1, 512)
+    assert (ladder.first_m, ladder.last_m, str(ladder)) == (1, 512, "matmul 1-512x4096x4096 bfloat16 nt")
+
+
+def test_aligned_and_unaligned_ms_are_ladders_of_their_own():
+    found = families.ladders(range(1, 65), lambda m: Problem(m, 4096, 4096, dtype="bf16", layout="tn"))
+    by_alignment = {ladder.rungs[0].aligned: [problem.m for problem in ladder.rungs] for ladder in found}
+    assert by_alignment[True] == [8, 16, 24, 32, 48, 64]
+    assert by_alignment[False] == [1, 2, 3, 4, 5, 6, 7, 11, 12, 15, 23, 31, 47, 63]
+    assert all(ladder.first_m == 1 for ladder in found)

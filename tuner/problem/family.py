@@ -1,0 +1,189 @@
+"""Families: problems that differ in M alone; and ladders, the Ms that are tuned so that a range can be served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tuner.errors import ProblemError
+from tuner.problem.gemm_fields import check_size
+from tuner.problem.problem import Problem
+
+MOST_RUNGS = 64
+"""The most Ms of one ladder, or of one list of Ms."""
+MEASURED = "measured"
+ESTIMATED = "estimated"
+EVIDENCE = (MEASURED, ESTIMATED)
+"""How a range's lower end is known: played against the range below until no tile lies between, or not played."""
+
+
+class Range(NamedTuple):
+    """Ms that one config serves.
+
+    Attributes:
+        first_m, last_m: the smallest and the largest M, both included. The config is the winner of the family's
+            problem with M = last_m.
+        evidence: one of EVIDENCE.
+    """
+
+    first_m: int
+    last_m: int
+    evidence: str
+
+
+class Check(NamedTuple):
+    """What a family's configs lost at Ms that were drawn at random, against a short race at each.
+
+    Attributes:
+        played: how many Ms were played.
+        geomean, worst: the served config's time over the fastest's, 1 for no loss.
+    """
+
+    played: int
+    geomean: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What was found out about a family over a range of Ms.
+
+    Attributes:
+        problem: the family's problem with M = 1 (`Problem.group()`).
+        ranges: ascending, without gaps and overlaps.
+        check: what serving by them lost; None where nothing was played.
+    """
+
+    problem: Problem
+    ranges: tuple[Range, ...]
+    check: Check | None = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ProblemError: there is none, one is empty, or two overlap or leave a gap.
+        """
+        if not self.ranges:
+            raise ProblemError("a family needs at least one range of M")
+        for each in self.ranges:
+            check_size("M", each.first_m)
+            check_size("M", each.last_m)
+            if each.first_m > each.last_m:
+                raise ProblemError(f"the range {each.first_m}-{each.last_m} is empty: its first M is beyond its last")
+            if each.evidence not in EVIDENCE:
+                raise ProblemError(f"unknown evidence {each.evidence!r}: expected {' or '.join(EVIDENCE)}")
+        for below, above in zip(self.ranges, self.ranges[1:], strict=False):
+            if above.first_m != below.last_m + 1:
+                kind = "overlap" if above.first_m <= below.last_m else "leave a gap"
+                shown = f"{below.first_m}-{below.last_m} and {above.first_m}-{above.last_m}"
+                raise ProblemError(f"the ranges {shown} {kind}: expected each to begin where the one before ends")
+
+    @property
+    def first_m(self) -> int:
+        """The smallest M that is served."""
+        return self.ranges[0].first_m
+
+    @property
+    def last_m(self) -> int:
+        """The largest M that is served."""
+        return self.ranges[-1].last_m
+
+    def at(self, m: int) -> Problem:
+        """The family's problem with this M."""
+        return self.problem.with_shape(m, self.problem.n, self.problem.k)
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The Ms of one family that are tuned first, so that every M from the first to the last can be served.
+
+    Attributes:
+        first_m: the smallest M to serve.
+        rungs: problems that differ in M alone, ascending; the last one's M is the largest M to serve.
+    """
+
+    first_m: int
+    rungs: tuple[Problem, ...]
+
+    @property
+    def last_m(self) -> int:
+        """The largest M to serve."""
+        return self.rungs[-1].m
+
+    @property
+    def family(self) -> Problem:
+        """The family's problem with M = 1."""
+        return self.rungs[0].group()
+
+    def at(self, m: int) -> Problem:
+        """The family's problem with this M."""
+        return self.rungs[0].with_shape(m, self.rungs[0].n, self.rungs[0].k)
+
+    def __str__(self) -> str:
+        last = self.rungs[-1]
+        return str(last).replace(f" {last.m}x", f" {self.first_m}-{last.m}x", 1)
+
+
+def sizes(text: str, name: str = "M") -> list[int] | range:
+    """Read one size ("64"), several ("1,8,64") or a range of sizes ("1-512").
+
+    Args:
+        text: what was written.
+        name: what the size is called in an error.
+
+    Returns:
+        A list of sizes; a `range` for a range, its `stop` one beyond the last.
+
+    Raises:
+        ProblemError: the text is none of these, a size is out of bounds, or there are more than MOST_RUNGS.
+    """
+    text = text.strip()
+    if found := re.fullmatch(r"(\d+)\s*-\s*(\d+)", text):
+        first, last = (int(part) for part in found.groups())
+        check_size(name, first)
+        check_size(name, last)
+        if first > last:
+            raise ProblemError(f"{name} {text} is a range that ends before it begins: write {last}-{first}")
+        return range(first, last + 1)
+    try:
+        listed = [int(part) for part in text.split(",")]
+    except ValueError:
+        expected = f"a whole number, a range such as 1-512, or a list such as 1,8,64; got {text!r}"
+        raise ProblemError(f"{name} must be {expected}") from None
+    if len(listed) > MOST_RUNGS:
+        raise ProblemError(f"{name} lists {len(listed)} sizes, more than {MOST_RUNGS}: write a range such as 1-512")
+    return listed
+
+
+def rungs(first: int, last: int) -> list[int]:
+    """Return the Ms of a ladder: powers of two, the halves between them, and both ends.
+
+    Between two of them the best tile changes at most once, and where it does the border is searched by measurement.
+    """
+    steps = {size for power in range(31) for size in (1 << power, (3 << power) // 2)}
+    return sorted({first, last, *(size for size in steps if first <= size <= last)})
+
+
+def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
+    """Return the ladders that serve a range of Ms.
+
+    There is one for each family: where A is stored transposed its rows' length is M, so aligned and unaligned Ms are
+    families of their own.
+
+    Args:
+        ms: the Ms to serve.
+        make: returns the problem with an M.
+
+    Raises:
+        ProblemError: a problem cannot be.
+    """
+    problems = [make(m) for m in rungs(ms[0], ms[-1])]
+    if len({problem.group() for problem in problems}) > 1:  # an M one below a rung that 16 bytes divide has a tail
+        problems += [make(problem.m - 1) for problem in problems if problem.m > ms[0]]
+    by_family: dict[Problem, dict[int, Problem]] = {}
+    for problem in problems:
+        by_family.setdefault(problem.group(), {})[problem.m] = problem
+    return [Ladder(ms[0], tuple(found[m] for m in sorted(found))) for found in by_family.values()]
