@@ -10,9 +10,11 @@ from typing import NamedTuple
 from tuner.errors import ProblemError
 from tuner.problem.gemm_fields import check_size
 from tuner.problem.problem import Problem
+from tuner.problem.problem import parse_shape as parse_one_shape
 
 MOST_RUNGS = 64
 """The most Ms of one ladder, or of one list of Ms."""
+_RANGE_OF_SHAPES = re.compile(r"(\d+\s*-\s*\d+)[x,*](.*)", re.IGNORECASE)
 MEASURED = "measured"
 ESTIMATED = "estimated"
 EVIDENCE = (MEASURED, ESTIMATED)
@@ -156,6 +158,24 @@ def sizes(text: str, name: str = "M") -> list[int] | range:
     if len(listed) > MOST_RUNGS:
         raise ProblemError(f"{name} lists {len(listed)} sizes, more than {MOST_RUNGS}: write a range such as 1-512")
     return listed
+
+
+def parse_shape(text: str, make: Callable[[int, int, int], Problem]) -> list[Problem | Ladder]:
+    """Read "MxNxK", where M may be a range ("1-512x6144x4096").
+
+    Args:
+        text: what was written.
+        make: returns the problem of a shape.
+
+    Raises:
+        ProblemError: the text is no shape, or a problem cannot be.
+    """
+    if found := _RANGE_OF_SHAPES.fullmatch(text.strip()):
+        ms = sizes(found[1])
+        assert isinstance(ms, range)
+        _, n, k = parse_one_shape(f"{ms[0]}x{found[2]}")
+        return list(ladders(ms, lambda m: make(m, n, k)))
+    return [make(*parse_one_shape(text))]
 
 
 def rungs(first: int, last: int) -> list[int]:

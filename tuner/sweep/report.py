@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.problem.family import Family
 from tuner.store.records import Outcome, State, Winner
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.race import RACE
@@ -78,6 +79,7 @@ class Report:
     """How a sweep ended; problems that no GPU began are in `untried`.
 
     Attributes:
+        families: ladders whose every step ended.
         compiled: how many binaries were made.
         compile_s: wall time from the first request for a binary to the last result.
         start_s: wall time from the start of the workers until they had opened their devices.
@@ -88,6 +90,7 @@ class Report:
     environment: Environment
     problems: list[ProblemReport] = field(default_factory=list)
     untried: list[Problem] = field(default_factory=list)
+    families: list[Family] = field(default_factory=list)
     interrupted: bool = False
     compiled: int = 0
     compile_s: float = 0.0
@@ -127,3 +130,6 @@ class Observer:
 
     def problem_ended(self, report: ProblemReport) -> None:
         """A problem was decided or given up."""
+
+    def family_decided(self, family: Family) -> None:
+        """A ladder's every step ended."""

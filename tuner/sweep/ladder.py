@@ -1,0 +1,282 @@
+"""Tunes a family over a range of Ms: rungs first, then the borders between their configs, then a check at random Ms.
+
+Each step is a problem like any other, with trials and a winner, so a run that was stopped goes on where it was. What
+the steps found becomes a `Family`: which range of Ms each winner serves (docs/ladders.md).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.problem.family import ESTIMATED, MEASURED, Check, Family, Ladder, Range
+from tuner.store.records import Winner
+from tuner.sweep.search import FixedList, Search, Strategy
+from tuner.sweep.search_task import SearchTask
+
+ANCHOR_FACTOR = 4
+"""Rungs this factor apart are raced in full; those between them start from what was measured there."""
+CHECKS = 3
+"""At how many random Ms a family's configs are played against a short race."""
+MOST_PROBES = 24
+"""The most Ms played to find one ladder's borders."""
+_TILE = 16
+"""Rows of a config whose kernel has no BLOCK_SIZE_M."""
+
+
+def _duel(task: SearchTask) -> Search:
+    return FixedList(
+        list(dict.fromkeys([*task.suggested, task.default])), "both neighbours and the default were played"
+    )
+
+
+DUEL = Strategy("duel", _duel, drop=(1.1, 1.05), finalists=4, margin=1.05, revisits=False)
+"""Plays the suggested configs and the default, and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A problem to tune, and how.
+
+    Attributes:
+        problem: the problem.
+        strategy: how it is searched; None for the sweep's own way.
+        configs: configs to try first.
+        must_play: whether these also play the finals, however their trials ended up.
+    """
+
+    problem: Problem
+    strategy: Strategy | None = None
+    configs: tuple[Config, ...] = ()
+    must_play: bool = False
+
+
+@dataclass(slots=True)
+class Climb:
+    """The work on one ladder.
+
+    Attributes:
+        ladder: the Ms to serve.
+        known: the ranges of the family that earlier runs recorded here.
+        family: what was found, once all steps have ended; None before, where no rung has a winner, and where the
+            ranges found are known.
+        is_over: whether all steps have ended.
+    """
+
+    ladder: Ladder
+    known: Sequence[tuple[Range, ...]] = ()
+    family: Family | None = None
+    is_over: bool = False
+    _points: dict[int, Winner] = field(default_factory=dict)
+    _waiting: set[int] = field(default_factory=set)
+    _later: list[int] = field(default_factory=list)
+    _probes: int = 0
+    _served: dict[int, Config] = field(default_factory=dict)
+    _lost: list[float] = field(default_factory=list)
+
+    def begin(self) -> list[Step]:
+        """Return the first steps: the anchors, each raced in full."""
+        ms = [problem.m for problem in self.ladder.rungs]
+        anchors = _anchors(ms)
+        self._later = [m for m in ms if m not in anchors]
+        return self._wait_for(Step(self.ladder.at(m)) for m in anchors)
+
+    def ended(self, m: int, winner: Winner | None, ratios: Mapping[Config, float], tuned: set[Problem]) -> list[Step]:
+        """Take note of how a step ended; return the steps that follow from it.
+
+        Args:
+            m: the step's M.
+            winner: the problem's winner; None without one.
+            ratios: the times of the finals' contestants over the fastest's; empty where no finals were held.
+            tuned: the problems that have a winner, at which no check is made.
+        """
+        self._waiting.discard(m)
+        if m in self._served:
+            if (ratio := ratios.get(self._served[m])) is not None:
+                self._lost.append(max(1.0, ratio))
+        elif winner is not None:
+            self._points[m] = winner
+        return [] if self._waiting else self._next(tuned)
+
+    def _next(self, tuned: set[Problem]) -> list[Step]:
+        if self._later:
+            rest, self._later = self._later, []
+            return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m)) for m in rest)
+        if not self._served and (probes := self._border_probes()):
+            return self._wait_for(probes)
+        if not self._points or tuple(self.ranges()) in self.known:
+            self.is_over = True
+            return []
+        if not self._served and (checks := self._checks(tuned)):
+            return self._wait_for(checks)
+        self.is_over = True
+        self.family = Family(self.ladder.family, tuple(self.ranges()), self._check())
+        return []
+
+    def _won_beside(self, m: int) -> tuple[Config, ...]:
+        """Return the winners of the nearest points below and above an M."""
+        below = max((point for point in self._points if point < m), default=None)
+        above = min((point for point in self._points if point > m), default=None)
+        return tuple(dict.fromkeys(self._points[at].config for at in (below, above) if at is not None))
+
+    def _wait_for(self, steps: Iterable[Step]) -> list[Step]:
+        found = list(steps)
+        self._waiting |= {step.problem.m for step in found}
+        return found
+
+    def _border_probes(self) -> list[Step]:
+        """Return a step between each two neighbouring points whose border is not known to the tile."""
+        steps = []
+        for low, high in self._undecided_borders():
+            if self._probes >= MOST_PROBES:
+                break
+            self._probes += 1
+            pair = (self._points[low].config, self._points[high].config)
+            middle = _middle(low, high, _step(pair))
+            assert middle is not None  # the border would not be undecided
+            steps.append(Step(self.ladder.at(middle), DUEL, pair))
+        return steps
+
+    def _undecided_borders(self) -> list[tuple[int, int]]:
+        ms = sorted(self._points)
+        found: list[tuple[int, int]] = []
+        for low, high in pairwise(ms):
+            below, above = self._points[low], self._points[high]
+            if above.config in (below.config, *below.tied) or below.config in above.tied:
+                continue
+            if _middle(low, high, _step((below.config, above.config))) is not None:
+                found.append((low, high))
+        return found
+
+    def ranges(self) -> list[Range]:
+        """Return the ranges that the points found so far give, ascending.
+
+        An M is served by the config of the next point above it: both fill the same tiles, or the same config won, or
+        tied, on both sides of it.
+        """
+        undecided = set(self._undecided_borders())
+        ms = sorted(self._points)
+        ranges: list[Range] = []
+        for low, high in reversed(list(zip([None, *ms], ms, strict=False))):
+            first_m = self.ladder.first_m if low is None else low + 1
+            evidence = ESTIMATED if (low, high) in undecided else MEASURED
+            above = ranges[0] if ranges else None
+            if above is not None and self._goes_on(high, above.last_m):
+                ranges[0] = Range(first_m, above.last_m, evidence)
+            else:
+                ranges.insert(0, Range(first_m, high, evidence))
+        return ranges
+
+    def _goes_on(self, m: int, last_m: int) -> bool:
+        """Whether the config of the range that ends at `last_m` serves a point below it as well as its own winner."""
+        config = self._points[last_m].config
+        return config == self._points[m].config or config in self._points[m].tied
+
+    def _checks(self, tuned: set[Problem]) -> list[Step]:
+        """Return steps at random Ms, each with the config that the ranges give it."""
+        ranges = self.ranges()
+        draw = random.Random(str(self.ladder))
+        first, last = ranges[0].first_m, ranges[-1].last_m
+        for _ in range(10 * CHECKS):
+            m = draw.randint(first, last)
+            problem = self.ladder.at(m)
+            if m not in self._points and problem not in tuned and len(self._served) < CHECKS:
+                serving = next(each for each in ranges if m <= each.last_m)
+                self._served[m] = self._points[serving.last_m].config
+        return [Step(self.ladder.at(m), None, (config,), must_play=True) for m, config in self._served.items()]
+
+    def _check(self) -> Check | None:
+        if not self._lost:
+            return None
+        return Check(len(self._lost), statistics.geometric_mean(self._lost), max(self._lost))
+
+
+class Agenda:
+    """The problems of a sweep in the order they are begun, with what each ladder still needs."""
+
+    def __init__(self, problems: Iterable[Problem], ladders: Sequence[Ladder] = ()) -> None:
+        """List what to do.
+
+        Args:
+            problems: problems of their own, begun first.
+            ladders: ranges of Ms; the rungs of all are begun before the borders of any.
+        """
+        rungs = {problem for ladder in ladders for problem in ladder.rungs}
+        self._steps = [Step(problem) for problem in dict.fromkeys(problems) if problem not in rungs]
+        self._of: dict[Problem, list[Climb]] = {}
+        self._climbs = [Climb(ladder) for ladder in ladders]
+        for climb in self._climbs:
+            self._add(climb, climb.begin())
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def know(self, families: Iterable[Family]) -> None:
+        """Take note of what earlier runs recorded on the same device and under the same environment."""
+        by_family: dict[Problem, list[tuple[Range, ...]]] = {}
+        for found in families:
+            by_family.setdefault(found.problem, []).append(found.ranges)
+        for climb in self._climbs:
+            climb.known = by_family.get(climb.ladder.family, ())
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems not begun, as far as they are known."""
+        return [step.problem for step in self._steps]
+
+    def take(self) -> Step:
+        """Return the next step."""
+        return self._steps.pop(0)
+
+    def drop(self) -> list[Problem]:
+        """Give up what was not begun, and return its problems."""
+        given_up, self._steps = self.problems, []
+        self._of.clear()
+        return given_up
+
+    def ended(
+        self, problem: Problem, winner: Winner | None, ratios: Mapping[Config, float], tuned: set[Problem]
+    ) -> list[Family]:
+        """Take note of how a problem ended; returns the families that are complete by it.
+
+        Args:
+            problem: what ended.
+            winner, ratios, tuned: see `Climb.ended`.
+        """
+        complete = []
+        for climb in self._of.pop(problem, ()):
+            self._add(climb, climb.ended(problem.m, winner, ratios, tuned))
+            if climb.family is not None:
+                complete.append(climb.family)
+        return complete
+
+    def _add(self, climb: Climb, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if step.problem not in self._of:
+                self._steps.append(step)
+            self._of.setdefault(step.problem, []).append(climb)
+
+
+def _anchors(ms: Sequence[int]) -> list[int]:
+    """Return the rungs to race in full: both ends, and powers of ANCHOR_FACTOR from one tile on."""
+    wanted = {_TILE * ANCHOR_FACTOR**power for power in range(14)}
+    return [m for m in ms if m in wanted or m in (ms[0], ms[-1])]
+
+
+def _step(pair: tuple[Config, Config]) -> int:
+    """Return how far two Ms may lie apart between which no tile of either config begins."""
+    return min(int(config.get("BLOCK_SIZE_M", _TILE)) for config in pair)
+
+
+def _middle(low: int, high: int, step: int) -> int | None:
+    """Return a multiple of a step about half-way between two Ms, None where there is none between."""
+    middle = math.ceil((low + high) / 2 / step) * step
+    if not low < middle < high:
+        middle -= step
+    return middle if low < middle < high else None
