@@ -179,11 +179,11 @@ def parse_shape(text: str, make: Callable[[int, int, int], Problem]) -> list[Pro
 
 
 def rungs(first: int, last: int) -> list[int]:
-    """Return the Ms of a ladder: powers of two, the halves between them, and both ends.
+    """Return the Ms of a ladder: powers of two, from 16 on the halves between them, and both ends.
 
-    Between two of them the best tile changes at most once, and where it does the border is searched by measurement.
+    Below 16 rows fill less than one tile, so that one config serves them all equally well.
     """
-    steps = {size for power in range(31) for size in (1 << power, (3 << power) // 2)}
+    steps = {1 << power for power in range(31)} | {3 << power for power in range(3, 30)}
     return sorted({first, last, *(size for size in steps if first <= size <= last)})
 
 

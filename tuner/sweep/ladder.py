@@ -1,4 +1,4 @@
-"""Tunes a family over a range of Ms: rungs first, then the borders between their configs, then a check at random Ms.
+"""Tunes a family over a range of Ms: rungs first, then what lies between them, then a check at random Ms.
 
 Each step is a problem like any other, with trials and a winner, so a run that was stopped goes on where it was. What
 the steps found becomes a `Family`: which range of Ms each winner serves (docs/ladders.md).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -17,7 +17,8 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, MEASURED, Check, Family, Ladder, Range
 from tuner.store.records import Winner
-from tuner.sweep.search import FixedList, Search, Strategy
+from tuner.sweep.race import PROBED, Race
+from tuner.sweep.search import Search, Strategy
 from tuner.sweep.search_task import SearchTask
 
 ANCHOR_FACTOR = 4
@@ -25,19 +26,22 @@ ANCHOR_FACTOR = 4
 CHECKS = 3
 """At how many random Ms a family's configs are played against a short race."""
 MOST_PROBES = 24
-"""The most Ms played to find one ladder's borders."""
+"""The most Ms played between one ladder's rungs."""
+GAP = 0.03
+"""How much slower than the rung below an M just above it may be expected to be, served by the rung above."""
 _TILE = 16
-"""Rows of a config whose kernel has no BLOCK_SIZE_M."""
+"""The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
+
+Estimate = Callable[[Config, Problem], float | None]
+"""Microseconds that the cost model gives a config; None where it has no model."""
 
 
-def _duel(task: SearchTask) -> Search:
-    return FixedList(
-        list(dict.fromkeys([*task.suggested, task.default])), "both neighbours and the default were played"
-    )
+def _probe(task: SearchTask) -> Search:
+    return Race(task, taught=PROBED)
 
 
-DUEL = Strategy("duel", _duel, drop=(1.1, 1.05), finalists=4, margin=1.05, revisits=False)
-"""Plays the suggested configs and the default, and nothing else."""
+PROBE = Strategy("probe", _probe, drop=(1.1, 1.05), finalists=3, margin=1.03, revisits=False)
+"""Plays both neighbours' winners, the default, and what the model puts before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Climb:
 
     Attributes:
         ladder: the Ms to serve.
+        estimate: see Estimate.
         known: the ranges of the family that earlier runs recorded here.
         family: what was found, once all steps have ended; None before, where no rung has a winner, and where the
             ranges found are known.
@@ -70,6 +75,7 @@ class Climb:
     """
 
     ladder: Ladder
+    estimate: Estimate
     known: Sequence[tuple[Range, ...]] = ()
     family: Family | None = None
     is_over: bool = False
@@ -108,7 +114,7 @@ class Climb:
         if self._later:
             rest, self._later = self._later, []
             return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m)) for m in rest)
-        if not self._served and (probes := self._border_probes()):
+        if not self._served and (probes := self._probes_between()):
             return self._wait_for(probes)
         if not self._points or tuple(self.ranges()) in self.known:
             self.is_over = True
@@ -130,29 +136,36 @@ class Climb:
         self._waiting |= {step.problem.m for step in found}
         return found
 
-    def _border_probes(self) -> list[Step]:
-        """Return a step between each two neighbouring points whose border is not known to the tile."""
+    def _probes_between(self) -> list[Step]:
+        """Return a step between each two neighbouring points of which the upper may not serve all Ms down to the lower.
+
+        The widest come first.
+        """
         steps = []
-        for low, high in self._undecided_borders():
-            if self._probes >= MOST_PROBES:
-                break
+        for low, high in sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])[: MOST_PROBES - self._probes]:
             self._probes += 1
-            pair = (self._points[low].config, self._points[high].config)
-            middle = _middle(low, high, _step(pair))
-            assert middle is not None  # the border would not be undecided
-            steps.append(Step(self.ladder.at(middle), DUEL, pair))
+            middle = _middle(low, high)
+            assert middle is not None  # it would not be undecided
+            steps.append(Step(self.ladder.at(middle), PROBE, self._won_beside(middle)))
         return steps
 
-    def _undecided_borders(self) -> list[tuple[int, int]]:
-        ms = sorted(self._points)
-        found: list[tuple[int, int]] = []
-        for low, high in pairwise(ms):
-            below, above = self._points[low], self._points[high]
-            if above.config in (below.config, *below.tied) or below.config in above.tied:
-                continue
-            if _middle(low, high, _step((below.config, above.config))) is not None:
-                found.append((low, high))
-        return found
+    def _undecided(self) -> list[tuple[int, int]]:
+        return [
+            (low, high)
+            for low, high in pairwise(sorted(self._points))
+            if _middle(low, high) is not None and self._step_up(low, high) > GAP
+        ]
+
+    def _step_up(self, low: int, high: int) -> float:
+        """Return how much slower than a point an M just above it is expected to be, served by the next point's config.
+
+        A config is never slower for fewer rows; how much faster it is the model says.
+        """
+        above = self._points[high]
+        whole = self.estimate(above.config, self.ladder.at(high))
+        part = self.estimate(above.config, self.ladder.at(low + 1))
+        share = min(1.0, part / whole) if part and whole else 1.0
+        return above.median_us * share / self._points[low].median_us - 1
 
     def ranges(self) -> list[Range]:
         """Return the ranges that the points found so far give, ascending.
@@ -160,7 +173,7 @@ class Climb:
         An M is served by the config of the next point above it: both fill the same tiles, or the same config won, or
         tied, on both sides of it.
         """
-        undecided = set(self._undecided_borders())
+        undecided = set(self._undecided())
         ms = sorted(self._points)
         ranges: list[Range] = []
         for low, high in reversed(list(zip([None, *ms], ms, strict=False))):
@@ -200,17 +213,23 @@ class Climb:
 class Agenda:
     """The problems of a sweep in the order they are begun, with what each ladder still needs."""
 
-    def __init__(self, problems: Iterable[Problem], ladders: Sequence[Ladder] = ()) -> None:
+    def __init__(
+        self,
+        problems: Iterable[Problem],
+        ladders: Sequence[Ladder] = (),
+        estimate: Estimate = lambda _config, _problem: None,
+    ) -> None:
         """List what to do.
 
         Args:
             problems: problems of their own, begun first.
-            ladders: ranges of Ms; the rungs of all are begun before the borders of any.
+            ladders: ranges of Ms; their anchors come before all other steps.
+            estimate: see Estimate.
         """
         rungs = {problem for ladder in ladders for problem in ladder.rungs}
         self._steps = [Step(problem) for problem in dict.fromkeys(problems) if problem not in rungs]
         self._of: dict[Problem, list[Climb]] = {}
-        self._climbs = [Climb(ladder) for ladder in ladders]
+        self._climbs = [Climb(ladder, estimate) for ladder in ladders]
         for climb in self._climbs:
             self._add(climb, climb.begin())
 
@@ -269,13 +288,14 @@ def _anchors(ms: Sequence[int]) -> list[int]:
     return [m for m in ms if m in wanted or m in (ms[0], ms[-1])]
 
 
-def _step(pair: tuple[Config, Config]) -> int:
-    """Return how far two Ms may lie apart between which no tile of either config begins."""
-    return min(int(config.get("BLOCK_SIZE_M", _TILE)) for config in pair)
+def _middle(low: int, high: int) -> int | None:
+    """Return a multiple of a tile's rows about half-way between two Ms; None where they are too close.
 
-
-def _middle(low: int, high: int, step: int) -> int | None:
-    """Return a multiple of a step about half-way between two Ms, None where there is none between."""
+    From 512 on a step is a sixteenth to a thirty-second of M.
+    """
+    if high <= _TILE:
+        return None
+    step = max(_TILE, 1 << (high.bit_length() - 6))
     middle = math.ceil((low + high) / 2 / step) * step
     if not low < middle < high:
         middle -= step

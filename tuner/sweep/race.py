@@ -61,6 +61,8 @@ FULL = Pace(TRIALS, FIRST, WAVE, PATIENCE)
 """The pace where nothing like the problem was measured."""
 TAUGHT = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))
 """The pace where rungs of the same ladder were measured: their winners, and what their times teach the model."""
+PROBED = Pace(Share(1, 6, 6), Share(1, 6, 6), Share(1, 1, 1), Share(1, 1, 1))
+"""The pace between two rungs that are close to each other."""
 RESERVE = 32
 """Configs worth compiling ahead: what a wave teaches changes the order of the rest, but hardly which come soon."""
 GAIN = 0.003
@@ -86,12 +88,14 @@ _Array = np.ndarray[Any, np.dtype[np.float64]]
 class Race:
     """The race for one problem's winner."""
 
-    def __init__(self, task: SearchTask) -> None:
+    def __init__(self, task: SearchTask, *, taught: Pace = TAUGHT) -> None:
         """Rank every config by its kernel's estimate.
 
         Args:
             task: what may be tried.
+            taught: the pace where something like the problem was measured.
         """
+        self._taught = taught
         self.stopped = ""
         self._task = task
         self._configs = list(dict.fromkeys([task.default, *task.configs]))
@@ -114,7 +118,7 @@ class Race:
         """Return the next wave; nothing when trials bring no gain any more, or all are spent."""
         if not self._proposed:
             self._errors = {config: error for config, error in self._task.errors().items() if config in self._index}
-            self._set_pace(TAUGHT if self._errors else FULL)
+            self._set_pace(self._taught if self._errors else FULL)
         left = self.most - len(self._proposed)
         self._learn(outcomes)
         if not self._proposed:

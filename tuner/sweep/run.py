@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tuner.errors import KernelError, StoreError
 from tuner.hardware.device import Device
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.location import sqlite_path
 from tuner.problem import Problem
 from tuner.problem.family import Ladder
@@ -101,7 +103,12 @@ def _expected(store: Store, crew: Crew) -> Device | None:
 def _agenda(problems: Problems, device: Device) -> Agenda:
     listed = list(problems(device) if callable(problems) else problems)
     ladders = list(dict.fromkeys(each for each in listed if isinstance(each, Ladder)))
-    return Agenda([each for each in listed if isinstance(each, Problem)], ladders)
+
+    def estimate(config: Config, problem: Problem) -> float | None:
+        model = registry.find(problem.op, config.kernel).estimate_us
+        return None if model is None else model(config, problem, device)
+
+    return Agenda([each for each in listed if isinstance(each, Problem)], ladders, estimate)
 
 
 def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> list[Forecast]:
