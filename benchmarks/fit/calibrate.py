@@ -26,11 +26,11 @@ from tuner.kernels.cost import calibration, features, stream
 from tuner.kernels.cost.fingerprint import fingerprint
 from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
+from tuner.kernels.gemm.precedence import CLUSTER_ROWS
 from tuner.kernels.gemm.small_m import swap_ab
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
-from drawing import ranked
 from recorded import H200, ROOT, trials
 
 DATA = ROOT / "data"
@@ -117,6 +117,15 @@ def chosen(found, parts, estimates):
             if ranked(row[1], problems[row[0]]):
                 least[row[0]] = min(least.get(row[0], (math.inf, 0.0)), (estimate, row[5]))
     return {problems[number]: slower for number, (_, slower) in least.items()}
+
+
+def ranked(config, problem):
+    """Whether a default formula looks at a config."""
+    if config.kernel == "gemv" and problem.m > 1:
+        return False
+    if config.kernel == "cluster_k":
+        return problem.m <= CLUSTER_ROWS
+    return config.kernel != "warp_specialized" or warp_specialized.is_usual(config, problem)
 
 
 def measured(parts):
