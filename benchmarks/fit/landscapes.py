@@ -90,9 +90,8 @@ def entry(problem, known, device, args):
     begin = time.perf_counter()
     times = [timer.replay(list(shots.values())) for _ in range(args.rounds)]
     replay_s = (time.perf_counter() - begin) / args.rounds / len(shots)
-    rounds = {
-        c: [float(f"{us:.5g}") for us in of_one] for c, of_one in zip(shots, zip(*times, strict=True), strict=True)
-    }
+    played = dict(zip(shots, zip(*times, strict=True), strict=True))
+    rounds = {config: [float(f"{us:.5g}") for us in of_one] for config, of_one in played.items()}
     scale = statistics.median(statistics.median(us) / known[config] for config, us in rounds.items())
     print(f"{problem!s:44} {len(known):5} configs, {len(rounds)} in rounds", flush=True)
     return {
