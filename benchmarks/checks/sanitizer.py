@@ -107,10 +107,7 @@ def main():
     rows += pool.map(one, [(kernel, tool) for tool in tools for kernel in kernels if kernel not in idle])
     record.write(args.out, body(rows, idle, args, time.monotonic() - begin))
     for row in rows:
-        print(
-            f"{row['kernel']:28} {row['tool']:10} {row['errors']!s:>6} errors {row['warnings']!s:>6} warnings "
-            f"{row['seconds']:7.1f} s  {row['ended']}"
-        )
+        print(*(f"{row[name]!s:12}" for name in ("kernel", "tool", "errors", "warnings", "seconds", "ended")))
     return 0 if rows and all(row["clean"] for row in rows) else 1
 
 
@@ -126,11 +123,10 @@ def body(rows, idle, args, seconds):
         for tool in (PLAIN, *TOOLS)
         if (of_tool := [row for row in rows if row["tool"] == tool])
     }
-    version = ""
-    if any(row["tool"] != PLAIN for row in rows):
+    summary = {"wall_s": round(seconds, 1), "tools": tools, "serve_nothing_here": idle}
+    if len(tools) > 1:
         shown = subprocess.run([args.compute_sanitizer, "--version"], capture_output=True, text=True, check=False)
-        version = (shown.stdout.strip().splitlines() or [""])[-1]
-    summary = {"wall_s": round(seconds, 1), "compute_sanitizer": version, "tools": tools, "serve_nothing_here": idle}
+        summary["compute_sanitizer"] = shown.stdout.strip().rpartition("\n")[2]
     return {"summary": summary, "rows": rows}
 
 

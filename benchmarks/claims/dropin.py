@@ -197,15 +197,6 @@ def compared(case: Case, tutorials: Path, folder: Path, starts: int) -> dict:
     }
 
 
-def line(case: Case, row: dict) -> str:
-    seconds = (row["autotune_cold_s"], statistics.median(row["autotune_warm_s"]))
-    seconds += (row["tuned_cold_s"], statistics.median(row["tuned_warm_s"]))
-    found = "/".join(row["rules"]) + (", measured again" if row["measured_again"] else "")
-    configs = "same config" if row["same_config"] else "another config"
-    figures = "".join(f"{each:12.3f} s" for each in seconds) + f"{row['times_faster_warm']:12.1f}x"
-    return f"{case.name:20}{figures}  {found}; {configs}, difference {row['largest_difference']:.1e}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tutorials", required=True, type=Path)
@@ -217,10 +208,7 @@ def main() -> None:
     sys.dont_write_bytecode = False  # modules come compiled after the first process, as an installer leaves them
     torch.set_num_threads(1)  # a child that is forked from OpenMP's threads would wait for them
     rows, failed = {}, {}
-    print(f"{'':20}" + "".join(f"{name:>14}" for name in ("autotune cold", "warm", "tuned cold", "warm", "faster")))
-    for case in CASES:
-        if args.case and case.name not in args.case:
-            continue
+    for case in [case for case in CASES if not args.case or case.name in args.case]:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 row = rows[case.name] = compared(case, args.tutorials, Path(folder), args.starts)
@@ -228,7 +216,7 @@ def main() -> None:
                 failed[case.name] = f"{type(e).__name__}: {e}"
                 print(f"{case.name:20}failed: {e}", flush=True)
                 continue
-        print(line(case, row), flush=True)
+        print(case.name, row, flush=True)
     record.write(args.out, {"starts": args.starts, "rows": rows, "failed": failed})
     print(json.dumps(failed, indent=1) if failed else f"triton {triton.__version__}: {args.out}")
 

@@ -1,4 +1,4 @@
-"""What a call costs the host: small calls by every path in one process; first calls and imports in fresh ones.
+"""What a call costs the host: small calls by every path in one process; first calls in fresh ones.
 
     python benchmarks/claims/launch_cost.py --out RESULT.json
 
@@ -33,8 +33,6 @@ import record
 SHAPE = (256, 256, 256)
 BATCH = 4
 FIRST = (4096, 2048, 1024)
-
-
 Call = Callable[[], object]
 
 
@@ -165,13 +163,9 @@ def summary(found: list[float]) -> dict[str, float]:
 
 CHILD = """
 import json, sys, time
-start = time.perf_counter()
-import torch, triton
-between = time.perf_counter()
-import tuner
+import logging, torch, triton, tuner
 from tuner.kernels import matmul
-told = {"import_torch_triton_s": between - start, "import_tuner_s": time.perf_counter() - between}
-import logging
+told = {}
 logging.disable(logging.WARNING)
 m, n, k = json.loads(sys.argv[2])
 a = torch.randn(m, k, device="cuda").half()
@@ -241,15 +235,6 @@ def first_calls(processes: int) -> dict[str, dict[str, float]]:
     }
 
 
-def show(body: dict[str, Any]) -> None:
-    """Print the table: microseconds a call by path, then seconds of first calls."""
-    print(f"{'host time, us a call':36} {'median':>8} {'p25':>8} {'p75':>8}")
-    for name, figures in body["host"].items():
-        print(f"{name:36}", *(f"{figure:8.3f}" for figure in figures.values()))
-    for name, figures in body.get("first_call", {}).items():
-        print(f"first call, {name:16}", *(f"{figure} {value}" for figure, value in figures.items()))
-
-
 def main() -> None:
     options = parser()
     options.add_argument("--processes", type=int, default=3, help="fresh processes of each kind; 0 leaves them out")
@@ -264,7 +249,8 @@ def main() -> None:
     if args.processes:
         body |= {"first_call_shape": FIRST, "processes": args.processes, "first_call": first_calls(args.processes)}
     record.write(args.out, body)
-    show(body)
+    for name, figures in [*body["host"].items(), *body.get("first_call", {}).items()]:
+        print(f"{name:32}", *(f"{figure} {value}" for figure, value in figures.items()))
 
 
 if __name__ == "__main__":

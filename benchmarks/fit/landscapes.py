@@ -36,7 +36,6 @@ NEAR = 1.2
 _LEAST = 8
 """Configs that play at least: by these the sweep's figures are brought to the same scale."""
 _BATCH = 16
-_HEADER = ("gpus", "driver", "python", "torch", "triton", "triton_tuner", "date", "command")
 
 
 def main():
@@ -55,7 +54,7 @@ def main():
         us, one["rounds"] = one["us"], {place[config]: times for config, times in one["rounds"].items()}
         one |= {"configs": [place[config] for config in us], "us": list(us.values())}
     document = {"configs": [[config.kernel, dict(config.pairs)] for config in configs], "problems": entries}
-    document |= {name: value for name, value in record.header().items() if name in _HEADER}
+    document |= record.header()
     with gzip.GzipFile(args.out, "wb", mtime=0) as file:
         file.write(json.dumps(document, separators=(",", ":"), default=str).encode())
 
