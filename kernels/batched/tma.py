@@ -77,7 +77,6 @@ def _static(
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
         **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
-        "WARP_SPECIALIZE": "warp_specialize" in config,
     }
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
     return (batch * tiles_m * -(-n // block_n),), group, constants, compiler_options(config)

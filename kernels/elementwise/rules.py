@@ -9,7 +9,7 @@ import torch
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule
-from tuner.kernels.space import refinements
+from tuner.kernels.space.refinements import OptionError
 from tuner.kernels.space.tile_resources import MOST_THREADS
 from tuner.problem import Problem, dtype
 
@@ -77,16 +77,13 @@ def warps(device: Device) -> tuple[Value, ...]:
 
 
 def parameters(
-    axes: Callable[[Device], Mapping[str, tuple[Value, ...]]],
-    options: tuple[str, ...] = (),
-    own: Mapping[str, refinements.OptionError] | None = None,
+    axes: Callable[[Device], Mapping[str, tuple[Value, ...]]], options: Mapping[str, OptionError] | None = None
 ) -> Rule:
     """The rule that a config has a kernel's parameters, with values that the compiler and the device accept.
 
     Args:
         axes: the kernel's axes on a device.
-        options: further options that a config may have, see `refinements`.
-        own: options that no other kernel has.
+        options: further options that a config may have, with the functions that check their values.
     """
 
     def malformed(config: Config, problem: Problem, device: Device) -> str | None:
@@ -94,8 +91,8 @@ def parameters(
         if missing := [name for name in known if name not in config]:
             return f"{missing[0]} is missing"
         for name, value in config.pairs:
-            if name in options or name in (own or ()):
-                reason = refinements.option_error(name, config, problem, device, own or {})
+            if options and name in options:
+                reason = options[name](value, config, problem, device)
             elif name in known:
                 reason = _misfit(name, value)
             else:

@@ -16,7 +16,7 @@ from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
 from tuner.kernels.softmax.space import Layout
-from tuner.kernels.space import refinements, tile_rules
+from tuner.kernels.space import tile_rules
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem, dtype
@@ -25,7 +25,8 @@ NAME = "softmax_whole"
 VERSION = 1
 _RECOMPUTED = "RECOMPUTED"
 """The option to keep 16-bit operands packed in registers, and to compute their exponentials twice."""
-_OPTIONS = (_RECOMPUTED, refinements.MAXNREG)
+_MAXNREG = "maxnreg"
+"""The option to limit a thread's registers, so that two programs are resident."""
 _ALONE = 8192
 """With more columns than this, a program's float32 values leave no registers for a second program."""
 _PACKED = 16_384
@@ -82,7 +83,9 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, _OPTIONS)
+    return SearchSpace(
+        NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, (_RECOMPUTED, _MAXNREG)
+    )
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -181,8 +184,19 @@ def _not_packed(value: Value, config: Config, problem: Problem, device: Device) 
     return None if value is True else f"{value!r}: expected true, or none"
 
 
+def _no_limit(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if device.vendor != "nvidia":
+        return f"{value}: an option of NVIDIA's assembler, not for {device.arch}"
+    if isinstance(value, (bool, str)) or value % 8 or not 24 <= value <= 248:
+        return f"{value!r}: expected a multiple of 8 from 24 to 248"
+    threads = rules.threads(config, device)
+    if value * threads > device.features.registers:
+        return f"{value}: {threads} threads of so many, a multiprocessor has {device.features.registers}"
+    return None
+
+
 RULES = (
-    rules.parameters(_axes, (refinements.MAXNREG,), {_RECOMPUTED: _not_packed}),
+    rules.parameters(_axes, {_RECOMPUTED: _not_packed, _MAXNREG: _no_limit}),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
     *rules.of_tile(elements, softmax_space.covering, _values),

@@ -30,21 +30,21 @@ def overlap(device: Device) -> dict[str, tuple[Value, ...]]:
 
 def parameters(
     axes: Callable[[Device], Mapping[str, tuple[Value, ...]]],
-    optional: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
 ) -> Rule:
     """The rule that a config has a kernel's parameters and no others, with values that the compiler accepts.
 
     Args:
         axes: the kernel's axes on a device.
-        optional: parameters that may be missing.
         options: further options that a config may have, see `refinements`.
+        optional: parameters that may be missing, in addition to `OPTIONAL`.
     """
 
     def malformed(config: Config, problem: Problem, device: Device) -> str | None:
         known = axes(device)
         for name in known:
-            if name not in config and name not in optional:
+            if name not in config and name not in (*OPTIONAL, *optional):
                 return f"{name} is missing"
         for name, value in config.pairs:
             if name in options:

@@ -31,7 +31,7 @@ from tuner.problem import Problem
 
 NAME = "block_scaled"
 VERSION = 1
-_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
+_OPTIONS = (refinements.WAVES_PER_EU,)
 _SCALING_CYCLES = 400.0
 """Cycles that scaling adds to one step.
 
@@ -105,8 +105,8 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
-    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, _canonical, _expand, _OPTIONS, refine)
+    axes, refine = _axes(problem, device), refinements.more_waves
+    return SearchSpace(NAME, problem, device, axes, RULES, _canonical, _expand, _OPTIONS, refine)
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -196,7 +196,7 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None: 
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.parameters(_every_axis, _OPTIONS),
     Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
     splitting.LOADS,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),

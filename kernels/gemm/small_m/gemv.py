@@ -219,7 +219,7 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, ("num_stages", *tile_rules.OPTIONAL), _OPTIONS),
+    tile_rules.parameters(_axes, _OPTIONS, ("num_stages",)),
     Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True),
     Rule(
         "registers",

@@ -114,7 +114,6 @@ def _static(
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "BIAS_ALONG_M": exchanged,
-        "WARP_SPECIALIZE": "warp_specialize" in config,
         **epilogue_constants(problem, block_k),
     }
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
