@@ -11,8 +11,9 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
+from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import space as pointer_space
-from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import tile as tma_tile
@@ -53,17 +54,16 @@ def _static(
 ) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
     m, n, _ = shape
-    block_m, block_n, block_k = (config.integer(name) for name in TILE)
-    tiles_m = -(-m // block_m)
+    tile = tile_resources.tile(config)
     constants = {
-        "PDL": bool(config.get("launch_pdl", False)),
-        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **launches.pdl_of(config),
+        **dict(zip(TILE, tile, strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
-        **epilogue_constants(problem, block_k),
+        **launches.epilogue_constants(problem, tile[2]),
     }
-    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
-    return tiles_m * -(-n // block_n), group, constants, compiler_options(config)
+    (tiles,), group = launches.grid_of(config, tile, m, n)
+    return tiles, group, constants, compiler_options(config)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
