@@ -142,7 +142,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
             splits = splitting.splits_of(inner, transposed, device)
             yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
 
-    return cost.likely(tiles())
+    return cost.near_least(tiles())
 
 
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
