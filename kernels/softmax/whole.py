@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,10 +14,9 @@ from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
-from tuner.kernels.softmax.space import Layout
 from tuner.kernels.space import tile_rules
 from tuner.kernels.space.tile_resources import next_power_of_two
-from tuner.launch.launch import Launch, compiler_options
+from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "softmax_whole"
@@ -47,25 +45,11 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     rows, columns = inputs.a.shape
     strides = softmax_space.strides_of(inputs)
     layout = softmax_space.layout_of(inputs)
-    blocks, constants, options = _static((rows, columns), strides, layout, config)
+    blocks, constants, options = softmax_space.static((rows, columns), strides, layout, config)
+    constants = {**constants, "RECOMPUTED": _RECOMPUTED in config}
     grid = rules.grid(blocks, config, inputs.a)
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
     return (Launch(softmax_kernel.whole_kernel, (grid,), arguments, constants, options),)
-
-
-@functools.lru_cache(maxsize=4096)
-def _static(
-    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
-) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Number of blocks of rows, constexprs and compiler options."""
-    block_m = config.integer("BLOCK_SIZE_M")
-    constants = {
-        **softmax_space.tile_constants(shape, strides, layout, (block_m, next_power_of_two(shape[1]))),
-        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
-        "PDL": bool(config.get("launch_pdl", False)),
-        "RECOMPUTED": "RECOMPUTED" in config,
-    }
-    return -(-shape[0] // block_m), constants, compiler_options(config)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -212,7 +196,7 @@ SPEC = softmax_space.softmax_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(program, _static, rules.grid),
+    sources=(program, rules.grid),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,
