@@ -142,7 +142,7 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    rules.parameters(_axes),
+    tile_rules.parameters(_axes),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/online.py"),
     softmax_space.SECTORS,

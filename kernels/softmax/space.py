@@ -21,7 +21,7 @@ from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
 from tuner.kernels.space import precedence
 from tuner.kernels.space.precedence import Line, always
-from tuner.kernels.space.tile_resources import next_power_of_two
+from tuner.kernels.space.tile_resources import MOST_ELEMENTS, next_power_of_two
 from tuner.launch.launch import compiler_options
 from tuner.problem import Problem, dtype
 
@@ -110,7 +110,7 @@ def static(
 
 def covering(problem: Problem) -> int:
     """Number of elements in the smallest tile that covers the whole matrix."""
-    return min(rules.MOST_ELEMENTS, next_power_of_two(problem.m) * next_power_of_two(problem.n))
+    return min(MOST_ELEMENTS, next_power_of_two(problem.m) * next_power_of_two(problem.n))
 
 
 def shared_bytes(tile: tuple[int, int], stages: int, config: Config, problem: Problem, device: Device) -> int:

@@ -157,7 +157,7 @@ def _parts(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    rules.parameters(_axes),
+    tile_rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/split.py"),
     Rule("parts", "the shape itself", _parts),
     *rules.of_tile(_elements, softmax_space.covering, _values),

@@ -180,7 +180,7 @@ def _no_limit(value: Value, config: Config, problem: Problem, device: Device) ->
 
 
 RULES = (
-    rules.parameters(_axes, {_RECOMPUTED: _not_packed, _MAXNREG: _no_limit}),
+    tile_rules.parameters(_axes, own={_RECOMPUTED: _not_packed, _MAXNREG: _no_limit}),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
     *rules.of_tile(elements, softmax_space.covering, _values),

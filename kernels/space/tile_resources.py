@@ -9,6 +9,8 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem, dtype
 
+MOST_ELEMENTS = 1 << 20
+"""The most elements of a tile, Triton's TRITON_MAX_TENSOR_NUMEL."""
 MOST_THREADS = 1024
 """The most threads of a block, on NVIDIA and AMD.
 
