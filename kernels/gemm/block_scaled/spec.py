@@ -14,7 +14,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
-from tuner.kernels.base.workspace import splits_together, workspace
+from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import launches, splitting
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
@@ -216,7 +216,7 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=sources_of(
-        block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, _static, descriptor, placement, workspace
+        block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, _static, descriptor, placement
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
 )
