@@ -242,7 +242,7 @@ def main() -> int:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="of M, N and K")
     parser.add_argument("--configs", type=int, default=1, help="sampled for each problem, beside the default")
     parser.add_argument("--seed", type=int, default=0, help="of problems, configs and inputs")
-    parser.add_argument("--refined", action="store_true", help="sampled configs have an option each: num_ctas, maxnreg")
+    parser.add_argument("--refined", action="store_true", help="give sampled configs an option each, such as num_ctas")
     parser.add_argument("--limit-s", type=float, default=150.0, help="of the whole run")
     parser.add_argument("--case-limit-s", type=float, default=30.0)
     parser.add_argument("--launchers", type=int, default=2, help="processes that launch")

@@ -17,6 +17,20 @@ def known_multiple(x, divisor: tl.constexpr):  # noqa: ANN201  jit bodies take n
 
 
 @triton.jit
+def multiples_known(  # noqa: ANN201, PLR0917
+    rows, columns, stride_rows, stride_columns, VECTOR: tl.constexpr, TRANSPOSED: tl.constexpr
+):
+    """Return a matrix's extents and strides; the contiguous extent and the leading stride are multiples of VECTOR."""
+    if TRANSPOSED:
+        rows = known_multiple(rows, VECTOR)
+        stride_columns = known_multiple(stride_columns, VECTOR)
+    else:
+        columns = known_multiple(columns, VECTOR)
+        stride_rows = known_multiple(stride_rows, VECTOR)
+    return rows, columns, stride_rows, stride_columns
+
+
+@triton.jit
 def await_predecessor(PDL: tl.constexpr, TRIGGER: tl.constexpr = 0):  # noqa: ANN201
     """Wait until the previous kernel in the stream is complete; with TRIGGER 0, also let the next kernel start.
 

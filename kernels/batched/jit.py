@@ -100,7 +100,6 @@ def tma_kernel(  # noqa: ANN201, PLR0917
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Compute C[i] = epilogue(A[i] @ B[i]) from descriptors [batch, rows, columns].
@@ -113,7 +112,7 @@ def tma_kernel(  # noqa: ANN201, PLR0917
     start_n = pid_n * BLOCK_SIZE_N
     sums = sum_products(
         *(a_desc, b_desc, start_m, start_n, 0, count_blocks(K, BLOCK_SIZE_K), BLOCK_SIZE_M, BLOCK_SIZE_N),
-        *(BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, WARP_SPECIALIZE),
+        *(BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
         *(index * A_BATCHED, index * B_BATCHED),
     )
     values = finish(

@@ -260,7 +260,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
                 point, tile_of(Sides.of(inner), LOOP, computed, device), (1,), functools.partial(usual, point)
             )
 
-    return cost.likely(tiles())
+    return cost.near_least(tiles())
 
 
 def default_config(problem: Problem, device: Device) -> Config:
