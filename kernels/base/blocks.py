@@ -117,6 +117,16 @@ def count_blocks(extent, BLOCK: tl.constexpr):  # noqa: ANN201
 
 
 @triton.jit
+def moved_within(start, extent, BLOCK: tl.constexpr):  # noqa: ANN201
+    """Start of a block that would reach beyond the end of an extent, moved back so that it ends there.
+
+    TMA takes longer over rows beyond the end than over others. Where a block of rows lies half beyond it, a GEMM took
+    up to 1.8 times as long on an H200. The blocks that overlap now compute, and store, the same values twice.
+    """
+    return min(start, max(extent - BLOCK, 0))
+
+
+@triton.jit
 def grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M):  # noqa: ANN201
     """Row and column of a tile by its number, in an order that sweeps GROUP_SIZE_M rows of tiles for L2 reuse."""
     tiles_of_group = GROUP_SIZE_M * tiles_n

@@ -24,7 +24,7 @@ from tuner.kernels.space import tile_resources
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 
-VERSION = 1
+VERSION = 2
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:

@@ -14,6 +14,7 @@ from tuner.kernels.base.blocks import (
     collect,
     count_blocks,
     grouped,
+    moved_within,
     multiples_known,
     publish,
     steps_of_split,
@@ -104,6 +105,12 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
     first_m = pid_m * BLOCK_SIZE_M
     first_n = pid_n * BLOCK_SIZE_N
+    if BY_TMA:
+        if BIAS_ALONG_M:
+            if B_TRANSPOSED:
+                first_n = moved_within(first_n, N, BLOCK_SIZE_N)
+        elif not A_TRANSPOSED:
+            first_m = moved_within(first_m, M, BLOCK_SIZE_M)
     start_m = first_m.to(tl.int64)
     start_n = first_n.to(tl.int64)
     rows_left = M - first_m

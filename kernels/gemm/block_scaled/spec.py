@@ -28,7 +28,7 @@ from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 
 NAME = "block_scaled"
-VERSION = 1
+VERSION = 2
 _OPTIONS = (refinements.WAVES_PER_EU,)
 _SCALING_CYCLES = 400.0
 """Cycles that scaling adds to one step.

@@ -28,7 +28,7 @@ from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
 
-VERSION = 1
+VERSION = 2
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:

@@ -24,7 +24,7 @@ from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
 NAME = "split_k"
-VERSION = 1
+VERSION = 2
 _OPTIONS = (refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _SHORTEST_K = 256
 

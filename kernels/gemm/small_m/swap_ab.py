@@ -28,7 +28,7 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "swap_ab"
-VERSION = 1
+VERSION = 2
 _OPTIONS = (refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
 _ROWS = (16, 32, 64, 128)

@@ -16,6 +16,7 @@ from tuner.kernels.base.blocks import (
     collect,
     count_blocks,
     grouped,
+    moved_within,
     prefetch_rows,
     publish,
     release_last,
@@ -69,6 +70,11 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
     start_m = pid_m * BLOCK_SIZE_M
     start_n = pid_n * BLOCK_SIZE_N
+    # What an operand or a pointer has contiguous stays aligned to 16 bytes; with a descriptor of C all extents are.
+    if B_TRANSPOSED if BIAS_ALONG_M else stride_cm is None:
+        start_n = moved_within(start_n, N, BLOCK_SIZE_N)
+    if stride_cm is None if BIAS_ALONG_M else not A_TRANSPOSED:
+        start_m = moved_within(start_m, M, BLOCK_SIZE_M)
     first = 0
     beyond = count_blocks(K, BLOCK_SIZE_K)
     if partials_ptr is not None:
@@ -145,6 +151,10 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
         pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
         start_m = pid_m * BLOCK_SIZE_M
         start_n = pid_n * BLOCK_SIZE_N
+        if not A_TRANSPOSED:
+            start_m = moved_within(start_m, M, BLOCK_SIZE_M)
+        if stride_cm is None:
+            start_n = moved_within(start_n, N, BLOCK_SIZE_N)
         sums = sum_products(
             *(a_desc, b_desc, start_m, start_n, 0, steps, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
             *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),

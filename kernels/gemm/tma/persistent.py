@@ -23,7 +23,7 @@ from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem, dtype
 
 NAME = "persistent_tma"
-VERSION = 1
+VERSION = 2
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
