@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import platform
+import statistics
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -22,10 +23,8 @@ def header() -> dict[str, Any]:
 
     try:
         pynvml.nvmlInit()
-        gpus = [
-            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))
-            for index in range(pynvml.nvmlDeviceGetCount())
-        ]
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        gpus = list(map(pynvml.nvmlDeviceGetName, handles))
         driver = pynvml.nvmlSystemGetDriverVersion()
     except pynvml.NVMLError:
         gpus, driver = [], ""
@@ -52,9 +51,7 @@ def write(path: str | Path, body: dict[str, Any]) -> None:
 
 def geomean(ratios: list[float]) -> float:
     """Geometric mean, 0 of nothing."""
-    import math
-
-    return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios)) if ratios else 0.0
+    return statistics.geometric_mean(ratios) if ratios else 0.0
 
 
 def _plain(value: Any) -> Any:

@@ -77,15 +77,9 @@ def trials(path, run):
 
 
 def covering(lands, *, within=1.02, most=24):
-    """Greedy set cover: configs that are within `within` of the best on the most problems not yet covered.
+    """Greedy set cover: `most` configs at most, each with the numbers of the problems that it is the first to cover.
 
-    Args:
-        lands: recorded problems.
-        within: of the best: what counts as covered.
-        most: configs at most.
-
-    Returns:
-        Each config, and the numbers of the problems that it is the first to cover.
+    A problem is covered by what is within `within` of its best.
     """
     covers = defaultdict(set)
     for number, land in enumerate(lands):

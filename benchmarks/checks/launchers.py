@@ -65,10 +65,8 @@ class Launchers:
             return future.result()
         if isinstance(error, (TimeoutError, concurrent.futures.TimeoutError)):
             return Attempt(State.TIMEOUT, f"took more than {self.limit_s:g} s, killed")
-        pid, exitcode = getattr(error, "pid", None), getattr(error, "exitcode", None)
-        return Attempt(
-            State.CRASHED, f"{describe_exit(exitcode)}{last_output_line(Path(self._scratch.name) / f'{pid}.log')}"
-        )
+        log = Path(self._scratch.name) / f"{getattr(error, 'pid', None)}.log"
+        return Attempt(State.CRASHED, f"{describe_exit(getattr(error, 'exitcode', None))}{last_output_line(log)}")
 
 
 def start_child(log_folder: str) -> None:

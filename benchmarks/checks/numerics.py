@@ -182,17 +182,15 @@ def finite(ratio: float) -> float | None:
 
 def interleaved(iterators: list[Iterator[Case]]) -> Iterator[Case]:
     """One of each in turn, so that a run that is stopped early has tried all kernels."""
-    missing = object()
-    for round_ in itertools.zip_longest(*iterators, fillvalue=missing):
-        yield from (case for case in round_ if case is not missing)
+    return (case for turn in itertools.zip_longest(*iterators) for case in turn if case is not None)
 
 
 def failed_before(path: str) -> Iterator[Case]:
     """The failures of an earlier result."""
-    rows = json.loads(Path(path).read_text())["failures"]
-    for row in (row for row in rows if "config" in row):
-        config = Config(row["kernel"], **row["config"])
-        yield Case(Problem.from_fields(row["problem"]), row["view"], config, row["default"], row["seed"])
+    for row in json.loads(Path(path).read_text())["failures"]:
+        if "config" in row:
+            config = Config(row["kernel"], **row["config"])
+            yield Case(Problem.from_fields(row["problem"]), row["view"], config, row["default"], row["seed"])
 
 
 def plan(args: argparse.Namespace, device: Device) -> tuple[dict[str, Tally], Iterator[Case]]:
@@ -214,14 +212,9 @@ def plan(args: argparse.Namespace, device: Device) -> tuple[dict[str, Tally], It
 
 def report(session: Session, *, complete: bool, begin: float) -> dict[str, Any]:
     tallies = session.tallies
-    print(f"{'kernel':28} {'problems':>9} {'launches':>9} {'worst':>7} {'stray':>6} {'varies':>7}  states")
-    for name, tally in tallies.items():
-        body = tally.body()
-        states = ", ".join(f"{count} {state}" for state, count in body["states"].items())
-        print(
-            f"{name:28} {body['problems']:>9} {body['launches']:>9} {tally.worst[0]:>7.3f} "
-            f"{body['stray_writes']:>6} {body['nondeterministic']:>7}  {states}"
-        )
+    kernels = {name: tally.body() for name, tally in tallies.items()}
+    for name, body in kernels.items():
+        print(f"{name:24}", *(f"{figure} {value}" for figure, value in body.items() if value), sep="  ")
     summary = {
         "device": session.device.slug,
         "wall_s": round(time.monotonic() - begin, 1),
@@ -233,14 +226,11 @@ def report(session: Session, *, complete: bool, begin: float) -> dict[str, Any]:
         "worst_error_over_tolerance": finite(max((tally.worst[0] for tally in tallies.values()), default=0.0)),
         "stray_writes": sum(tally.stray for tally in tallies.values()),
         "nondeterministic": sum(tally.unrepeatable for tally in tallies.values()),
-        "serve_nothing_here": [
-            name for name, tally in tallies.items() if tally.coverage and not tally.coverage.problems
-        ],
+        "serve_nothing_here": [name for name, one in tallies.items() if one.coverage and not one.coverage.problems],
         "not_built": len(session.not_built),
         "failures": len(session.failures),
     }
     print(summary)
-    kernels = {name: tally.body() for name, tally in tallies.items()}
     return {"summary": summary, "kernels": kernels, "failures": session.failures, "not_built": session.not_built}
 
 
@@ -252,7 +242,7 @@ def main() -> int:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="of M, N and K")
     parser.add_argument("--configs", type=int, default=1, help="sampled for each problem, beside the default")
     parser.add_argument("--seed", type=int, default=0, help="of problems, configs and inputs")
-    parser.add_argument("--refined", action="store_true", help="sampled configs have an option each: num_ctas, maxnreg")
+    parser.add_argument("--refined", action="store_true", help="give sampled configs an option each, such as num_ctas")
     parser.add_argument("--limit-s", type=float, default=150.0, help="of the whole run")
     parser.add_argument("--case-limit-s", type=float, default=30.0)
     parser.add_argument("--launchers", type=int, default=2, help="processes that launch")

@@ -49,16 +49,10 @@ def watched(command, tool, sanitizer, limit_s):
         options = ["--tool", tool, "--target-processes", "application-only", "--report-api-errors", "no"]
         command = [sanitizer, *options, "--print-limit", "20", *command]
     begin = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        # torch's allocator hands out parts of large blocks: an access beyond a tensor would be inside of one.
-        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    # torch's allocator hands out parts of large blocks: an access beyond a tensor would be inside of one.
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **told)
     try:
         text, _ = process.communicate(timeout=limit_s)
         ended = f"exit code {process.returncode}"
@@ -87,9 +81,7 @@ def main():
     parser.add_argument("--device", choices=("auto", "interpreter"), default="auto")
     parser.add_argument("--kernel", action="append", help="op/name; all when not given")
     parser.add_argument("--tool", action="append", choices=TOOLS, help="all when not given")
-    parser.add_argument(
-        "--limit-s", type=float, default=120.0, help="of the whole run; what is left goes to one process"
-    )
+    parser.add_argument("--limit-s", type=float, default=120.0, help="of all; what is left goes to one process")
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
     parser.add_argument("--compute-sanitizer", default=shutil.which("compute-sanitizer") or f"{CUDA}/compute-sanitizer")
     args = parser.parse_args()
@@ -98,29 +90,24 @@ def main():
         os.environ["TRITON_INTERPRET"] = "1"
     elif not Path(args.compute_sanitizer).exists():
         parser.error(f"no {args.compute_sanitizer}: it comes with the CUDA toolkit; give --compute-sanitizer PATH")
-    kernels = args.kernel or known_kernels()
+    from tuner.kernel import registry
+
+    kernels = args.kernel or [f"{op}/{name}" for op, name in sorted(registry.specs())]
     tools = [] if interpreting else args.tool or list(TOOLS)
     begin = time.monotonic()
 
-    def in_parallel(pairs):
-        def one(pair):
-            left = args.limit_s - (time.monotonic() - begin)
-            return run(*pair, args.compute_sanitizer, max(1.0, left))
+    def one(pair):
+        return run(*pair, args.compute_sanitizer, max(1.0, args.limit_s - (time.monotonic() - begin)))
 
-        with ThreadPoolExecutor(args.jobs) as pool:
-            return list(pool.map(one, pairs))
-
-    rows = in_parallel([(kernel, PLAIN) for kernel in kernels])
+    pool = ThreadPoolExecutor(args.jobs)
+    rows = list(pool.map(one, [(kernel, PLAIN) for kernel in kernels]))
     # A kernel that serves nothing on this device prints nothing, and has nothing to watch.
     idle = [row["kernel"] for row in rows if row["ended"] == "exit code 0" and row["right"] == 0]
     rows = [row for row in rows if row["kernel"] not in idle]
-    rows += in_parallel([(kernel, tool) for tool in tools for kernel in kernels if kernel not in idle])
+    rows += pool.map(one, [(kernel, tool) for tool in tools for kernel in kernels if kernel not in idle])
     record.write(args.out, body(rows, idle, args, time.monotonic() - begin))
     for row in rows:
-        print(
-            f"{row['kernel']:28} {row['tool']:10} {row['errors']!s:>6} errors {row['warnings']!s:>6} warnings "
-            f"{row['seconds']:7.1f} s  {row['ended']}"
-        )
+        print(*(f"{row[name]!s:12}" for name in ("kernel", "tool", "errors", "warnings", "seconds", "ended")))
     return 0 if rows and all(row["clean"] for row in rows) else 1
 
 
@@ -136,18 +123,11 @@ def body(rows, idle, args, seconds):
         for tool in (PLAIN, *TOOLS)
         if (of_tool := [row for row in rows if row["tool"] == tool])
     }
-    version = ""
-    if any(row["tool"] != PLAIN for row in rows):
+    summary = {"wall_s": round(seconds, 1), "tools": tools, "serve_nothing_here": idle}
+    if len(tools) > 1:
         shown = subprocess.run([args.compute_sanitizer, "--version"], capture_output=True, text=True, check=False)
-        version = (shown.stdout.strip().splitlines() or [""])[-1]
-    summary = {"wall_s": round(seconds, 1), "compute_sanitizer": version, "tools": tools, "serve_nothing_here": idle}
+        summary["compute_sanitizer"] = shown.stdout.strip().rpartition("\n")[2]
     return {"summary": summary, "rows": rows}
-
-
-def known_kernels():
-    from tuner.kernel import registry
-
-    return [f"{op}/{name}" for op, name in sorted(registry.specs())]
 
 
 if __name__ == "__main__":

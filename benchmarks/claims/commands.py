@@ -1,4 +1,4 @@
-"""Runs commands of `tuner` as a user would, each in a process of its own, and reads what `--json` prints."""
+"""Runs commands of `tuner` as a user would, and other fresh processes: each sees the installed package alone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import argparse
 import csv
 import json
 import os
+import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tuner.hardware.device import Device, Environment
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup.row import Provenance, Row
+from tuner.lookup.table import Table
 from tuner.problem import Problem, suite
 
 LAUNCHER = "from tuner.cli import main; main()"
@@ -27,16 +34,13 @@ def tuner(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> dict
         accept: exit codes after which the answer is still used. Any other ends this process with the command's last
             words.
     """
-    # Modules come compiled after the first process, as an installer leaves them.
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment = kept | {"TRITON_CACHE_DIR": str(folder / "cache")}
     with (folder / "log.txt").open("a") as log:
         log.write(f"tuner {' '.join(arguments)}\n")
         log.flush()
         done = subprocess.run(
             [sys.executable, "-c", LAUNCHER, *arguments, "--json"],
             cwd=folder,
-            env=environment,
+            env=environment(TRITON_CACHE_DIR=folder / "cache"),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -46,6 +50,36 @@ def tuner(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> dict
         tail = (folder / "log.txt").read_text()[-1500:]
         sys.exit(f"tuner {' '.join(arguments)} ended with {done.returncode}:\n{tail}")
     return json.loads(done.stdout)
+
+
+def fresh(source: str, *arguments: str, **changed: str | Path) -> str:
+    """What a new process prints that runs a source, with some of the environment changed."""
+    command = [sys.executable, "-c", source, *arguments]
+    # Not from a checkout: its folder `tuner` would hide the installed package from a process that runs `-c`.
+    with tempfile.TemporaryDirectory() as folder:
+        values = environment(**{"TUNER_DB": f"{folder}/none.db", **changed})
+        done = subprocess.run(command, env=values, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"a child process failed:\n{done.stderr}")
+    return done.stdout
+
+
+def environment(**changed: str | Path) -> dict[str, str]:
+    """This process's environment for another, whose modules come compiled, as an installer leaves them."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {name: str(value) for name, value in changed.items()}
+
+
+def table_of(folder: Path, device: Device, problems: Iterable[Problem], config: Config) -> Path:
+    """A table that says of one config that it won every problem."""
+    import torch
+    import triton
+
+    versions = Environment(triton.__version__, torch.__version__, "benchmark", "", platform.python_version())
+    version, made = registry.find("matmul", config.kernel).version, Provenance(versions, 1, "benchmark")
+    rows = tuple(Row(each, config, version, made, 10.0, 1.1, 1.0, 1) for each in problems)
+    folder.mkdir(exist_ok=True)
+    return Table("matmul", device, "2026-01-01T00:00:00Z", rows).write(folder)
 
 
 def new_folder(parser: argparse.ArgumentParser, path: Path) -> Path:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 from recorded import H200, ROOT, landscapes
 
-FIRST = (1, 8, 16, 32, 64)
+BEST = {f"best_of_{count}": count for count in (1, 8, 16, 32, 64)}
 _SAME = 1.005
 """Within a tie of the best is the best."""
 
@@ -32,22 +32,15 @@ def main():
     args = parser.parse_args()
     held = set(suite.load(str(ROOT / "suites" / "held-out.csv")))
     rows = [row(land, held_out=land.problem in held) for land in landscapes(args.data)]
-    parts = {
-        part: summary([found for found in rows if found["held_out"] == (part == "held_out")])
-        for part in ("fitted", "held_out")
-    }
-    for found in rows:
-        print(" ".join(f"{value!s:>8}" for value in found.values()))
-    for part, figures in parts.items():
-        print(part, figures)
+    by_part = {"fitted": [one for one in rows if not one["held_out"]], "held_out": [o for o in rows if o["held_out"]]}
+    parts = {part: summary(chosen) for part, chosen in by_part.items()}
+    print(*rows, parts, sep="\n")
     record.write(args.out, {"summary": parts, "rows": rows})
 
 
 def row(land, *, held_out):
-    estimates = {
-        config: registry.find(land.problem.op, config.kernel).estimate_us(config, land.problem, H200)
-        for config in land.us
-    }
+    models = {name: spec.estimate_us for (op, name), spec in registry.specs().items() if op == land.problem.op}
+    estimates = {config: models[config.kernel](config, land.problem, H200) for config in land.us}
     order = sorted(land.us, key=lambda config: (estimates[config], config))
     ratios = [land.us[config] / land.best_us for config in order]
     place = next(number for number, ratio in enumerate(ratios) if ratio <= _SAME * min(ratios))
@@ -57,7 +50,7 @@ def row(land, *, held_out):
         "held_out": held_out,
         "configs": len(order),
         "best_at": round(place / len(order), 4),
-        **{f"best_of_{count}": round(min(ratios[:count]), 4) for count in FIRST},
+        **{name: round(min(ratios[:count]), 4) for name, count in BEST.items()},
         "spearman": round(statistics.correlation(range(len(times)), ranks(times)), 3),
         "estimate_over_time": round(statistics.median(estimates[config] / land.us[config] for config in order), 3),
     }
@@ -75,10 +68,7 @@ def summary(rows):
         "best_in_top_5_percent": round(statistics.mean(found["best_at"] < 0.05 for found in rows), 3),
         "best_in_top_10_percent": round(statistics.mean(found["best_at"] < 0.10 for found in rows), 3),
         "spearman": round(statistics.mean(found["spearman"] for found in rows), 3),
-        **{
-            f"geomean_best_of_{count}": round(record.geomean([found[f"best_of_{count}"] for found in rows]), 4)
-            for count in FIRST
-        },
+        **{f"geomean_{each}": round(record.geomean([found[each] for found in rows]), 4) for each in BEST},
     }
 
 

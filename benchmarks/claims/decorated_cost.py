@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -60,27 +60,16 @@ def paths(device: str) -> dict[str, Callable[[], object]]:
     }
 
 
-def over_plain(times: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Microseconds a launch by path, and what each takes longer than the plain launch."""
-    plain = times["kernel[grid]"]
-    return {
-        name: summary(found)
-        | {"over_plain_us": round(statistics.median(a - b for a, b in zip(found, plain, strict=True)), 3)}
-        for name, found in times.items()
-    }
-
-
 def main() -> None:
     args = parser().parse_args()
     logging.disable(logging.WARNING)
-    body = {
-        "shape": (ROWS, COLUMNS),
-        "rounds": args.rounds,
-        "host": over_plain(timed(paths(args.device), args)),
-    }
-    record.write(args.out, body)
-    for name, figures in body["host"].items():
-        print(f"{name:16}", *(f"{figure} {value}" for figure, value in figures.items()))
+    times = timed(paths(args.device), args)
+    host = {name: summary(found) for name, found in times.items()}
+    for name, found in times.items():
+        longer = [ours - plain for ours, plain in zip(found, times["kernel[grid]"], strict=True)]
+        host[name]["over_plain_us"] = round(statistics.median(longer), 3)
+        print(name, host[name])
+    record.write(args.out, {"shape": (ROWS, COLUMNS), "rounds": args.rounds, "host": host})
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import triton
@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
 LIMIT_S = 120
+NORM, ATTENTION, GROUPED = "05-layer-norm.py", "06-fused-attention.py", "08-grouped-gemm.py"
 LAYER_NORM = "@triton.jit\ndef _layer_norm_fwd_fused("
 LAYER_NORM_LIST = (
     "@triton.autotune(configs=[triton.Config({'BLOCK_SIZE': b}, num_warps=w) for b in (1024, 2048, 4096) "
@@ -47,8 +48,7 @@ LAYER_NORM_LIST = (
 )
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A kernel of a tutorial, and one call of it."""
 
     name: str
@@ -64,6 +64,10 @@ def layer_norm(module, x, w, b):
     return y, mean, rstd
 
 
+def attention(module, q, k, v):
+    return [module.attention(q, k, v, True, 1.3, False)]
+
+
 def normal(*shapes):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return [torch.randn(shape, device=device, dtype=torch.float16) for shape in shapes]
@@ -75,28 +79,10 @@ def grouped():
 
 
 CASES = (
-    Case(
-        "layer norm",
-        "05-layer-norm.py",
-        "_layer_norm_fwd_fused",
-        lambda: normal((4096, 4096), 4096, 4096),
-        layer_norm,
-    ),
-    Case("grouped GEMM", "08-grouped-gemm.py", "grouped_matmul_kernel", grouped, lambda m, a, b: m.group_gemm_fn(a, b)),
-    Case(
-        "fused attention",
-        "06-fused-attention.py",
-        "_attn_fwd",
-        lambda: normal(*[(4, 32, 1024, 64)] * 3),
-        lambda m, q, k, v: [m.attention(q, k, v, True, 1.3, False)],
-    ),
-    Case(
-        "grouped GEMM, TMA",
-        "08-grouped-gemm.py",
-        "grouped_matmul_tma_kernel",
-        grouped,
-        lambda m, a, b: m.group_gemm_tma_fn(a, b),
-    ),
+    Case("layer norm", NORM, "_layer_norm_fwd_fused", lambda: normal((4096, 4096), 4096, 4096), layer_norm),
+    Case("grouped GEMM", GROUPED, "grouped_matmul_kernel", grouped, lambda m, *given: m.group_gemm_fn(*given)),
+    Case("fused attention", ATTENTION, "_attn_fwd", lambda: normal(*[(4, 32, 1024, 64)] * 3), attention),
+    Case("grouped GEMM, TMA", GROUPED, "grouped_matmul_tma_kernel", grouped, lambda m, *a: m.group_gemm_tma_fn(*a)),
 )
 
 
@@ -141,30 +127,13 @@ def copies(case: Case, tutorials: Path, folder: Path) -> dict[str, Path]:
 
 def start(case: Case, path: Path, cache: Path, folder: Path, results: Path | None = None) -> dict:
     """Run the case's call in a new process: its seconds, its config, and how it was found."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(theirs, case, path, cache, folder, results))
-    process.start()
-    theirs.close()
-    try:
-        found = ours.recv() if ours.poll(LIMIT_S) else {"failed": f"nothing within {LIMIT_S} s"}
-    except EOFError:
-        found = {"failed": "the process died"}
-    process.join(5)
-    process.kill()
-    if "failed" in found:
-        raise RuntimeError(f"{path.parent.name}: {found['failed']}")
-    return found
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply_async(started, (CASES.index(case), path, cache, folder, results)).get(LIMIT_S)
 
 
-def _child(pipe, case: Case, path: Path, cache: Path, folder: Path, results: Path | None) -> None:
-    try:
-        pipe.send(_started(case, path, cache, folder, results))
-    except Exception as e:  # noqa: BLE001  the boundary of a child: it is told, and the other cases go on
-        pipe.send({"failed": f"{type(e).__name__}: {e}"[:500]})
-
-
-def _started(case: Case, path: Path, cache: Path, folder: Path, results: Path | None) -> dict:
+def started(number: int, path: Path, cache: Path, folder: Path, results: Path | None) -> dict:
+    """What `start` gives, in the new process."""
+    case = CASES[number]
     os.environ |= {"TRITON_CACHE_DIR": str(cache), "TUNER_DB": str(folder / "tuner.db")}
     os.environ.pop("TUNER_TABLES", None)
     torch.manual_seed(0)
@@ -209,17 +178,14 @@ def compared(case: Case, tutorials: Path, folder: Path, starts: int) -> dict:
     tuning = start(case, paths["tuned"], theirs, folder)
     tuned_cold = start(case, paths["tuned"], ours, folder, outputs["tuned"])
     tuned_warm = [start(case, paths["tuned"], ours, folder) for _ in range(starts)]
-    median = {
-        "autotune": statistics.median(each["seconds"] for each in warm),
-        "tuned": statistics.median(each["seconds"] for each in tuned_warm),
-    }
+    theirs_s, ours_s = ([each["seconds"] for each in some] for some in (warm, tuned_warm))
     return {
         "autotune_cold_s": cold["seconds"],
-        "autotune_warm_s": [each["seconds"] for each in warm],
+        "autotune_warm_s": theirs_s,
         "tuning_s": tuning["seconds"],
         "tuned_cold_s": tuned_cold["seconds"],
-        "tuned_warm_s": [each["seconds"] for each in tuned_warm],
-        "times_faster_warm": round(median["autotune"] / median["tuned"], 2),
+        "tuned_warm_s": ours_s,
+        "times_faster_warm": round(statistics.median(theirs_s) / statistics.median(ours_s), 2),
         "times_faster_cold": round(cold["seconds"] / tuned_cold["seconds"], 2),
         "rules": sorted({each["rule"] for each in (tuned_cold, *tuned_warm)}),
         "measured_again": any(each["measured"] for each in (tuned_cold, *tuned_warm)),
@@ -229,17 +195,6 @@ def compared(case: Case, tutorials: Path, folder: Path, starts: int) -> dict:
         "largest_difference": difference(outputs["autotune"], outputs["tuned"]),
         "tutorial_sha256": hashlib.sha256((tutorials / case.file).read_bytes()).hexdigest(),
     }
-
-
-def line(case: Case, row: dict) -> str:
-    seconds = (row["autotune_cold_s"], statistics.median(row["autotune_warm_s"]))
-    seconds += (row["tuned_cold_s"], statistics.median(row["tuned_warm_s"]))
-    found = "/".join(row["rules"]) + (", measured again" if row["measured_again"] else "")
-    configs = "same config" if row["same_config"] else "another config"
-    return (
-        f"{case.name:20}" + "".join(f"{each:12.3f} s" for each in seconds) + f"{row['times_faster_warm']:12.1f}x"
-        f"  {found}; {configs}, difference {row['largest_difference']:.1e}"
-    )
 
 
 def main() -> None:
@@ -253,18 +208,15 @@ def main() -> None:
     sys.dont_write_bytecode = False  # modules come compiled after the first process, as an installer leaves them
     torch.set_num_threads(1)  # a child that is forked from OpenMP's threads would wait for them
     rows, failed = {}, {}
-    print(f"{'':20}" + "".join(f"{name:>14}" for name in ("autotune cold", "warm", "tuned cold", "warm", "faster")))
-    for case in CASES:
-        if args.case and case.name not in args.case:
-            continue
+    for case in [case for case in CASES if not args.case or case.name in args.case]:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 row = rows[case.name] = compared(case, args.tutorials, Path(folder), args.starts)
-            except (OSError, RuntimeError, AssertionError, SyntaxError) as e:
+            except Exception as e:  # noqa: BLE001  of whatever kind: it is told, and the other cases go on
                 failed[case.name] = f"{type(e).__name__}: {e}"
                 print(f"{case.name:20}failed: {e}", flush=True)
                 continue
-        print(line(case, row), flush=True)
+        print(case.name, row, flush=True)
     record.write(args.out, {"starts": args.starts, "rows": rows, "failed": failed})
     print(json.dumps(failed, indent=1) if failed else f"triton {triton.__version__}: {args.out}")
 

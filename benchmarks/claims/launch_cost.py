@@ -1,4 +1,4 @@
-"""What a call costs the host: small calls by every path in one process; first calls and imports in fresh ones.
+"""What a call costs the host: small calls by every path in one process; first calls in fresh ones.
 
     python benchmarks/claims/launch_cost.py --out RESULT.json
 
@@ -15,11 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,14 +25,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from commands import fresh, table_of
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
 SHAPE = (256, 256, 256)
 BATCH = 4
 FIRST = (4096, 2048, 1024)
-
-
 Call = Callable[[], object]
 
 
@@ -165,13 +163,9 @@ def summary(found: list[float]) -> dict[str, float]:
 
 CHILD = """
 import json, sys, time
-start = time.perf_counter()
-import torch, triton
-between = time.perf_counter()
-import tuner
+import logging, torch, triton, tuner
 from tuner.kernels import matmul
-told = {"import_torch_triton_s": between - start, "import_tuner_s": time.perf_counter() - between}
-import logging
+told = {}
 logging.disable(logging.WARNING)
 m, n, k = json.loads(sys.argv[2])
 a = torch.randn(m, k, device="cuda").half()
@@ -205,12 +199,18 @@ PRIME = "import triton; triton.runtime.driver.active.utils"
 
 def first_calls(processes: int) -> dict[str, dict[str, float]]:
     """Medians over fresh processes, by what they find."""
+    from tuner import Problem
+    from tuner.hardware import device
+    from tuner.kernel import registry
+
+    problem, here = Problem(*FIRST, dtype="float16", layout="nt"), device.current()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         primed = root / "primed"
-        child(PRIME, cache=primed)
-        table = write_table(root / "tables")
-        child(SHIP, str(table), cache=root / "ship")
+        fresh(PRIME, TRITON_CACHE_DIR=primed)
+        # Its one row is the default config, as if it had won: what serves is the same in every way.
+        table = table_of(root / "tables", here, [problem], registry.default_config(problem, here))
+        fresh(SHIP, str(table), TRITON_CACHE_DIR=root / "ship")
         without = root / "without"
         without.mkdir()
         shutil.copy(table, without)
@@ -221,64 +221,18 @@ def first_calls(processes: int) -> dict[str, dict[str, float]]:
         before = dict.fromkeys(ways, primed)
         for way in (way for way in ways if way.endswith("warm")):
             before[way] = Path(shutil.copytree(primed, root / f"{way}-filled"))
-            child(CHILD, *given[way], cache=before[way], tables=ways[way])
+            fresh(CHILD, *given[way], TRITON_CACHE_DIR=before[way], TUNER_TABLES=ways[way])
         for number in range(processes):
             for way in random.sample(list(ways), len(ways)):
                 cache = root / f"{way}-{number}"
                 if not way.endswith("empty"):
                     shutil.copytree(before[way], cache)
-                found[way].append(json.loads(child(CHILD, *given[way], cache=cache, tables=ways[way])))
+                told = fresh(CHILD, *given[way], TRITON_CACHE_DIR=cache, TUNER_TABLES=ways[way])
+                found[way].append(json.loads(told))
     return {
         way: {name: round(statistics.median(one[name] for one in ones), 4) for name in ones[0]}
         for way, ones in found.items()
     }
-
-
-def write_table(folder: Path) -> Path:
-    """A table whose one row is the default config, as if it had won: what serves is the same in every way."""
-    import platform
-
-    import torch
-    import triton
-
-    from tuner import Problem
-    from tuner.hardware import device
-    from tuner.hardware.device import Environment
-    from tuner.kernel import registry
-    from tuner.lookup.row import Provenance, Row
-    from tuner.lookup.table import Table
-
-    problem, here = Problem(*FIRST, dtype="float16", layout="nt"), device.current()
-    config = registry.default_config(problem, here)
-    made = Provenance(
-        Environment(triton.__version__, torch.__version__, "benchmark", "", platform.python_version()), 1, "benchmark"
-    )
-    row = Row(problem, config, registry.find("matmul", config.kernel).version, made, 1.0, None, None, 1)
-    folder.mkdir()
-    return Table("matmul", here, "2026-01-01T00:00:00Z", (row,)).write(folder)
-
-
-def child(source: str, *arguments: str, cache: Path, tables: Path | None = None) -> str:
-    # Modules come compiled after the first process, as an installer leaves them.
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment = {**kept, "TRITON_CACHE_DIR": str(cache), "TUNER_DB": str(cache / "none.db")}
-    environment |= {} if tables is None else {"TUNER_TABLES": str(tables)}
-    command = [sys.executable, "-c", source, *arguments]
-    # Not from a checkout: its folder `tuner` would hide the installed package from a process that runs `-c`.
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"a child process failed:\n{done.stderr}")
-    return done.stdout
-
-
-def show(body: dict[str, Any]) -> None:
-    """Print the table: microseconds a call by path, then seconds of first calls."""
-    print(f"{'host time, us a call':36} {'median':>8} {'p25':>8} {'p75':>8}")
-    for name, figures in body["host"].items():
-        print(f"{name:36}", *(f"{figure:8.3f}" for figure in figures.values()))
-    for name, figures in body.get("first_call", {}).items():
-        print(f"first call, {name:16}", *(f"{figure} {value}" for figure, value in figures.items()))
 
 
 def main() -> None:
@@ -295,7 +249,8 @@ def main() -> None:
     if args.processes:
         body |= {"first_call_shape": FIRST, "processes": args.processes, "first_call": first_calls(args.processes)}
     record.write(args.out, body)
-    show(body)
+    for name, figures in [*body["host"].items(), *body.get("first_call", {}).items()]:
+        print(f"{name:32}", *(f"{figure} {value}" for figure, value in figures.items()))
 
 
 if __name__ == "__main__":

@@ -65,9 +65,8 @@ class Bench:
     def finals(self, finalists):
         """Times by digest, as the worker plays finals, torch's library beside them."""
         self.spent_s += (len(finalists) + 1) * self.land.enter_s
-        true_us = {
-            config.digest: self.land.us[config] * math.exp(self.random.gauss(0, PROCESS)) for config in finalists
-        }
+        us = {config.digest: self.land.us[config] for config in finalists}
+        true_us = {digest: time_us * math.exp(self.random.gauss(0, PROCESS)) for digest, time_us in us.items()}
         true_us[VENDOR] = self.land.best_us
 
         def fire(names):
@@ -134,11 +133,6 @@ def play(course, strategy, *, trials=None, seed=0, winners=()):
     while batch := job.take(BATCH, None)[0]:
         for config, outcome in bench.measure(batch):
             job.finish(config, outcome)
-    return judged(job, bench)
-
-
-def judged(job, bench):
-    """What the finals make of a job's outcomes."""
     winner = job.verdict(bench.finals(job.finalists())).config
     return {
         "ratio": bench.land.us[winner] / bench.land.best_us,

@@ -40,7 +40,6 @@ def main():
     parser.add_argument("--data", default=str(DATA))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--held-out", action="store_true", help="these problems too: not while the search is designed")
-    parser.add_argument("--problem", action="append", help="these alone, by label: matmul 4096x4096x4096 int8 nt")
     parser.add_argument("--out")
     parser.add_argument("--plot")
     args = parser.parse_args()
@@ -48,10 +47,6 @@ def main():
     recorded = landscapes(args.data)
     design = [land for land in recorded if land.problem not in held]
     lands = sorted(recorded if args.held_out else design, key=lambda land: land.problem.shape)
-    if args.problem:
-        lands = [land for land in lands if land.label in args.problem]
-        if missing := set(args.problem) - {land.label for land in lands}:
-            parser.error(f"no landscape is recorded of {', '.join(sorted(missing))}")
     curves = defaultdict(list)
     winners = [[] for _ in range(args.seeds)]
     for land in lands:
@@ -62,15 +57,12 @@ def main():
         for seed in range(args.seeds):
             for key, found in searches(course, seed=seed, winners=winners[seed]):
                 curves[key].append(about | {"seed": seed} | found)
-    rows, problems = table(curves), by_problem(curves["race", 0], {land.label: land for land in lands})
-    body = {"rows": rows, "agreement": agreement(problems), "race": problems}
-    for row in [*rows, *problems]:
-        print(" ".join(f"{value!s:>12}" for value in row.values()))
+    rows, agreed = table(curves), agreement(curves["race", 0])
+    print(*rows, agreed, sep="\n")
     if args.plot:
         draw(rows, args.plot)
     if args.out:
-        record.write(args.out, body)
-    print(agreement(problems))
+        record.write(args.out, {"rows": rows, "agreement": agreed})
 
 
 def searches(course, *, seed, winners):
@@ -109,40 +101,14 @@ def summary(rows):
     }
 
 
-def by_problem(rows, lands):
-    """Of each problem the race over its seeds: how near on average and at worst, and how far its winners are apart."""
+def agreement(races):
+    """Two runs of a problem: how often their winners' times differ by less than 1%, by part."""
     found = defaultdict(list)
-    for row in rows:
-        found[row["problem"]].append(row)
-    return [
-        {
-            "problem": label,
-            "held_out": of_one[0]["held_out"],
-            "mean": round(statistics.mean(row["ratio"] for row in of_one), 4),
-            "worst": round(max(row["ratio"] for row in of_one), 4),
-            "configs": len(lands[label].us),
-            "trials": round(statistics.mean(row["trials"] for row in of_one), 1),
-            "share_of_exhaustive": round(statistics.mean(row["seconds"] / row["exhaustive_s"] for row in of_one), 4),
-            "pairs_apart": apart([lands[label].us[row["winner"]] for row in of_one]),
-            "winner": of_one[0]["winner"].label,
-        }
-        for label, of_one in found.items()
-    ]
-
-
-def apart(times):
-    """Share of the pairs of seeds whose winners' times differ by 1% or more."""
-    pairs = [max(pair) / min(pair) >= _SAME for pair in itertools.combinations(times, 2)]
-    return round(statistics.mean(pairs), 4) if pairs else 0.0
-
-
-def agreement(problems):
-    """Two runs of a problem: how often their winners are within 1% of each other, by the landscape's own times."""
-    return {
-        part: round(1 - statistics.mean(chosen), 4)
-        for part in ("design", "held out")
-        if (chosen := [row["pairs_apart"] for row in problems if row["held_out"] == (part == "held out")])
-    }
+    for one, two in itertools.combinations(races, 2):
+        if one["problem"] == two["problem"]:
+            ratio = max(one["ratio"], two["ratio"]) / min(one["ratio"], two["ratio"])
+            found["held out" if one["held_out"] else "design"].append(ratio < _SAME)
+    return {part: round(statistics.mean(same), 4) for part, same in found.items()}
 
 
 def draw(rows, path):

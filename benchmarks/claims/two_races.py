@@ -21,6 +21,7 @@ from typing import Any
 
 from commands import new_folder, tuner, write_suite
 
+from tuner.bench import held_out
 from tuner.errors import TunerError
 from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
@@ -60,12 +61,9 @@ def main() -> None:
     races = [race(folder, [*options, "--db", database]) for database in ("first.db", "second.db")]
     for name, body in zip(RESULTS, races, strict=False):
         record.write(folder / name, body)
-    ratios = {}
-    if args.device != "interpreter":
-        agreement = compared(*races)
-        record.write(folder / RESULTS[2], agreement)
-        ratios = {row["problem"]: row["second_over_first"] for row in agreement["rows"]}
-    show(*races, ratios)
+    agreement = compared(*races, gpu=None if args.device == "interpreter" else 0)
+    record.write(folder / RESULTS[2], agreement)
+    show(*races, {row["problem"]: row["second_over_first"] or 0.0 for row in agreement["rows"]})
 
 
 def race(folder: Path, options: list[str]) -> dict[str, Any]:
@@ -74,10 +72,8 @@ def race(folder: Path, options: list[str]) -> dict[str, Any]:
     told = tuner(folder, "run", *options, accept=(0, 1))
     process_s = time.perf_counter() - begin
     rows = [row(problem) for problem in told["problems"]]
-    states, phases_s = Counter(), Counter()
-    for problem in told["problems"]:
-        states.update(problem["states"])
-        phases_s.update(problem["phases_s"])
+    states = sum((Counter(problem["states"]) for problem in told["problems"]), Counter())
+    phases_s = sum((Counter(problem["phases_s"]) for problem in told["problems"]), Counter())
     summary = {
         "device": told["device"],
         "process_s": round(process_s, 1),
@@ -119,24 +115,25 @@ def geomean(rows: list[dict[str, Any]], figure: str) -> float:
     return round(record.geomean([each[figure] for each in rows if each.get(figure)]), 4)
 
 
-def compared(first: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
-    """The winners of both races, paired on this process's GPU."""
-    import paired
-
-    rows = []
-    with paired.gpu() as bench:
-        for one, two in pairs(first, again):
-            if "winner" not in one or "winner" not in two:
-                continue
-            configs = {"first": config_of(one), "second": config_of(two)}
-            same = configs["first"] == configs["second"]
+def compared(first: dict[str, Any], again: dict[str, Any], *, gpu: int | None) -> dict[str, Any]:
+    """The winners of both races in paired rounds, as `tuner verify --regret` plays them."""
+    cases = []
+    for one, two in pairs(first, again):
+        if "winner" in one and "winner" in two:
+            before, after = (Config(each["kernel"], **each["config"]) for each in (one, two))
             problem = Problem.from_fields(one["fields"])
-            ratio = 1.0 if same else bench.ratios(problem, configs, base="first")["second"]
-            rows.append({"problem": one["problem"], "same_config": same, "second_over_first": round(ratio, 4)})
+            cases.append(held_out.Case(problem, "", answer=after, formula=before, winner=before))
+    rows = []
+    with held_out.CaseRunner(gpu) as runner:
+        for found in runner.play(cases):
+            ratio = found.answer / found.formula if found.answer and found.formula else None
+            same = found.case.answer == found.case.winner
+            ratio = ratio and round(ratio, 4)
+            rows.append({"problem": str(found.case.problem), "same_config": same, "second_over_first": ratio})
     summary = {
         "problems": len(rows),
         "same_config": sum(each["same_config"] for each in rows),
-        "within_1_percent": sum(abs(each["second_over_first"] - 1) < 0.01 for each in rows),
+        "within_1_percent": sum(is_close(each["second_over_first"]) for each in rows),
     }
     return {"summary": summary, "rows": rows}
 
@@ -147,22 +144,18 @@ def pairs(first: dict[str, Any], again: dict[str, Any]) -> list[tuple[dict[str, 
     return [(one, others[one["problem"]]) for one in first["rows"] if one["problem"] in others]
 
 
-def config_of(told: dict[str, Any]) -> Config:
-    return Config(told["kernel"], **told["config"])
+def is_close(ratio: float | None) -> bool:
+    return ratio is not None and abs(ratio - 1) < 0.01
 
 
 def show(first: dict[str, Any], again: dict[str, Any], ratios: dict[str, float]) -> None:
-    """Print the table: a line a shape, then a line a race."""
-    print(f"{'':16} {'seconds of both':>15} {'torch over ours':>15} {'2nd/1st':>7} first race's winner")
+    """Print a line a shape (torch's time over ours in both races), then a line a race."""
     for one, two in pairs(first, again):
-        speeds = " ".join(f"{each.get('vs_vendor') or 0:7.3f}" for each in (one, two))
-        seconds = " ".join(f"{each['seconds']:7.2f}" for each in (one, two))
-        label = one.get("winner", one["reason"])[:_LABEL]
-        print(f"{one['problem'].split()[1]:16} {seconds} {speeds} {ratios.get(one['problem'], 0.0):7.3f} {label}")
-    for name, body in (("first", first), ("again", again)):
-        print(name, *(f"{figure} {value}" for figure, value in body["summary"].items()))
-    close = sum(abs(ratio - 1) < 0.01 for ratio in ratios.values())
-    print(f"{close} of {len(ratios)} winners are within 1% of each other")
+        speeds = (one.get("vs_vendor"), two.get("vs_vendor"), ratios.get(one["problem"]))
+        print(f"{one['problem']:40}", *speeds, one.get("winner", one["reason"])[:_LABEL])
+    for body in (first, again):
+        print(body["summary"])
+    print(f"{sum(map(is_close, ratios.values()))} of {len(ratios)} winners are within 1% of each other")
 
 
 if __name__ == "__main__":

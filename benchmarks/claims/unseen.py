@@ -110,10 +110,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def show(body: dict[str, Any]) -> None:
     failed = sum(bool(row["failure"]) for row in body["problems"])
     print(f"{body['tuned_problems']} problems tuned in {body['tuning_s']} s; {failed} could not be played")
-    print(f"{'':28} {'problems':>8} {'lookup':>8} {'worst':>8} {'formula':>8} {'worst':>8}")
-    for part in body["summary"]:
-        name, count, *ratios = part.values()
-        print(f"{name:28} {count:8}", *(f"{100 * (ratio - 1):7.1f}%" for ratio in ratios))
+    print(*body["summary"], sep="\n")
 
 
 if __name__ == "__main__":

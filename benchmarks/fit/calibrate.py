@@ -26,11 +26,11 @@ from tuner.kernels.cost import calibration, features, stream
 from tuner.kernels.cost.fingerprint import fingerprint
 from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
+from tuner.kernels.gemm.precedence import CLUSTER_ROWS
 from tuner.kernels.gemm.small_m import swap_ab
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
-from drawing import ranked
 from recorded import H200, ROOT, trials
 
 DATA = ROOT / "data"
@@ -60,8 +60,6 @@ BEYOND = 1e9
 NEAR, FAR = 0.6, 0.02
 """A trial so much slower than its problem's best weighs 1/e of the best; none less than FAR."""
 FOLDS, PARTS = 5, 3
-CLOSE = 1.3
-"""Of the best: trials within are near it."""
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
 KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv")
 MODULES = {
@@ -85,11 +83,8 @@ def main():
         write(parts)
         return
     summary = {"problems": len(found), "trials": {name: len(part.rows) for name, part in parts.items()}}
-    out = held_out(parts, len(found), 0)
-    summary["error of log time, held out"] = {name: error(part, out[name]) for name, part in parts.items()}
     picks = {"cost model": [chosen(found, parts, {name: part.estimates for name, part in parts.items()})]}
     picks["calibrated, held out"] = [chosen(found, parts, held_out(parts, len(found), seed)) for seed in range(PARTS)]
-    summary["fastest that a formula ranks"] = losses([chosen(found, parts, measured(parts))])
     summary |= {name: losses(several) for name, several in picks.items()}
     for name, figures in summary.items():
         print(f"{name:32} {figures}")
@@ -119,14 +114,13 @@ def chosen(found, parts, estimates):
     return {problems[number]: slower for number, (_, slower) in least.items()}
 
 
-def measured(parts):
-    return {name: np.log([row[2] for row in part.rows]) for name, part in parts.items()}
-
-
-def error(part, estimates):
-    """Standard deviation of what estimates miss of log time, of trials near a problem's best."""
-    missed = np.log([row[2] for row in part.rows]) - estimates
-    return rounded(np.std(missed[np.array([row[5] for row in part.rows]) < CLOSE]))
+def ranked(config, problem):
+    """Whether a default formula looks at a config."""
+    if config.kernel == "gemv" and problem.m > 1:
+        return False
+    if config.kernel == "cluster_k":
+        return problem.m <= CLUSTER_ROWS
+    return config.kernel != "warp_specialized" or warp_specialized.is_usual(config, problem)
 
 
 def losses(several):
@@ -248,10 +242,6 @@ def whole(tree):
     asked, thresholds = zip(*splits, *[(0, BEYOND)] * (BOOSTING["depth"] - len(splits)), strict=True)
     leaves = [round(leaf / len(SEEDS) / calibration.LEAF_UNIT) for leaf in tree["leaf_values"]]
     return asked, thresholds, leaves + [0] * (2 ** BOOSTING["depth"] - len(leaves))
-
-
-def rounded(value):
-    return float(f"{value:.4g}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from recorded import H200, ROOT, covering, landscapes
 
 TARGET = ROOT.parent / "tuner" / "sweep" / "portfolio.json"
-WITHIN, MOST = 1.02, 24
+WITHIN = 1.02
 
 
 def main():
@@ -36,7 +36,7 @@ def main():
             "parameters": dict(config.pairs),
             "covers": [lands[number].label for number in covered],
         }
-        for config, covered in covering(lands, within=WITHIN, most=MOST)
+        for config, covered in covering(lands, within=WITHIN)
     ]
     document = {
         "provenance": {

@@ -17,6 +17,20 @@ def known_multiple(x, divisor: tl.constexpr):  # noqa: ANN201  jit bodies take n
 
 
 @triton.jit
+def multiples_known(  # noqa: ANN201, PLR0917
+    rows, columns, stride_rows, stride_columns, VECTOR: tl.constexpr, TRANSPOSED: tl.constexpr
+):
+    """Return a matrix's extents and strides; the contiguous extent and the leading stride are multiples of VECTOR."""
+    if TRANSPOSED:
+        rows = known_multiple(rows, VECTOR)
+        stride_columns = known_multiple(stride_columns, VECTOR)
+    else:
+        columns = known_multiple(columns, VECTOR)
+        stride_rows = known_multiple(stride_rows, VECTOR)
+    return rows, columns, stride_rows, stride_columns
+
+
+@triton.jit
 def await_predecessor(PDL: tl.constexpr, TRIGGER: tl.constexpr = 0):  # noqa: ANN201
     """Wait until the previous kernel in the stream is complete; with TRIGGER 0, also let the next kernel start.
 
@@ -100,6 +114,16 @@ def prefetch_rows(first, stride, rows, length, ROWS: tl.constexpr, BYTES: tl.con
 def count_blocks(extent, BLOCK: tl.constexpr):  # noqa: ANN201
     """Number of blocks that cover an extent of at least 1, rounded up without a sum that overflows near 2^31."""
     return (extent - 1) // BLOCK + 1
+
+
+@triton.jit
+def moved_within(start, extent, BLOCK: tl.constexpr):  # noqa: ANN201
+    """Start of a block that would reach beyond the end of an extent, moved back so that it ends there.
+
+    TMA takes longer over rows beyond the end than over others. Where a block of rows lies half beyond it, a GEMM took
+    up to 1.8 times as long on an H200. The blocks that overlap now compute, and store, the same values twice.
+    """
+    return min(start, max(extent - BLOCK, 0))
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, known_multiple
+from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, known_multiple, moved_within
 from tuner.kernels.base.epilogue import finish
 from tuner.kernels.gemm.pointer.tile import fixed, multiply
 from tuner.kernels.gemm.tma.tile import sum_products
@@ -100,7 +100,6 @@ def tma_kernel(  # noqa: ANN201, PLR0917
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Compute C[i] = epilogue(A[i] @ B[i]) from descriptors [batch, rows, columns].
@@ -109,11 +108,11 @@ def tma_kernel(  # noqa: ANN201, PLR0917
     """
     await_predecessor(PDL)
     index, pid_m, pid_n = place(M, N, GROUP_SIZE_M, BLOCK_SIZE_M, BLOCK_SIZE_N)
-    start_m = pid_m * BLOCK_SIZE_M
-    start_n = pid_n * BLOCK_SIZE_N
+    start_m = moved_within(pid_m * BLOCK_SIZE_M, M, BLOCK_SIZE_M)
+    start_n = moved_within(pid_n * BLOCK_SIZE_N, N, BLOCK_SIZE_N)
     sums = sum_products(
         *(a_desc, b_desc, start_m, start_n, 0, count_blocks(K, BLOCK_SIZE_K), BLOCK_SIZE_M, BLOCK_SIZE_N),
-        *(BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, WARP_SPECIALIZE),
+        *(BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
         *(index * A_BATCHED, index * B_BATCHED),
     )
     values = finish(

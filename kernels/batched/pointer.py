@@ -13,16 +13,17 @@ from tuner.kernels.batched.operands import batch_of, make_operands, placement
 from tuner.kernels.batched.space import POINTER, config_of, pointer, share, supports_pointer
 from tuner.kernels.batched.vendor import vendor
 from tuner.kernels.cost import model as cost
+from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import default as pointer_default
 from tuner.kernels.gemm.pointer import tile as pointer_tile
-from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, operation, sources_of
+from tuner.kernels.gemm.spec import gemm_spec, operation, sources_of
+from tuner.kernels.space import tile_resources
 from tuner.kernels.space.tile_resources import shared_bytes
-from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
 
 VERSION = 1
 BMM = operation("bmm", make_operands, vendor)
-_INT32_SPAN = 2**31
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -45,48 +46,15 @@ def _static(
 ) -> tuple[tuple[int], tuple[int, ...], dict[str, Any], dict[str, Any]]:
     """Everything in a launch except its tensors: grid, integer arguments, constexprs and compiler options."""
     batch, m, n, k = shape
-    tile = tuple(config.integer(name) for name in TILE)
-    tiles_m, tiles_n = -(-m // tile[0]), -(-n // tile[1])
-    plain = (*strides[1:3], *strides[4:6], *strides[7:9])
-    constants = {**tile_constants(tile, plain, vectors, problem), "EVEN_K": k % tile[2] == 0, **pdl_of(config)}
-    # Limit a group to all rows of tiles, because the kernel multiplies it by tiles_n in 32 bits.
-    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
-    return (batch * tiles_m * tiles_n,), (m, n, k, *strides, group), constants, compiler_options(config)
-
-
-def tile_constants(
-    tile: tuple[int, ...], strides: tuple[int, ...], vectors: tuple[int, int, int], problem: Problem
-) -> dict[str, Any]:
-    """Constexprs of `pointer.tile.multiply`, except EVEN_K.
-
-    Args:
-        tile: BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K.
-        strides: row strides of A, B and C, then their column strides.
-        vectors: elements that divide the leading strides and contiguous extents of A, B and C.
-        problem: what is computed.
-    """
-    block_m, block_n, block_k = tile
-    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = strides
-    spans = (
-        (block_m - 1) * stride_am + (block_k - 1) * stride_ak,
-        (block_k - 1) * stride_bk + (block_n - 1) * stride_bn,
-        (block_m - 1) * stride_cm + (block_n - 1) * stride_cn,
-    )
-    epilogue = epilogue_constants(problem, block_k)
-    return {
-        **dict(zip(TILE, tile, strict=True)),
-        "A_TRANSPOSED": stride_ak != 1 and stride_am == 1,
-        "B_TRANSPOSED": stride_bn != 1 and stride_bk == 1,
-        "C_TRANSPOSED": stride_cn != 1 and stride_cm == 1,
-        **dict(zip(("A_VECTOR", "B_VECTOR", "C_VECTOR"), vectors, strict=True)),
-        "WIDE": max(spans) >= _INT32_SPAN,
-        **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
+    tile = tile_resources.tile(config)
+    constants = {
+        **launches.strided_constants(tile, (*strides[1:3], *strides[4:6], *strides[7:9]), vectors),
+        "EVEN_K": k % tile[2] == 0,
+        **launches.unscaled_constants(problem, tile[2]),
+        **launches.pdl_of(config),
     }
-
-
-def pdl_of(config: Config) -> dict[str, bool]:
-    """The constexpr that goes with the compiler's option `launch_pdl`."""
-    return {"PDL": bool(config.get("launch_pdl", False))}
+    (tiles,), group = launches.grid_of(config, tile, m, n)
+    return (batch * tiles,), (m, n, k, *strides, group), constants, compiler_options(config)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -106,6 +74,6 @@ SPEC = gemm_spec(
     estimate_us=lambda config, problem, device: cost.tiled(
         config, problem, device, by_tma=False, products=batch_of(problem)
     ),
-    sources=sources_of(bmm_kernel, pointer_tile, program, _static, tile_constants, pdl_of, placement),
+    sources=sources_of(bmm_kernel, pointer_tile, program, _static, placement),
     operation=BMM,
 )

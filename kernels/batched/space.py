@@ -11,7 +11,7 @@ from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.batched.operands import batch_of
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.tma import space as tma_space
-from tuner.kernels.space import refinements, tile_rules
+from tuner.kernels.space import tile_rules
 from tuner.problem import Problem
 
 POINTER = "bmm_pointer"
@@ -48,10 +48,7 @@ def pointer(problem: Problem, device: Device) -> SearchSpace:
 
 def tma(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `bmm_tma`."""
-    # No num_ctas: clusters fail to compile with three-dimensional descriptors (PassManager::run, Triton 3.6 to 3.8).
-    refine = refinements.of_tiles((refinements.MAXNREG, refinements.WARP_SPECIALIZE), tma_space.shared_bytes)
-    single = dataclasses.replace(tma_space.space(problem, device), refine=refine)
-    return of_many(single, TMA, batch_of(problem))
+    return of_many(tma_space.space(problem, device), TMA, batch_of(problem))
 
 
 def of_many(

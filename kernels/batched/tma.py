@@ -13,16 +13,18 @@ from tuner.kernel.config import Config
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands
 from tuner.kernels.batched import jit as bmm_kernel
 from tuner.kernels.batched.operands import batch_of, placement
-from tuner.kernels.batched.pointer import BMM, pdl_of
+from tuner.kernels.batched.pointer import BMM
 from tuner.kernels.batched.space import TMA, supports_tma, tma
 from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm import launches
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.space import shared_bytes
+from tuner.kernels.space import tile_resources
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 
-VERSION = 1
+VERSION = 2
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -69,18 +71,15 @@ def _static(
 ) -> tuple[tuple[int], int, dict[str, Any], dict[str, Any]]:
     """Grid, GROUP_SIZE_M, constexprs and compiler options."""
     batch, m, n, _ = shape
-    block_m, block_n, block_k = (config.integer(name) for name in TILE)
-    tiles_m = -(-m // block_m)
-    epilogue = epilogue_constants(problem, block_k)
+    tile = tile_resources.tile(config)
     constants = {
-        **pdl_of(config),
-        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **launches.pdl_of(config),
+        **dict(zip(TILE, tile, strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
-        **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
-        "WARP_SPECIALIZE": "warp_specialize" in config,
+        **launches.unscaled_constants(problem, tile[2]),
     }
-    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
-    return (batch * tiles_m * -(-n // block_n),), group, constants, compiler_options(config)
+    (tiles,), group = launches.grid_of(config, tile, m, n)
+    return (batch * tiles,), group, constants, compiler_options(config)
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:

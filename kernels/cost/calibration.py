@@ -44,7 +44,7 @@ class Forest(NamedTuple):
 
     Attributes:
         features: str [features]: what numbers stand for.
-        asked: uint8 [trees, levels]: which feature a level asks for.
+        asked: uint8 [trees, levels]: which feature a level tests.
         thresholds: float32 [trees, levels]: a feature beyond sets the level's bit, the first level's the lowest.
         leaves: int16 [trees, 2**levels], in `LEAF_UNIT`: by the number that the bits make, of 8 levels at most.
         bias: float64, added to the sum of all trees' leaves.
@@ -111,10 +111,10 @@ def of_streams(estimated: Sequence[tuple[float, Config]], problem: Problem, devi
     return _corrected((us, config.kernel, features.of_streams(config, problem, device, us)) for us, config in estimated)
 
 
-def _corrected(told: Iterable[tuple[float, str, Mapping[str, float]]]) -> list[float]:
+def _corrected(estimated: Iterable[tuple[float, str, Mapping[str, float]]]) -> list[float]:
     """The estimates as the forests correct them, from estimates, names of forests and features."""
     found, rows = list[float](), defaultdict[str, list[tuple[int, Mapping[str, float]]]](list)
-    for number, (us, name, values) in enumerate(told):
+    for number, (us, name, values) in enumerate(estimated):
         found.append(us)
         rows[name].append((number, values))
     for name, listed in rows.items():

@@ -83,7 +83,7 @@ class Candidates(NamedTuple):
     variants: Callable[[int], Iterable[Mapping[str, Value]]]
 
 
-def likely(tiles: Iterable[Candidates]) -> dict[Config, Terms]:
+def near_least(tiles: Iterable[Candidates]) -> dict[Config, Terms]:
     """All configs of some tiles whose estimate is within `TIMES` of the least, with their terms."""
     found: list[tuple[Terms, Config, Mapping[str, Value]]] = []
     least = math.inf

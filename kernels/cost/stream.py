@@ -23,10 +23,10 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
     splits = config.integer("SPLIT_K", 1)
     programs = -(-problem.n // block_n) * splits
     steps = -(-problem.k // (splits * block_k))
-    beside = min(resident(config, problem, device), max(1, -(-programs // device.sm_count)))
+    each = min(resident(config, problem, device), max(1, -(-programs // device.sm_count)))
     # A program follows as soon as one ends: the last round is as long as its programs fill it.
-    rounds = max(1.0, programs / (device.sm_count * beside))
-    read = beside * block_n * block_k * dtype.ITEMSIZE[problem.b_dtype]
+    rounds = max(1.0, programs / (device.sm_count * each))
+    read = each * block_n * block_k * dtype.ITEMSIZE[problem.b_dtype]
     per_cycle = bytes_per_us / device.sm_count / mhz
     cycles = rounds * steps * max(2 * _LATENCY, read / per_cycle)
     memory_us = problem.bytes_moved / bytes_per_us

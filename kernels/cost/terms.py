@@ -92,7 +92,7 @@ def terms_of(
     programs, steps = tile.tiles_m * tile.tiles_n * splits * products, -(-tile.steps // splits)
     each = -(-programs // tile.sm_count)
     shared = max(1, stages - (not tile.asynchronous)) * tile.stage_bytes + 1024 + (splits == 1) * tile.sums_bytes
-    resident = max(1, min(tile.room_bytes // shared, tile.beside, each))
+    resident = max(1, min(tile.room_bytes // shared, tile.resident, each))
     rounds, rest = divmod(each, resident)
     turns = rounds + (rest > 0)
     # Half a store is hidden where this program multiplies its next tile, or the one beside it does.

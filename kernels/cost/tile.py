@@ -110,7 +110,7 @@ class Tile(NamedTuple):
         stage_bytes: of shared memory.
         sums_bytes: of shared memory, where sums that are not split are stored from there.
         asynchronous: as `tile_resources.reads_shared`.
-        beside: programs that a multiprocessor has registers for.
+        resident: programs that a multiprocessor has registers for.
         products, alone: cycles of one step's multiply-adds where all that reside keep the multiprocessor busy, and of a
             program by itself.
         intake: cycles in which a multiprocessor takes in what one step needs.
@@ -139,7 +139,7 @@ class Tile(NamedTuple):
     stage_bytes: int
     sums_bytes: int
     asynchronous: bool
-    beside: int
+    resident: int
     products: float
     alone: float
     intake: float
@@ -186,7 +186,7 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
         stage_bytes=sides.length * (sides.rows + width) * size,
         sums_bytes=sides.rows * width * 4 if loop.by_tma and asynchronous and unrounded else 0,
         asynchronous=asynchronous,
-        beside=_programs_beside(sides, loop, device),
+        resident=_resident(sides, loop, device),
         products=products,
         alone=products / min(1.0, sides.warps / 4),
         intake=intake,
@@ -202,15 +202,15 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     )
 
 
-def _programs_beside(sides: Sides, loop: Loop, device: Device) -> int:
+def _resident(sides: Sides, loop: Loop, device: Device) -> int:
     """Programs that a multiprocessor has registers for, by the kernel's own layout of them."""
     threads = device.warp_size * sides.warps
-    beside = device.features.registers // (sides.rows * sides.width + _THREAD_REGISTERS * threads)
+    resident = device.features.registers // (sides.rows * sides.width + _THREAD_REGISTERS * threads)
     if loop.in_cluster:
         return 1
     if loop.specialized:
-        return min(beside, 2 if sides.warps == 4 else 1)  # as the kernel's `resources.resident` has it
-    return beside
+        return min(resident, 2 if sides.warps == 4 else 1)  # as the kernel's `resources.resident` has it
+    return resident
 
 
 def memory_bytes_per_us(device: Device) -> float:
@@ -219,7 +219,7 @@ def memory_bytes_per_us(device: Device) -> float:
 
 
 def _intake_cycles(sides: Sides, problem: Problem, *, by_tma: bool) -> tuple[float, float]:
-    """Cycles in which a multiprocessor takes in one step: at best, and where multiply-adds go on beside."""
+    """Cycles in which a multiprocessor takes in one step: at best, and where multiply-adds go on meanwhile."""
     width, size = sides.width, dtype.ITEMSIZE[problem.a_dtype]
     loaded = sides.length * (sides.rows + width) * size / _L2_BYTES[by_tma]
     if not by_tma:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule
-from tuner.kernels.space import refinements
-from tuner.kernels.space.tile_resources import MOST_THREADS
+from tuner.kernels.space.tile_resources import MOST_ELEMENTS, MOST_THREADS
 from tuner.problem import Problem, dtype
 
-MOST_ELEMENTS = 1 << 20
-"""The most elements of a tile, Triton's TRITON_MAX_TENSOR_NUMEL."""
 BYTES_IN_FLIGHT = 36 << 10
 """The bytes that a multiprocessor must have in flight to keep the memory busy.
 
@@ -74,51 +71,6 @@ def registers(config: Config, device: Device) -> int:
 def warps(device: Device) -> tuple[Value, ...]:
     """Values of num_warps from 1 to 32, up to the most threads of a block."""
     return tuple(count for count in (1, 2, 4, 8, 16, 32) if count * device.warp_size <= MOST_THREADS)
-
-
-def parameters(
-    axes: Callable[[Device], Mapping[str, tuple[Value, ...]]],
-    options: tuple[str, ...] = (),
-    own: Mapping[str, refinements.OptionError] | None = None,
-) -> Rule:
-    """The rule that a config has a kernel's parameters, with values that the compiler and the device accept.
-
-    Args:
-        axes: the kernel's axes on a device.
-        options: further options that a config may have, see `refinements`.
-        own: options that no other kernel has.
-    """
-
-    def malformed(config: Config, problem: Problem, device: Device) -> str | None:
-        known = axes(device)
-        if missing := [name for name in known if name not in config]:
-            return f"{missing[0]} is missing"
-        for name, value in config.pairs:
-            if name in options or name in (own or ()):
-                reason = refinements.option_error(name, config, problem, device, own or {})
-            elif name in known:
-                reason = _misfit(name, value)
-            else:
-                return f"{name} is no parameter on {device.arch}"
-            if reason:
-                return f"{name} is {reason}"
-        if threads(config, device) > MOST_THREADS:
-            return f"{config.integer('num_warps')} warps are {threads(config, device)} threads, a block has 1024"
-        return None
-
-    return Rule("parameters", "tl.arange takes powers of two; CUDA C++ Programming Guide", malformed, fatal=True)
-
-
-def _misfit(name: str, value: Value) -> str | None:
-    if name == "launch_pdl":
-        return None if isinstance(value, bool) else f"{value!r}, no truth value"
-    lowest = 0 if name == "PROGRAMS_PER_SM" else 1
-    if isinstance(value, (str, bool)) or value < lowest:
-        return repr(value)
-    power_of_two = name.startswith(("BLOCK", "SPLIT")) or name == "num_warps"
-    if power_of_two and value & (value - 1):
-        return f"{value}, no power of two"
-    return f"{value}, Triton takes {MOST_ELEMENTS}" if value > MOST_ELEMENTS else None
 
 
 def idle_threads(elements: Callable[[Config, Problem], int], needed: Callable[[Problem], int]) -> Rule:

@@ -206,7 +206,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    rules.parameters(_axes),
+    tile_rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/elementwise/vector_add.py"),
     *rules.of_tile(_elements, _covering, _values),
     rules.takes_turns(_blocks, shared_bytes),

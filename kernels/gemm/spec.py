@@ -15,8 +15,10 @@ from tuner.kernels.base import blocks, epilogue, numerics
 from tuner.kernels.base.interpreted import launch_interpreted
 from tuner.kernels.base.operands import make_operands
 from tuner.kernels.base.program import Operation, Program, spec_of
+from tuner.kernels.base.workspace import workspace
+from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.vendor import vendor
-from tuner.kernels.space import precedence, refinements
+from tuner.kernels.space import precedence
 from tuner.problem import Problem
 
 
@@ -63,25 +65,6 @@ def simplicity(config: Config) -> tuple[Any, ...]:
     )
 
 
-def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:
-    """The constexprs of the multiplication and of `epilogue.finish`, except BIAS_ALONG_M."""
-    return {
-        "SCALING": problem.scaling,
-        "ACTIVATION": problem.activation,
-        "PRECISION": "ieee" if problem.precision == "default" else problem.precision,
-        "MAX_IMPRECISE": numerics.max_imprecise(problem, block_size_k),
-    }
-
-
-def overlap_constants(config: Config) -> dict[str, Any]:
-    """The constexprs of programmatic dependent launch: PDL, TRIGGER and PREFETCH."""
-    return {
-        "PDL": bool(config.get("launch_pdl", False)),
-        "TRIGGER": config.integer(refinements.PDL_TRIGGER, 0),
-        "PREFETCH": config.integer(refinements.PREFETCH_KIB, 0) * 1024,
-    }
-
-
 def sources_of(*parts: Any) -> tuple[Any, ...]:
     """The given sources, and those that all GEMM kernels share."""
-    return (*parts, blocks, epilogue, epilogue_constants, numerics.max_imprecise)
+    return (*parts, blocks, epilogue, launches, numerics.max_imprecise, workspace)

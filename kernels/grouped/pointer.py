@@ -9,9 +9,9 @@ from tuner.hardware.device import multiprocessors
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import placement
 from tuner.kernels.batched.operands import placement as batch_placement
-from tuner.kernels.batched.pointer import pdl_of, tile_constants
+from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import tile as pointer_tile
-from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, operation, sources_of
+from tuner.kernels.gemm.spec import gemm_spec, operation, sources_of
 from tuner.kernels.grouped import jit as grouped_kernel
 from tuner.kernels.grouped.operands import (
     GroupedOperands,
@@ -23,6 +23,7 @@ from tuner.kernels.grouped.operands import (
 from tuner.kernels.grouped.space import POINTER, default_pointer, estimate_us, pointer, supports_pointer
 from tuner.kernels.grouped.table import rows_of, stored, table_of
 from tuner.kernels.grouped.vendor import vendor
+from tuner.kernels.space import tile_resources
 from tuner.kernels.space.tile_resources import next_power_of_two, shared_bytes
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
@@ -64,12 +65,13 @@ def _static(
 ) -> tuple[int, tuple[int, ...], dict[str, Any], dict[str, Any]]:
     """The most tiles, integer arguments, constexprs and compiler options."""
     m, n, k, groups = shape
-    tile = tuple(config.integer(name) for name in TILE)
+    tile = tile_resources.tile(config)
     constants = {
-        **tile_constants(tile, (*strides[:2], *strides[3:]), vectors, problem),
+        **launches.strided_constants(tile, (*strides[:2], *strides[3:]), vectors),
+        **launches.unscaled_constants(problem, tile[2]),
         "EVEN_K": k > 0 and k % tile[2] == 0,
         "BLOCK_GROUPS": next_power_of_two(groups),
-        **pdl_of(config),
+        **launches.pdl_of(config),
     }
     scalars = (m, n, k, groups, *strides, max(1, config.integer("GROUP_SIZE_M", 1)))
     return most_tiles(m, n, groups, tile), scalars, constants, compiler_options(config)
@@ -89,35 +91,23 @@ def _listed(operands: ListedOperands, config: Config) -> tuple[Launch, ...]:
     rows = rows_of(operands)
     table, filling = table_of(rows, operands.output.device)
     lying = tuple(stored(matrices) for matrices in (operands.a, operands.b, operands.out))
-    tile = tuple(config.integer(name) for name in TILE)
+    tile = tile_resources.tile(config)
     tiles = sum(-(-row[3] // tile[0]) * -(-row[4] // tile[1]) for row in rows)
-    epilogue = epilogue_constants(operands.problem, tile[2])
     constants = {
         **dict(zip(TILE, tile, strict=True)),
+        **launches.unscaled_constants(operands.problem, tile[2]),
         "BLOCK_GROUPS": next_power_of_two(len(rows)),
-        **pdl_of(config),
+        **launches.pdl_of(config),
         **{f"{name}_STORED": way for name, (way, _) in zip("ABC", lying, strict=True)},
         **{f"{name}_VECTOR": vector for name, (_, vector) in zip("ABC", lying, strict=True)},
         "EVEN_K": all(row[5] > 0 and row[5] % tile[2] == 0 for row in rows),
-        "WIDE": any(_span(row, tile) >= _INT32_SPAN for row in rows),
-        **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
+        "WIDE": any(launches.span(tile, row[6:]) >= launches.INT32_SPAN for row in rows),
     }
     likes = (operands.a[0], operands.b[0], operands.out[0])
     arguments = (table, *likes, len(rows), max(1, config.integer("GROUP_SIZE_M", 1)))
     grid = (programs(tiles, config, operands.output.device.index),)
     launch = Launch(grouped_kernel.listed_kernel, grid, arguments, constants, compiler_options(config))
     return (*filling, launch)
-
-
-def _span(row: tuple[int, ...], tile: tuple[int, ...]) -> int:
-    """The largest offset within a tile of A, B or C."""
-    block_m, block_n, block_k = (size - 1 for size in tile)
-    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = row[6:]
-    return max(
-        block_m * stride_am + block_k * stride_ak,
-        block_k * stride_bk + block_n * stride_bn,
-        block_m * stride_cm + block_n * stride_cn,
-    )
 
 
 SPEC = gemm_spec(
@@ -139,7 +129,6 @@ SPEC = gemm_spec(
         most_tiles,
         _listed,
         stored,
-        tile_constants,
         placement,
     ),
     runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),

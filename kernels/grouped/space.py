@@ -16,7 +16,7 @@ from tuner.kernels.gemm.pointer import default as pointer_default
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.grouped.operands import groups_of, is_listed
-from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space import tile_resources, tile_rules
 from tuner.launch.launch import TILE
 from tuner.problem import Problem
 
@@ -25,7 +25,6 @@ TMA = "grouped_tma"
 MOST_GROUPS = 4096
 """The most groups. Every program holds one number per group, which takes 32 registers in each thread of four warps."""
 _PROGRAMS = "PROGRAMS_PER_SM"
-_OPTIONS = (refinements.MAXNREG,)
 _MANY = 64
 """Programs per multiprocessor that are so many that few of them take a second tile."""
 
@@ -92,11 +91,7 @@ def _of_groups(
     kernel: str, single: SearchSpace, groups: int, axes: Callable[[Device], Mapping[str, tuple[Value, ...]]]
 ) -> SearchSpace:
     space = of_many(single, kernel, groups, _programs(single.device))
-    own = (tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS), _RESIDENT)
-    refine = refinements.of_tiles(
-        _OPTIONS, tile_resources.shared_bytes if kernel == POINTER else tma_space.shared_bytes
-    )
-    space = dataclasses.replace(space, options=_OPTIONS, refine=refine)
+    own = (tile_rules.parameters(axes), _RESIDENT)
     return dataclasses.replace(space, rules=(*own, *(rule for rule in space.rules if rule.name != "parameters")))
 
 

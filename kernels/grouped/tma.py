@@ -8,9 +8,9 @@ from typing import Any
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import placement
 from tuner.kernels.batched import operands as batched_operands
-from tuner.kernels.batched.pointer import pdl_of
 from tuner.kernels.batched.tma import descriptor as batch_descriptor
-from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm import launches
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.space import shared_bytes
 from tuner.kernels.gemm.tma.spec import descriptor
@@ -19,12 +19,12 @@ from tuner.kernels.grouped import tma_jit as grouped_tma_kernel
 from tuner.kernels.grouped.operands import GroupedOperands
 from tuner.kernels.grouped.pointer import GROUPED_MM, most_tiles, programs
 from tuner.kernels.grouped.space import TMA, default_tma, estimate_us, supports_tma, tma
+from tuner.kernels.space import tile_resources
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 
 VERSION = 1
-_INT32_SPAN = 2**31
 
 
 def program(operands: GroupedOperands, config: Config) -> tuple[Launch]:
@@ -61,16 +61,15 @@ def _static(
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """The most tiles, constexprs and compiler options; `rows_of_out` is the row stride of C and its C_VECTOR."""
     m, n, _, groups = shape
-    tile = tuple(config.integer(name) for name in TILE)
-    epilogue = epilogue_constants(problem, tile[2])
+    tile = tile_resources.tile(config)
     constants = {
-        **pdl_of(config),
+        **launches.pdl_of(config),
         **dict(zip(TILE, tile, strict=True)),
         "B_TRANSPOSED": b_transposed,
         "C_VECTOR": rows_of_out[1],
-        "WIDE": (tile[0] - 1) * rows_of_out[0] + tile[1] >= _INT32_SPAN,
+        "WIDE": (tile[0] - 1) * rows_of_out[0] + tile[1] >= launches.INT32_SPAN,
         "BLOCK_GROUPS": next_power_of_two(groups),
-        **{name: epilogue[name] for name in ("ACTIVATION", "PRECISION", "MAX_IMPRECISE")},
+        **launches.unscaled_constants(problem, tile[2]),
     }
     return most_tiles(m, n, groups, tile), constants, compiler_options(config)
 

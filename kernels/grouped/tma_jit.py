@@ -54,7 +54,7 @@ def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         start_n = pid_n * BLOCK_SIZE_N
         sums = sum_products(
             *(a_desc, b_desc, start_m, start_n, 0, count_blocks(K, BLOCK_SIZE_K), BLOCK_SIZE_M, BLOCK_SIZE_N),
-            *(BLOCK_SIZE_K, False, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, False, None, group * B_BATCHED),
+            *(BLOCK_SIZE_K, False, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, None, group * B_BATCHED),
         )
         bias = bias_ptr
         if bias_ptr is not None:

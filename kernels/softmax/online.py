@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +13,9 @@ from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.softmax import online_jit as softmax_online_kernel
 from tuner.kernels.softmax import space as softmax_space
-from tuner.kernels.softmax.space import Layout
 from tuner.kernels.space import tile_rules
 from tuner.kernels.space.tile_resources import next_power_of_two
-from tuner.launch.launch import Launch, compiler_options
+from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "softmax_online"
@@ -33,23 +31,9 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     rows, columns = inputs.a.shape
     strides = softmax_space.strides_of(inputs)
     layout = softmax_space.layout_of(inputs)
-    blocks, constants, options = _static((rows, columns), strides, layout, config)
+    blocks, constants, options = softmax_space.static((rows, columns), strides, layout, config)
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
     return (Launch(softmax_online_kernel.online_kernel, (blocks,), arguments, constants, options),)
-
-
-@functools.lru_cache(maxsize=4096)
-def _static(
-    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
-) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Number of blocks of rows, constexprs and compiler options."""
-    tile = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
-    constants = {
-        **softmax_space.tile_constants(shape, strides, layout, tile),
-        "STAGES": config.integer("num_stages"),
-        "PDL": bool(config.get("launch_pdl", False)),
-    }
-    return -(-shape[0] // tile[0]), constants, compiler_options(config)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -158,7 +142,7 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    rules.parameters(_axes),
+    tile_rules.parameters(_axes),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/online.py"),
     softmax_space.SECTORS,
@@ -175,7 +159,7 @@ SPEC = softmax_space.softmax_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(softmax_online_kernel, program, _static),
+    sources=(softmax_online_kernel, program),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,

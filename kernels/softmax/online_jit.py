@@ -118,18 +118,6 @@ def online_kernel(  # noqa: ANN201, PLR0917
     await_predecessor(PDL)
     highest, total = sum_powers(x_tile, x_step, M - start, N, 0, blocks, BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, STAGES)
     write_blocks(
-        x_tile,
-        x_step,
-        out_tile,
-        out_step,
-        M - start,
-        N,
-        0,
-        blocks,
-        highest,
-        total,
-        BLOCK_SIZE_M,
-        BLOCK_SIZE_N,
-        EVEN_N,
-        STAGES,
+        *(x_tile, x_step, out_tile, out_step, M - start, N, 0, blocks, highest, total),
+        *(BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, STAGES),
     )

@@ -21,7 +21,8 @@ from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
 from tuner.kernels.space import precedence
 from tuner.kernels.space.precedence import Line, always
-from tuner.kernels.space.tile_resources import next_power_of_two
+from tuner.kernels.space.tile_resources import MOST_ELEMENTS, next_power_of_two
+from tuner.launch.launch import compiler_options
 from tuner.problem import Problem, dtype
 
 INTERPRETED_COLUMNS = 128
@@ -31,7 +32,7 @@ _INT32_SPAN = 2**31
 
 def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
     """Make a kernel of the op, with the sources that all its kernels share; see `spec_of` for the arguments."""
-    shared = (softmax_kernel, tile_constants, layout_of, placement)
+    shared = (softmax_kernel, static, layout_of, placement)
     first = functools.partial(precedence.of, _PRECEDENCE, name)
     return elementwise_spec(SOFTMAX, name, version, program, sources=(*sources, *shared), precedence=first, **fields)
 
@@ -82,17 +83,18 @@ def layout_of(inputs: Tensors) -> Layout:
     return Layout(x.transposed, x.vector, 1 if out.transposed else out.vector)
 
 
-def tile_constants(
-    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, tile: tuple[int, int]
-) -> dict[str, Any]:
-    """Constexprs of a tile [BLOCK_SIZE_M, BLOCK_SIZE_N] of a matrix [M, N]."""
-    block_m, block_n = tile
+@functools.lru_cache(maxsize=4096)
+def static(
+    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Number of blocks of rows, constexprs and compiler options. A tile without BLOCK_SIZE_N has whole rows."""
+    block_m, block_n = config.integer("BLOCK_SIZE_M", 1), config.integer("BLOCK_SIZE_N") or next_power_of_two(shape[1])
     stride_xm, stride_xn, stride_om, stride_on = strides
     spans = (
         (block_m - 1) * stride_xm + (block_n - 1) * stride_xn,
         (block_m - 1) * stride_om + (block_n - 1) * stride_on,
     )
-    return {
+    constants = {
         "BLOCK_SIZE_M": block_m,
         "BLOCK_SIZE_N": block_n,
         "X_TRANSPOSED": layout.x_transposed,
@@ -100,12 +102,15 @@ def tile_constants(
         "OUT_VECTOR": layout.out_vector,
         "EVEN_N": shape[1] % block_n == 0,
         "WIDE": max(spans) >= _INT32_SPAN,
+        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM", 1) else 0,
+        "PDL": bool(config.get("launch_pdl", False)),
     }
+    return -(-shape[0] // block_m), constants, compiler_options(config)
 
 
 def covering(problem: Problem) -> int:
     """Number of elements in the smallest tile that covers the whole matrix."""
-    return min(rules.MOST_ELEMENTS, next_power_of_two(problem.m) * next_power_of_two(problem.n))
+    return min(MOST_ELEMENTS, next_power_of_two(problem.m) * next_power_of_two(problem.n))
 
 
 def shared_bytes(tile: tuple[int, int], stages: int, config: Config, problem: Problem, device: Device) -> int:

@@ -6,7 +6,6 @@ writes the result, which is deterministic.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -22,9 +21,8 @@ from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.softmax import online_jit as softmax_online_kernel
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import split_jit as softmax_split_kernel
-from tuner.kernels.softmax.space import Layout
 from tuner.kernels.space import tile_rules
-from tuner.launch.launch import Launch, compiler_options
+from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "softmax_split"
@@ -41,8 +39,10 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
     rows, columns = inputs.a.shape
     strides = softmax_space.strides_of(inputs)
     layout = softmax_space.layout_of(inputs)
-    constants, options = _static((rows, columns), strides, layout, config)
     splits = config.integer("SPLIT_N")
+    _, constants, options = softmax_space.static((rows, columns), strides, layout, config)
+    constants = {**constants, "SPLIT_N": splits}
+    del constants["BLOCK_SIZE_M"], constants["X_TRANSPOSED"]  # each program works on one row, which is contiguous
     partials = scratch(rows * 2 * splits * 4, inputs.a.device).view(torch.float32)
     summed = {name: value for name, value in constants.items() if name != "OUT_VECTOR"}
     return (
@@ -61,23 +61,6 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
             options,
         ),
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _static(
-    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Constexprs of the second launch, and compiler options."""
-    block_n = config.integer("BLOCK_SIZE_N")
-    constants = {
-        **softmax_space.tile_constants(shape, strides, layout, (1, block_n)),
-        "SPLIT_N": config.integer("SPLIT_N"),
-        "STAGES": config.integer("num_stages"),
-        "PDL": bool(config.get("launch_pdl", False)),
-    }
-    # Each program works on one row, which is contiguous.
-    del constants["BLOCK_SIZE_M"], constants["X_TRANSPOSED"]
-    return constants, compiler_options(config)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -174,7 +157,7 @@ def _parts(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    rules.parameters(_axes),
+    tile_rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/split.py"),
     Rule("parts", "the shape itself", _parts),
     *rules.of_tile(_elements, softmax_space.covering, _values),
@@ -187,7 +170,7 @@ SPEC = softmax_space.softmax_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(softmax_online_kernel, softmax_split_kernel, program, _static),
+    sources=(softmax_online_kernel, softmax_split_kernel, program),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,

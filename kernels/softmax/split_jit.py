@@ -91,18 +91,6 @@ def split_write_kernel(  # noqa: ANN201, PLR0917
     highest = tl.max(peaks, axis=1)
     total = tl.sum(tl.load(partials + SPLIT_N) * tl.exp(peaks - finite(highest)[:, None]), axis=1)
     write_blocks(
-        x_tile,
-        x_step,
-        out_tile,
-        out_step,
-        1,
-        N,
-        first,
-        beyond,
-        highest,
-        total,
-        1,
-        BLOCK_SIZE_N,
-        EVEN_N,
-        STAGES,
+        *(x_tile, x_step, out_tile, out_step, 1, N, first, beyond, highest, total),
+        *(1, BLOCK_SIZE_N, EVEN_N, STAGES),
     )

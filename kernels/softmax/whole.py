@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,17 +14,17 @@ from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
-from tuner.kernels.softmax.space import Layout
-from tuner.kernels.space import refinements, tile_rules
+from tuner.kernels.space import tile_rules
 from tuner.kernels.space.tile_resources import next_power_of_two
-from tuner.launch.launch import Launch, compiler_options
+from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "softmax_whole"
 VERSION = 1
 _RECOMPUTED = "RECOMPUTED"
 """The option to keep 16-bit operands packed in registers, and to compute their exponentials twice."""
-_OPTIONS = (_RECOMPUTED, refinements.MAXNREG)
+_MAXNREG = "maxnreg"
+"""The option to limit a thread's registers, so that two programs are resident."""
 _ALONE = 8192
 """With more columns than this, a program's float32 values leave no registers for a second program."""
 _PACKED = 16_384
@@ -46,25 +45,11 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     rows, columns = inputs.a.shape
     strides = softmax_space.strides_of(inputs)
     layout = softmax_space.layout_of(inputs)
-    blocks, constants, options = _static((rows, columns), strides, layout, config)
+    blocks, constants, options = softmax_space.static((rows, columns), strides, layout, config)
+    constants = {**constants, "RECOMPUTED": _RECOMPUTED in config}
     grid = rules.grid(blocks, config, inputs.a)
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
     return (Launch(softmax_kernel.whole_kernel, (grid,), arguments, constants, options),)
-
-
-@functools.lru_cache(maxsize=4096)
-def _static(
-    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
-) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Number of blocks of rows, constexprs and compiler options."""
-    block_m = config.integer("BLOCK_SIZE_M")
-    constants = {
-        **softmax_space.tile_constants(shape, strides, layout, (block_m, next_power_of_two(shape[1]))),
-        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
-        "PDL": bool(config.get("launch_pdl", False)),
-        "RECOMPUTED": "RECOMPUTED" in config,
-    }
-    return -(-shape[0] // block_m), constants, compiler_options(config)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -82,7 +67,9 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, _OPTIONS)
+    return SearchSpace(
+        NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, (_RECOMPUTED, _MAXNREG)
+    )
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -181,8 +168,19 @@ def _not_packed(value: Value, config: Config, problem: Problem, device: Device) 
     return None if value is True else f"{value!r}: expected true, or none"
 
 
+def _no_limit(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if device.vendor != "nvidia":
+        return f"{value}: an option of NVIDIA's assembler, not for {device.arch}"
+    if isinstance(value, (bool, str)) or value % 8 or not 24 <= value <= 248:
+        return f"{value!r}: expected a multiple of 8 from 24 to 248"
+    threads = rules.threads(config, device)
+    if value * threads > device.features.registers:
+        return f"{value}: {threads} threads of so many, a multiprocessor has {device.features.registers}"
+    return None
+
+
 RULES = (
-    rules.parameters(_axes, (refinements.MAXNREG,), {_RECOMPUTED: _not_packed}),
+    tile_rules.parameters(_axes, own={_RECOMPUTED: _not_packed, _MAXNREG: _no_limit}),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
     *rules.of_tile(elements, softmax_space.covering, _values),
@@ -198,7 +196,7 @@ SPEC = softmax_space.softmax_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(program, _static, rules.grid),
+    sources=(program, rules.grid),
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,

@@ -143,36 +143,12 @@ def whole_kernel(  # noqa: ANN201, PLR0917
     await_predecessor(PDL)
     if STAGES == 0:
         normalize_rows(
-            tl.program_id(0),
-            x_ptr,
-            out_ptr,
-            M,
-            N,
-            stride_xm,
-            stride_xn,
-            stride_om,
-            stride_on,
-            BLOCK_SIZE_M,
-            BLOCK_SIZE_N,
-            EVEN_N,
-            WIDE,
-            RECOMPUTED,
+            *(tl.program_id(0), x_ptr, out_ptr, M, N, stride_xm, stride_xn, stride_om, stride_on),
+            *(BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, WIDE, RECOMPUTED),
         )
     else:
         for block in tl.range(tl.program_id(0), count_blocks(M, BLOCK_SIZE_M), tl.num_programs(0), num_stages=STAGES):
             normalize_rows(
-                block,
-                x_ptr,
-                out_ptr,
-                M,
-                N,
-                stride_xm,
-                stride_xn,
-                stride_om,
-                stride_on,
-                BLOCK_SIZE_M,
-                BLOCK_SIZE_N,
-                EVEN_N,
-                WIDE,
-                RECOMPUTED,
+                *(block, x_ptr, out_ptr, M, N, stride_xm, stride_xn, stride_om, stride_on),
+                *(BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, WIDE, RECOMPUTED),
             )

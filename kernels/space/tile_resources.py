@@ -9,6 +9,8 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem, dtype
 
+MOST_ELEMENTS = 1 << 20
+"""The most elements of a tile, Triton's TRITON_MAX_TENSOR_NUMEL."""
 MOST_THREADS = 1024
 """The most threads of a block, on NVIDIA and AMD.
 
@@ -165,17 +167,13 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     tcgen05 adds two barriers. Source: exact for the pointer kernels that tests/compile compiles for NVIDIA. On AMD one
     stage may take less; on gfx950 this is what Triton 3.9 takes, and Triton 3.6 to 3.8 take one stage less.
     """
-    block_m, block_n, _ = tile(config)
     held = buffers(config, problem, device)
     barriers = 16 if device.features.tcgen05 and held == config.integer("num_stages") else 0
     pipeline = held * tile_bytes(config, problem) + barriers
     if device.features.copies_to_lds and config.integer("num_stages") > 1:
         # Triton 3.9 copies straight to LDS, into one buffer per stage whose rows are padded by at most 1/32.
         pipeline = config.integer("num_stages") * tile_bytes(config, problem) * 33 // 32
-    if "num_ctas" not in config:
-        return pipeline
-    # Each block of a cluster holds a part of the tile, and may rearrange it in shared memory before it is stored.
-    return max(pipeline, dtype.ITEMSIZE[problem.out_dtype] * block_m * block_n)
+    return pipeline
 
 
 def accumulator_registers(config: Config, device: Device) -> float:

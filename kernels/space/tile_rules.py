@@ -30,24 +30,28 @@ def overlap(device: Device) -> dict[str, tuple[Value, ...]]:
 
 def parameters(
     axes: Callable[[Device], Mapping[str, tuple[Value, ...]]],
-    optional: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+    own: Mapping[str, refinements.OptionError] | None = None,
 ) -> Rule:
     """The rule that a config has a kernel's parameters and no others, with values that the compiler accepts.
 
     Args:
         axes: the kernel's axes on a device.
-        optional: parameters that may be missing.
         options: further options that a config may have, see `refinements`.
+        optional: parameters that may be missing, in addition to `OPTIONAL`.
+        own: options that no other kernel has, with the functions that check their values.
     """
 
     def malformed(config: Config, problem: Problem, device: Device) -> str | None:
         known = axes(device)
         for name in known:
-            if name not in config and name not in optional:
+            if name not in config and name not in (*OPTIONAL, *optional):
                 return f"{name} is missing"
         for name, value in config.pairs:
-            if name in options:
+            if own and name in own:
+                reason = own[name](value, config, problem, device)
+            elif name in options:
                 reason = refinements.option_error(name, config, problem, device)
             elif name in known:
                 reason = _misfit(name, value, known[name])
@@ -72,11 +76,13 @@ def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
         return None if isinstance(value, bool) else repr(value)
     if isinstance(values[0], str):
         return None if value in values else repr(value)
-    lowest = 0 if name in ("BLOCK_SIZE_N_REST", "GROUP_SIZE_M", "waves_per_eu") else 1
+    lowest = 0 if 0 in values or name in ("BLOCK_SIZE_N_REST", "GROUP_SIZE_M", "waves_per_eu") else 1
     if isinstance(value, (str, bool)) or value < lowest:
         return repr(value)
-    known = value in values or not (name.startswith("BLOCK") or name == "num_warps")
-    return None if known or not value & (value - 1) else f"{value}, no power of two"
+    known = value in values or not (name.startswith(("BLOCK", "SPLIT_N")) or name == "num_warps")
+    if not known and value & (value - 1):
+        return f"{value}, no power of two"
+    return f"{value}, Triton takes {tile_resources.MOST_ELEMENTS}" if value > tile_resources.MOST_ELEMENTS else None
 
 
 def shared_memory(needed: Callable[[Config, Problem, Device], int], source: str) -> Rule:

@@ -13,21 +13,15 @@ EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_p
 BY_TMA = {"tma", "persistent_tma", "padded", "bmm_tma"}
 IN_CLUSTERS = {"cluster_k"} if triton_version().startswith("3.7.") else set()
 ON_HOPPER = {"warp_specialized"} | IN_CLUSTERS
-LIMITS = {(kernel, "maxnreg") for kernel in ("pointer", "bmm_pointer")}
-CLUSTERS = {(kernel, "num_ctas") for kernel in ("pointer", "bmm_pointer", "tma", "persistent_tma")}
 CLUSTERED = {("warp_specialized", option) for option in ("num_ctas", "SHARE_B")}
 SHARED_LOADS = CLUSTERED if triton_version().startswith("3.7.") else set()
-BY_TMA_LIMITS = {("tma", "maxnreg"), ("bmm_tma", "maxnreg")}
-PARTITIONS = {(kernel, "warp_specialize") for kernel in ("tma", "persistent_tma", "bmm_tma")}
 OVERLAP = ("PDL_TRIGGER", "PREFETCH_KIB")
 FEW_ROWS = {(kernel, option) for kernel in ("gemv", "split_k", "swap_ab") for option in OVERLAP}
-ON_HOPPER_ALONE = {("tma", "warp_specialize"), *((kernel, option) for kernel in IN_CLUSTERS for option in OVERLAP)}
+ON_HOPPER_ALONE = {(kernel, option) for kernel in IN_CLUSTERS for option in OVERLAP}
 OPTIONS = {
-    "sm_80": LIMITS,
-    "sm_89": LIMITS,
-    "sm_90": LIMITS | CLUSTERS | SHARED_LOADS | BY_TMA_LIMITS | FEW_ROWS | ON_HOPPER_ALONE,
-    "sm_100": LIMITS | CLUSTERS | BY_TMA_LIMITS | PARTITIONS | FEW_ROWS,
-    "sm_120": LIMITS | FEW_ROWS,
+    "sm_90": SHARED_LOADS | FEW_ROWS | ON_HOPPER_ALONE,
+    "sm_100": FEW_ROWS,
+    "sm_120": FEW_ROWS,
 }
 """Kernels and options that problems have refinements with, by arch."""
 SLACK_BYTES = 1024

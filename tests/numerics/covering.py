@@ -112,7 +112,7 @@ class Coverage:
         sizes: of M, of N and of K.
         configs: sampled for each problem, beside the default.
         seed: of everything that is drawn.
-        refined: sampled configs have an option each (num_ctas, maxnreg ...), where a rule allows one.
+        refined: sampled configs have an option each (num_ctas, PREFETCH_KIB ...), where a rule allows one.
         problems: with views, every pair of choices that the kernel serves among them; empty where it serves none.
         faults: problems whose space or default config raised, so far, and what.
         offered, tried: values of axes by name, in the search spaces and in the cases so far.

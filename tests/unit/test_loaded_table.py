@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tuner
+from tuner.errors import TableError
 from tuner.hardware.device import KNOWN
 from tuner.lookup import loaded_table, table, table_digest
 from tuner.lookup.lookup import resolver
@@ -15,6 +16,13 @@ from tuner.lookup.row import Row
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
+
+
+@pytest.fixture(autouse=True, params=[loaded_table.LARGE, 0], ids=["json", "msgspec"])
+def large(monkeypatch, request) -> int:
+    """Every file is read both ways."""
+    monkeypatch.setattr(loaded_table, "LARGE", request.param)
+    return request.param
 
 
 @pytest.fixture
@@ -160,3 +168,55 @@ def test_tables_of_several_ops_are_one_shelf(tmp_path, toy, no_tables, make_row,
     assert [row.problem.m for row in winners.groups[Problem(1, 512, 256, op="other")]] == [64, 128]
     assert winners.note == f"3 tuned problems for {H200.slug}"
     assert winners.rows.get(Problem(64, 512, 250)) is None
+
+
+def test_a_large_file_as_it_was_written_needs_no_plain_json(tmp_path, large, make_row, make_table, monkeypatch):
+    path = make_table(make_row(16, extras={"window": 3}), make_row(64)).write(tmp_path)
+    plain: list[bytes] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: plain.append(text) or loads(text))
+    loaded = loaded_table.load(path)
+    assert bool(plain) == bool(large)
+    assert loaded.rows == {row.problem: (row,) for row in table.load(path).rows}
+
+
+@pytest.mark.parametrize("large", [0], indirect=True)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *(
+            ('"ties": 2', f'"ties": {value}')
+            for value in ("NaN", "Infinity", "1e400", "9" * 30, "9" * 5000, "[" * 9999)
+        ),
+        *(('"layout": "nn"', f'"layout": {value}') for value in ('"\\ud800"', "[1]", "null", '"nt", "layout": "nn"')),
+        *(('"extras": {}', f'"extras": {value}') for value in ('{"x": NaN}', '{"x": [1]}', "[]", "3", '{"x": 1e400}')),
+        ('"ties": 2', '"ties": 2, "more": 1'),
+        (', "ties": 2', ""),
+        ('"m": 16, ', ""),
+        ('"m": 16,', '"m": 64,'),
+        ('"median_us": 12.5', '"median_us": -0.0'),
+        ('"version": 1', '"version": 1.0'),
+        ('"op": "matmul"', '"op": "matmul", "note": "kept"'),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_whatever_a_stranger_signed_is_read_alike_by_both(signed, make_row, make_table, monkeypatch, caplog, old, new):
+    text = make_table(make_row(16), make_row(64)).dumps()
+    assert old in text
+    path = signed(text.replace(old, new, 1))
+
+    def told() -> list[str]:
+        caplog.clear()
+        try:
+            loaded = loaded_table.load(path)
+            said = [
+                f"{loaded.count} {[(each, loaded.rows.get(each)) for each in loaded.rows]}",
+                *map(str, loaded.faults),
+            ]
+        except TableError as e:
+            said = [str(e)]
+        return said + caplog.messages
+
+    here = told()
+    monkeypatch.setattr(loaded_table, "LARGE", 10**9)
+    assert told() == here

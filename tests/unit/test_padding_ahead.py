@@ -37,7 +37,7 @@ def test_a_ring_is_as_deep_as_the_copy_leaves_room_for():
     even = Problem(1023, 2048, 4093, dtype="bf16", layout="nt")
     assert padded.space(even, H200).rejection(BESIDE.replace(num_stages=5), fatal_only=True) is None
     refusal = padded.space(even, H200).rejection(BESIDE, fatal_only=True)
-    assert "229728 bytes of shared memory, 228352 are left beside the copy" in refusal
+    assert "229728 bytes of shared memory, 228352 the copy leaves" in refusal
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_one_operand_that_is_padded_already_leaves_the_other_to_copy_beside():
     problem = Problem(1023, 2047, 4093, dtype="bf16", layout="nt", b_padded=True)
     (copy, product) = padded.program(make_operands(problem, "meta", 0), BESIDE)
     assert copy.arguments[2:4] == (None, None)
-    assert copy.beside
-    assert not product.beside
+    assert copy.concurrent
+    assert not product.concurrent
 
 
 def test_nothing_to_copy_and_operands_across_k_or_with_gaps_launch_as_without_chunks():

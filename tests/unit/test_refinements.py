@@ -2,6 +2,7 @@
 
 import pytest
 
+import tuner
 from tuner import Problem
 from tuner.hardware.device import INTERPRETER, KNOWN, triton_version
 from tuner.kernel import registry
@@ -11,45 +12,30 @@ from tuner.kernel.space import Rule, SearchSpace
 pytest.importorskip("triton")
 H200, B200, A100, MI300 = (KNOWN[arch] for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))
 SQUARE = Problem(4096, 4096, 4096, dtype="bf16", layout="nt")
+FEW_ROWS = Problem(16, 6144, 4096, dtype="bf16", layout="nt")
 LONG = Problem(4096, 32768, 1, dtype="bf16", op="softmax")
 
 
-def rejection(name, device, **changes):
-    space = registry.find("matmul", name).space(SQUARE, device)
-    config = registry.find("matmul", name).default_config(SQUARE, device).replace(**changes)
-    return space.rejection(config, fatal_only=True)
+@pytest.mark.parametrize("option", [{"num_ctas": 2}, {"maxnreg": 128}, {"warp_specialize": True}])
+@pytest.mark.parametrize("name", ["pointer", "tma", "persistent_tma", "split_k", "swap_ab"])
+def test_options_that_never_won_are_no_parameters_any_more(name, option):
+    spec = registry.find("matmul", name)
+    config = spec.default_config(FEW_ROWS, B200).replace(**option)
+    assert spec.space(FEW_ROWS, B200).rejection(config, fatal_only=True) == (
+        f"parameters: {next(iter(option))} is no parameter on sm_100"
+    )
 
 
-@pytest.mark.parametrize(
-    ("device", "options", "found"),
-    [
-        (A100, {"num_ctas": 2}, "no clusters of blocks on sm_80"),
-        (KNOWN["sm_89"], {"num_ctas": 2}, "no clusters"),
-        (MI300, {"num_ctas": 2}, "no clusters"),
-        (H200, {"num_ctas": 3}, "expected 2, 4 or 8"),
-        (H200, {"num_ctas": 1}, "or none for single blocks"),
-        (H200, {"num_ctas": 2}, None),
-        (MI300, {"maxnreg": 128}, "an option of NVIDIA's assembler"),
-        (H200, {"maxnreg": 100}, "a multiple of 8 from 24 to 248"),
-        (H200, {"maxnreg": 256}, "a multiple of 8 from 24 to 248"),
-        (H200, {"maxnreg": 248, "num_warps": 16}, "a multiprocessor has 65536"),
-        (H200, {"maxnreg": 128, "num_warps": 16}, None),
-        (H200, {"warp_specialize": True}, "warp_specialize is no parameter"),
-    ],
-)
-def test_an_option_that_the_hardware_or_the_kernel_lacks_is_refused_with_the_reason(device, options, found):
-    reason = rejection("pointer", device, **options)
-    assert reason is None if found is None else found in reason, reason
-
-
-def test_warp_specialization_takes_tcgen05_or_what_hoppers_compiler_splits():
-    split = {"warp_specialize": True, "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "num_stages": 3, "num_warps": 4}
-    assert rejection("tma", B200, warp_specialize=True) is None
-    assert rejection("persistent_tma", B200, warp_specialize=True) is None
-    assert rejection("tma", H200, **split) is None
-    assert "64 rows, 128 columns and 4 warps" in rejection("tma", H200, **{**split, "BLOCK_SIZE_M": 128})
-    assert "wgmma by the kernel tma" in rejection("persistent_tma", H200, **split)
-    assert "expected true, or none" in rejection("tma", B200, warp_specialize=False)
+@pytest.mark.usefixtures("no_tables")
+@pytest.mark.parametrize("option", [{"num_ctas": 2}, {"maxnreg": 128}, {"warp_specialize": True}])
+def test_a_row_with_a_former_option_is_passed_over_with_one_line(make_row, make_table, tmp_path, caplog, option):
+    spec = registry.find("matmul", "tma")
+    config = spec.default_config(SQUARE, H200).replace(**option)
+    row = make_row(4096, 4096, 4096, config=config, version=spec.version, dtype="bf16", layout="nt")
+    tuner.use(make_table(row).write(tmp_path))
+    assert [tuner.lookup(SQUARE, H200).rule for _ in range(3)] == 3 * ["default"]
+    (record,) = caplog.records
+    assert f"{next(iter(option))} is no parameter" in record.getMessage()
 
 
 @pytest.mark.parametrize("device", [H200, B200, A100, MI300, INTERPRETER], ids=lambda device: device.arch)
@@ -66,10 +52,8 @@ def test_refinements_are_outside_of_the_space_and_yet_configs_that_a_lookup_take
                 assert space.tries(refined), refined
                 assert not space.odd_parameters(refined), refined
                 assert spec.simplicity(config) < spec.simplicity(refined)
-    of_both = {"num_ctas", "maxnreg", "warp_specialize"}
-    of_hopper = of_both | ({"SHARE_B"} if triton_version().startswith("3.7.") else set())
-    expected = {"sm_80": {"maxnreg"}, "sm_90": of_hopper, "sm_100": of_both}
-    assert found == expected.get(device.arch, set())
+    clusters = device is H200 and triton_version().startswith("3.7.")
+    assert found == ({"num_ctas", "SHARE_B"} if clusters else set())
 
 
 def test_a_space_tries_its_configs_and_their_refinements_and_nothing_else():
@@ -100,7 +84,21 @@ def test_long_rows_of_16_bits_may_stay_packed_so_that_two_programs_reside():
     assert "not for gfx942" in spec.space(LONG, MI300).rejection(on_amd, fatal_only=True)
 
 
-FEW_ROWS = Problem(16, 6144, 4096, dtype="bf16", layout="nt")
+@pytest.mark.parametrize(
+    ("device", "options", "found"),
+    [
+        (MI300, {"maxnreg": 128}, "an option of NVIDIA's assembler"),
+        (H200, {"maxnreg": 100}, "a multiple of 8 from 24 to 248"),
+        (H200, {"maxnreg": 256}, "a multiple of 8 from 24 to 248"),
+        (H200, {"maxnreg": 248, "num_warps": 16}, "a multiprocessor has 65536"),
+        (H200, {"maxnreg": 128, "num_warps": 16}, None),
+    ],
+)
+def test_a_limit_of_registers_that_the_device_cannot_have_is_refused_with_the_reason(device, options, found):
+    spec = registry.find("softmax", "softmax_whole")
+    config = spec.default_config(LONG, device).replace(**options)
+    reason = spec.space(LONG, device).rejection(config, fatal_only=True)
+    assert reason is None if found is None else found in reason, reason
 
 
 @pytest.mark.parametrize(
@@ -180,7 +178,6 @@ def test_few_tiles_on_amd_are_tried_with_fewer_registers_by_waves_per_eu():
 
 
 def test_an_option_is_part_of_what_a_binary_depends_on():
-    spec = registry.find("matmul", "persistent_tma")
-    config = spec.default_config(SQUARE, H200)
-    assert spec.compile_class(SQUARE, config) != spec.compile_class(SQUARE, config.replace(num_ctas=2))
-    assert spec.compile_class(SQUARE, config) != spec.compile_class(SQUARE, config.replace(maxnreg=168))
+    spec = registry.find("matmul", "swap_ab")
+    config = spec.default_config(FEW_ROWS, H200).replace(PDL_TRIGGER=6)
+    assert spec.compile_class(FEW_ROWS, config) != spec.compile_class(FEW_ROWS, config.replace(PDL_TRIGGER=3))

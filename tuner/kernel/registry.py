@@ -87,8 +87,8 @@ def of(op: str) -> dict[str, KernelSpec]:
     """Load and return the kernels of one op by name; other ops' are only loaded where a name does not tell the op."""
     if added := {name: spec for (its, name), spec in _added.items() if its == op}:
         return added
-    told = (point for point in points() if "." not in point.name or point.name.partition(".")[0] == op)
-    return {name: spec for (its, name), spec in _first(tuple(told)).items() if its == op}
+    named = (point for point in points() if "." not in point.name or point.name.partition(".")[0] == op)
+    return {name: spec for (its, name), spec in _first(tuple(named)).items() if its == op}
 
 
 @functools.cache

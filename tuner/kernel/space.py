@@ -125,9 +125,9 @@ class SearchSpace:
         for name, values in sorted(self.axes.items(), key=lambda axis: len(axis[1]) > 1):
             points = [point.replace(**{name: value}) for point in points for value in values]
             settled.add(name)
-            asked = [rule for rule in waiting if self.axes.keys() & (rule.reads or self.axes) <= settled]
-            waiting = [rule for rule in waiting if rule not in asked]
-            for rule in asked:
+            ready = [rule for rule in waiting if self.axes.keys() & (rule.reads or self.axes) <= settled]
+            waiting = [rule for rule in waiting if rule not in ready]
+            for rule in ready:
                 points = [point for point in points if rule.rejects(point, self.problem, self.device) is None]
         return points
 

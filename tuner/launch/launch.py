@@ -43,7 +43,7 @@ class Launch:
         arguments: Everything before the constexprs, in the function's order.
         constants: The constexpr arguments by name.
         options: The compiler's options: num_warps, num_stages and so on.
-        beside: Whether the next launch's programs are to start beside this one's, see `carveout`.
+        concurrent: Whether the next launch's programs are to run concurrently with this one's, see `carveout`.
     """
 
     function: Any
@@ -51,7 +51,7 @@ class Launch:
     arguments: tuple[Any, ...]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
-    beside: bool = False
+    concurrent: bool = False
 
     @property
     def key(self) -> str:
@@ -77,7 +77,7 @@ def run(launches: Iterable[Launch]) -> None:
             kernel = shipped
             values = (launch.constants[parameter.name] for parameter in launch.function.params[len(launch.arguments) :])
             kernel[(*launch.grid, 1, 1)[:3]](*launch.arguments, *values)
-        if launch.beside:
+        if launch.concurrent:
             carveout.ask_for_shared(kernel)
         if seen is not None:
             seen.launches.append((launch, kernel))

@@ -9,24 +9,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tuner.hardware.device import Device
-from tuner.lookup import fault, table
+from tuner.lookup import fault, table, table_digest
 from tuner.lookup.device_winners import Rows, by_problem
 from tuner.lookup.fault import Fault
 from tuner.lookup.regret import Regrets
-from tuner.lookup.row import BAD_VALUE, PROBLEM, Row, problem_of
+from tuner.lookup.row import BAD_VALUE, PROBLEM, RESULT, Row, problem_of
 from tuner.lookup.table import ParsedTable
 from tuner.problem import Problem
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-Key = tuple[Any, ...]
-"""The parts of a problem in the order of PROBLEM, M first and `extras` last, as a tuple of pairs."""
-_parts = itemgetter(*PROBLEM)
+Key = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The parts of a problem in the order of PROBLEM, M first, and `extras` as a tuple of pairs."""
+LARGE = 500_000
+"""Bytes of a file from which on msgspec's import is worth its time."""
 _log = logging.getLogger("tuner.lookup.sources")  # the name under which people silence or keep it
 
 
@@ -56,24 +57,36 @@ def load(path: Traversable) -> LoadedTable:
     Raises:
         TableError: it cannot be read, or is no table, or one of a newer format.
     """
-    parsed = table.parse(table.read_bytes(path), str(path))
+    content, name = table.read_bytes(path), str(path)
+    document = None
+    if len(content) >= LARGE and table_digest.is_as_written(content):
+        from tuner.lookup import large_table
+
+        document = large_table.decode(content)
+    is_large = document is not None
+    parsed = table.parsed(document, name, is_as_written=True) if is_large else table.parse(content, name)
     if parsed.is_as_written:
         try:
-            rows = _UnmadeRows(parsed, str(path))
+            rows = _UnmadeRows(parsed, name, is_large=is_large)
         except BAD_VALUE:
             pass  # whoever wrote it knew how to sign it: the reading of every row says what is wrong
         else:
             mappings = _RowsByProblem(rows, rows.by_key), _RowsByProblem(rows, rows.by_group)
             return LoadedTable(parsed.device, len(parsed.rows), *mappings, {parsed.op: parsed.regret})
-    found = table.from_parsed(parsed)
+    found = table.from_parsed(table.parse(content, name) if is_large else parsed)
     return LoadedTable(found.device, len(found.rows), *by_problem(found.rows), {found.op: found.regret}, found.faults)
 
 
 class _UnmadeRows:
     """The rows of a parsed file, of which those that were asked for are made, and kept."""
 
-    def __init__(self, parsed: ParsedTable, name: str) -> None:
+    def __init__(self, parsed: ParsedTable, name: str, *, is_large: bool) -> None:
         """Note where each problem's row is.
+
+        Args:
+            parsed: the file.
+            name: what messages call it.
+            is_large: whether `large_table.decode` gave the rows.
 
         Raises:
             One of BAD_VALUE: a row has no key, or two rows have one.
@@ -81,7 +94,10 @@ class _UnmadeRows:
         self.op = parsed.op
         self._parsed = parsed
         self._name = name
-        self._places = {_key(raw): (place,) for place, raw in enumerate(parsed.rows)}
+        self._is_large = is_large
+        part = attrgetter if is_large else itemgetter
+        problems = zip(map(part(*PROBLEM[:-1]), parsed.rows), map(part(PROBLEM[-1]), parsed.rows), strict=True)
+        self._places = {_key(parts, extras): (place,) for place, (parts, extras) in enumerate(problems)}
         if len(self._places) != len(parsed.rows):
             raise ValueError("a problem is there twice")
         self._groups: dict[Key, list[int]] | None = None
@@ -95,8 +111,8 @@ class _UnmadeRows:
         """The places of the rows whose problems differ in M alone, by that problem with M = 1."""
         if self._groups is None:
             groups: dict[Key, list[int]] = {}
-            for key, places in self._places.items():
-                groups.setdefault((1, *key[1:]), []).extend(places)
+            for (parts, extras), places in self._places.items():
+                groups.setdefault(((1, *parts[1:]), extras), []).extend(places)
             self._groups = groups  # at once: another thread sees all of it or builds it too
         return self._groups
 
@@ -105,8 +121,11 @@ class _UnmadeRows:
         if place in self._made:
             return self._made[place]
         parsed, row = self._parsed, None
+        raw = parsed.rows[place]
+        if self._is_large:
+            raw = {name: getattr(raw, name) for name in (*PROBLEM, *RESULT)}
         try:
-            row = Row.from_fields(parsed.rows[place], parsed.op, parsed.kernels, parsed.made)
+            row = Row.from_fields(raw, parsed.op, parsed.kernels, parsed.made)
         except BAD_VALUE as e:
             _log.warning("%s: %s", self._name, fault.unreadable(f"row {place + 1}", e))
         return self._made.setdefault(place, row)
@@ -120,14 +139,16 @@ class _RowsByProblem(Mapping[Problem, Sequence[Row]]):
         self._places = places
 
     def __getitem__(self, problem: Problem) -> Sequence[Row]:
-        places = self._places().get(_key(problem.fields()), ()) if problem.op == self._rows.op else ()
+        fields = problem.fields()
+        key = _key(tuple(fields[name] for name in PROBLEM[:-1]), fields[PROBLEM[-1]])
+        places = self._places().get(key, ()) if problem.op == self._rows.op else ()
         found = tuple(row for place in places if (row := self._rows.row(place)) is not None)
         if not found:
             raise KeyError(problem)
         return found
 
     def __iter__(self) -> Iterator[Problem]:
-        for *parts, extras in self._places():
+        for parts, extras in self._places():
             try:
                 yield problem_of({"op": self._rows.op, **dict(zip(PROBLEM, (*parts, dict(extras)), strict=True))})
             except BAD_VALUE:
@@ -137,6 +158,5 @@ class _RowsByProblem(Mapping[Problem, Sequence[Row]]):
         return len(self._places())
 
 
-def _key(raw: Mapping[str, Any]) -> Key:
-    *parts, extras = _parts(raw)
-    return (*parts, tuple(sorted(extras.items()))) if extras else (*parts, ())
+def _key(parts: tuple[Any, ...], extras: Mapping[str, Any]) -> Key:
+    return parts, tuple(sorted(extras.items())) if extras else ()

@@ -39,8 +39,8 @@ class ParsedTable:
         op, device, date, regret: as `Table` has them.
         kernels: each kernel's version.
         made: how rows were made, which a row names by its place here; for an entry that cannot be read, the reason.
-        rows: as JSON holds them.
-        document: the file as JSON holds it.
+        rows: as JSON holds them, or as `large_table.decode` gives them.
+        document: the file, whose rows are the same.
         is_as_written: whether the file is to the byte, but for its date, what was written with that digest.
     """
 
@@ -150,13 +150,13 @@ def loads(content: str, name: str) -> Table:
     return from_parsed(parse(content.encode(errors="surrogatepass"), name))
 
 
-def from_parsed(parsed: ParsedTable) -> Table:
+def from_parsed(found: ParsedTable) -> Table:
     """Make every row of a parsed file; what cannot be read is left out and becomes one of `Table.faults`."""
     faults: list[Fault] = []
     rows: dict[Problem, Row] = {}
-    for number, raw in enumerate(parsed.rows, start=1):
+    for number, raw in enumerate(found.rows, start=1):
         try:
-            row = Row.from_fields(raw, parsed.op, parsed.kernels, parsed.made)
+            row = Row.from_fields(raw, found.op, found.kernels, found.made)
         except BAD_VALUE as e:
             faults.append(fault.unreadable(f"row {number}", e))
             continue
@@ -164,8 +164,8 @@ def from_parsed(parsed: ParsedTable) -> Table:
             faults.append(fault.duplicate(f"row {number}", row.problem))
         else:
             rows[row.problem] = row
-    table = Table(parsed.op, parsed.device, parsed.date, tuple(rows.values()), regret=parsed.regret)
-    if not parsed.is_as_written and not _says(table, parsed.document):
+    table = Table(found.op, found.device, found.date, tuple(rows.values()), regret=found.regret)
+    if not found.is_as_written and not _says(table, found.document):
         faults.insert(0, fault.edited())
     return dataclasses.replace(table, faults=tuple(faults))
 
@@ -180,7 +180,20 @@ def parse(content: bytes, name: str) -> ParsedTable:
     Raises:
         TableError: it is no table, or one of a newer format.
     """
-    document = _json(content, name)
+    return parsed(_json(content, name), name, is_as_written=table_digest.is_as_written(content))
+
+
+def parsed(document: Any, name: str, *, is_as_written: bool) -> ParsedTable:
+    """Check all but the rows of a table's document.
+
+    Args:
+        document: what the file holds.
+        name: what messages call it.
+        is_as_written: see `ParsedTable`.
+
+    Raises:
+        TableError: it is no table, or one of a newer format.
+    """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TableError(f'{name}: not a table of triton-tuner: expected "format": "{FORMAT}"')
     version = document.get("version")
@@ -200,7 +213,7 @@ def parse(content: bytes, name: str) -> ParsedTable:
             regret=regret.from_json(document.get("regret")),
             rows=list(document["rows"]),
             document=document,
-            is_as_written=table_digest.is_as_written(content),
+            is_as_written=is_as_written,
         )
     except BAD_VALUE as e:
         raise TableError(f"{name}: not a table of triton-tuner: {reason(e)}: export it again") from e

@@ -14,7 +14,8 @@ from tuner.kernels.base.blocks import (
     collect,
     count_blocks,
     grouped,
-    known_multiple,
+    moved_within,
+    multiples_known,
     publish,
     steps_of_split,
 )
@@ -104,23 +105,19 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
     first_m = pid_m * BLOCK_SIZE_M
     first_n = pid_n * BLOCK_SIZE_N
+    if BY_TMA:
+        if BIAS_ALONG_M:
+            if B_TRANSPOSED:
+                first_n = moved_within(first_n, N, BLOCK_SIZE_N)
+        elif not A_TRANSPOSED:
+            first_m = moved_within(first_m, M, BLOCK_SIZE_M)
     start_m = first_m.to(tl.int64)
     start_n = first_n.to(tl.int64)
     rows_left = M - first_m
     columns_left = N - first_n
     if not BY_TMA:
-        if A_TRANSPOSED:
-            M = known_multiple(M, A_VECTOR)
-            stride_ak = known_multiple(stride_ak, A_VECTOR)
-        else:
-            K = known_multiple(K, A_VECTOR)
-            stride_am = known_multiple(stride_am, A_VECTOR)
-        if B_TRANSPOSED:
-            K = known_multiple(K, B_VECTOR)
-            stride_bn = known_multiple(stride_bn, B_VECTOR)
-        else:
-            N = known_multiple(N, B_VECTOR)
-            stride_bk = known_multiple(stride_bk, B_VECTOR)
+        M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, A_VECTOR, A_TRANSPOSED)
+        K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, B_VECTOR, B_TRANSPOSED)
         offs_m = tl.arange(0, BLOCK_SIZE_M)
         offs_n = tl.arange(0, BLOCK_SIZE_N)
         offs_k = tl.arange(0, BLOCK_SIZE_K)

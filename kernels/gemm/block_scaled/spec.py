@@ -10,15 +10,13 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
-from tuner.kernels.base.workspace import splits_together, workspace
+from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm import launches, splitting
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
@@ -30,8 +28,8 @@ from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 
 NAME = "block_scaled"
-VERSION = 1
-_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU)
+VERSION = 2
+_OPTIONS = (refinements.WAVES_PER_EU,)
 _SCALING_CYCLES = 400.0
 """Cycles that scaling adds to one step.
 
@@ -56,14 +54,11 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         strides = (None,) * 6
         blocks = ((block_m, block_k), (block_k, block_n), (block_m, block_n))
         matrices = tuple(descriptor(matrix, *block) for matrix, block in zip(matrices, blocks, strict=True))
-    partials = counters = None
-    if len(grid) == 2:
-        memory = workspace(grid[0] * grid[1] * block_m * block_n, torch.float32, a.device)
-        partials, counters = memory.partials, memory.counters
     assert given.scale_a is not None
     assert given.scale_b is not None
     scale_strides = (*given.scale_a.stride(), *given.scale_b.stride())
-    tensors = (*matrices, given.bias, given.scale_a, given.scale_b, partials, counters)
+    memory = launches.split_memory(grid, constants, a) if len(grid) == 2 else (None, None)
+    tensors = (*matrices, given.bias, given.scale_a, given.scale_b, *memory)
     arguments = (*tensors, *shape, *strides, *scale_strides, group)
     return (Launch(block_scaled_kernel.matmul_kernel, grid, arguments, constants, options),)
 
@@ -74,26 +69,22 @@ def _static(
 ) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
     """Grid, GROUP_SIZE_M, constexprs and compiler options for the operands as the device sees them."""
     m, n, k = shape
-    block_m, block_n, block_k = (config.integer(name) for name in TILE)
-    tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
+    tile = tile_resources.tile(config)
     swapped = bool(config["SWAP_AB"])
     constants = {
-        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **dict(zip(TILE, tile, strict=True)),
         **{f"{name}_TRANSPOSED": place.transposed for name, place in zip("ABC", places, strict=True)},
         "A_VECTOR": places[0].vector,
         "B_VECTOR": places[1].vector,
-        "EVEN_K": k % block_k == 0,
+        "EVEN_K": k % tile[2] == 0,
         "BIAS_ALONG_M": swapped,
         "A_GROUP": SCALE_GROUP if swapped else 1,
         "B_GROUP": 1 if swapped else SCALE_GROUP,
         "ACTIVATION": problem.activation,
-        "PDL": bool(config.get("launch_pdl", False)),
-        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
+        **launches.pdl_of(config),
+        "TOGETHER": splits_together(tile[0] * tile[1], config.integer("num_warps"), config.integer("SPLIT_K", 1)),
     }
-    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
-    splits = config.integer("SPLIT_K", 1)
-    grid = (tiles_m * tiles_n,) if splits == 1 else (tiles_m * tiles_n, splits)
-    return grid, group, constants, compiler_options(config)
+    return *launches.grid_of(config, tile, m, n), constants, compiler_options(config)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -105,8 +96,8 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
-    return SearchSpace(NAME, problem, device, _axes(problem, device), RULES, _canonical, _expand, _OPTIONS, refine)
+    axes, refine = _axes(problem, device), refinements.more_waves
+    return SearchSpace(NAME, problem, device, axes, RULES, _canonical, _expand, _OPTIONS, refine)
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -196,7 +187,7 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None: 
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.parameters(_every_axis, _OPTIONS),
     Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
     splitting.LOADS,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),
@@ -225,7 +216,7 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=sources_of(
-        block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, _static, descriptor, placement, workspace
+        block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, _static, descriptor, placement
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
 )

@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from tuner.kernels.base.blocks import count_blocks, grouped
+from tuner.kernels.base.blocks import count_blocks, grouped, moved_within
 
 
 @gluon.constexpr_function
@@ -48,14 +48,23 @@ def tiles_of(M, N, FIXED: gl.constexpr):  # noqa: ANN201
 
 
 @gluon.jit
-def corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED: gl.constexpr):  # noqa: ANN201
+def corner_of(tile, tiles_m, tiles_n, extents, FIXED: gl.constexpr):  # noqa: ANN201
     """First row and column of this block's own tile among the tiles of its cluster."""
+    M, N, _, GROUP_SIZE_M = extents
     row, column = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
     if FIXED.SHARE_B:
         row = row * FIXED.CTAS + rank_of(FIXED.CTAS)
     else:
         column = column * FIXED.CTAS + rank_of(FIXED.CTAS)
-    return row * FIXED.BLOCK_SIZE_M, column * (FIXED.BLOCK_SIZE_N + FIXED.BLOCK_SIZE_N_REST)
+    WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N + FIXED.BLOCK_SIZE_N_REST
+    start_m = row * FIXED.BLOCK_SIZE_M
+    start_n = column * WIDTH
+    if FIXED.BIAS_ALONG_M:
+        if FIXED.B_TRANSPOSED:
+            start_n = moved_within(start_n, N, WIDTH)
+    elif not FIXED.A_TRANSPOSED:
+        start_m = moved_within(start_m, M, FIXED.BLOCK_SIZE_M)
+    return start_m, start_n
 
 
 @gluon.jit

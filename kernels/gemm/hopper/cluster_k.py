@@ -16,18 +16,19 @@ from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
+from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import cluster_k_jit, cluster_parts
 from tuner.kernels.gemm.hopper import cluster_k_space as spaces
 from tuner.kernels.gemm.hopper.cluster_k_space import NAME, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.small_m import swap_ab
-from tuner.kernels.gemm.spec import gemm_spec, overlap_constants, sources_of
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
 
-VERSION = 1
+VERSION = 2
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -78,7 +79,7 @@ def _static(
         "BIAS_ALONG_M": True,
         "SCALING": problem.scaling,
         "ACTIVATION": problem.activation,
-        **overlap_constants(config),
+        **launches.overlap_constants(config),
     }
     options = {**compiler_options(config), "num_ctas": config.integer("SPLIT_K")}
     del options["num_stages"]
@@ -120,7 +121,6 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 SOURCES = (
     *sources_of(cluster_k_jit, cluster_parts, warp_specialized_cluster, program, _static),
-    overlap_constants,
     laid_out,
     descriptor,
     placement,

@@ -18,7 +18,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_multiple, release_last, release_midway
+from tuner.kernels.base.blocks import (
+    await_predecessor,
+    count_blocks,
+    known_multiple,
+    moved_within,
+    release_last,
+    release_midway,
+)
 from tuner.kernels.gemm.hopper.cluster import barriers_of, rank_of
 from tuner.kernels.gemm.hopper.cluster_parts import await_parts, collect, make_room, owners_of, send
 from tuner.kernels.gemm.hopper.loader import load_block
@@ -189,6 +196,8 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     start_m = gl.program_id(0) // tiles_n * BLOCK_SIZE_M
     start_n = gl.program_id(0) % tiles_n * BLOCK_SIZE_N
+    if B_TRANSPOSED:
+        start_n = moved_within(start_n, N, BLOCK_SIZE_N)
     rank = rank_of(CTAS)
     all_steps = count_blocks(K, BLOCK_SIZE_K)
     first = all_steps * rank // CTAS

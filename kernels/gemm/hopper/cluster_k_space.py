@@ -214,7 +214,7 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.parameters(_every_axis, _OPTIONS),
     Rule(
         "shape",
         "kernels/gemm/hopper/cluster_k_jit.py",

@@ -41,7 +41,7 @@ def load_rows(desc, row, column, barrier, buffers, stage, FIXED: gl.constexpr): 
 @gluon.jit
 def fill(extents, buffers, barriers, descriptors, arriving, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Run the loading warp, which fills free stages, tile after tile."""
-    M, N, K, GROUP_SIZE_M = extents
+    M, N, K, _ = extents
     a_buffers, b_buffers, rest_buffers = buffers
     ready, free = barriers
     a_desc, b_desc, rest_desc = descriptors
@@ -60,7 +60,7 @@ def fill(extents, buffers, barriers, descriptors, arriving, FIXED: gl.constexpr)
     stage = 0
     phase = 1  # the phase of unused barriers: stages are free at first
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        start_m, start_n = corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED)
+        start_m, start_n = corner_of(tile, tiles_m, tiles_n, extents, FIXED)
         for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
             start_k = step * FIXED.BLOCK_SIZE_K
             if FIXED.CHUNK_SIZE_K > 0:  # noqa: SIM102  the first condition is a constant

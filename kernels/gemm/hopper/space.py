@@ -141,7 +141,7 @@ def _depths(config: Config, problem: Problem, device: Device) -> set[int]:
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, (*tile_rules.OPTIONAL, "SWAP_AB", "BLOCK_SIZE_N_REST"), _OPTIONS),
+    tile_rules.parameters(_every_axis, _OPTIONS, ("SWAP_AB", "BLOCK_SIZE_N_REST")),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/resources.py"),
     *OF_TILES,
     tile_rules.BEYOND_K,

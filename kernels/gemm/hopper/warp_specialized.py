@@ -39,7 +39,7 @@ from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
-VERSION = 1
+VERSION = 2
 _ELEMENTS = {
     torch.float16: gl.float16,
     torch.bfloat16: gl.bfloat16,
@@ -260,7 +260,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
                 point, tile_of(Sides.of(inner), LOOP, computed, device), (1,), functools.partial(usual, point)
             )
 
-    return cost.likely(tiles())
+    return cost.near_least(tiles())
 
 
 def default_config(problem: Problem, device: Device) -> Config:

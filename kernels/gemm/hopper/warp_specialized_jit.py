@@ -76,7 +76,7 @@ def multiply(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr,
 ):
     """Run a multiplying warpgroup, which computes its share of the rows of every tile of its program."""
-    M, N, K, GROUP_SIZE_M = extents
+    M, N, K, _ = extents
     c, c_rest, strides = outputs
     a_buffers, _, _ = buffers
     c_buffers, c_rest_buffers = out_buffers
@@ -95,7 +95,7 @@ def multiply(  # noqa: ANN201, PLR0917
     stage = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        start_m, start_n = corner_of(tile, tiles_m, tiles_n, GROUP_SIZE_M, FIXED)
+        start_m, start_n = corner_of(tile, tiles_m, tiles_n, extents, FIXED)
         start_m += FIRST
         steps = count_blocks(K, FIXED.BLOCK_SIZE_K)
         if FIXED.BY_STEPS:

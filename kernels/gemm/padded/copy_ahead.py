@@ -67,7 +67,7 @@ def pad_ahead(operands: Operands, chosen: str, chunk: int) -> tuple[Operands, tu
     constants = {**padding.widths(first, second), "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": chunk}
     on_device = operands.a.device.index if operands.a.is_cuda else None
     grid = (min(tiles * -(-lead // chunk), _PROGRAMS * multiprocessors(on_device)),)
-    launch = Launch(copy_ahead_jit.copy_ahead_kernel, grid, arguments, constants, _OPTIONS, beside=True)
+    launch = Launch(copy_ahead_jit.copy_ahead_kernel, grid, arguments, constants, _OPTIONS, concurrent=True)
     return aligned, (launch,), arriving
 
 
@@ -107,7 +107,7 @@ def _crowded(inner: Config, problem: Problem, device: Device, by_pointers: bool)
     held, most = resources.shared_bytes(inner, problem, device), device.shared_bytes - _PROGRAMS * _RESERVED_BYTES
     if by_pointers:
         held -= max(0, resources.shared_bytes(inner.replace(num_stages=0), problem, device) - _STAGED_BYTES)
-    return f"{held} bytes of shared memory, {most} are left beside the copy" if held > most else None
+    return f"{held} bytes of shared memory, {most} the copy leaves" if held > most else None
 
 
 def with_chunks(inner: Config, problem: Problem, device: Device, *, by_pointers: bool) -> Iterator[tuple[Config, int]]:

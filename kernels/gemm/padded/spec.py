@@ -34,7 +34,7 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "padded"
-VERSION = 2
+VERSION = 3
 _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
     tma.SPEC.name: (tma.SPEC, tma.program),
     persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),

@@ -77,21 +77,8 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
     FIXED: tl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, A_VECTOR, B_VECTOR),
-        *(
-            C_VECTOR,
-            EVEN_K,
-            WIDE,
-            SCALING,
-            ACTIVATION,
-            PRECISION,
-            MAX_IMPRECISE,
-            BIAS_ALONG_M,
-            PDL,
-            TRIGGER,
-            PREFETCH,
-            TOGETHER,
-            False,
-        ),
+        *(C_VECTOR, EVEN_K, WIDE, SCALING, ACTIVATION, PRECISION, MAX_IMPRECISE, BIAS_ALONG_M, PDL, TRIGGER, PREFETCH),
+        *(TOGETHER, False),
     )
     multiply(
         *(a_ptr, b_ptr, c_ptr, bias_ptr, pid_m, pid_n, (M, N, K)),

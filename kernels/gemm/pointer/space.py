@@ -9,7 +9,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import cannot_align
-from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space import tile_resources, tile_rules
 from tuner.problem import Problem, dtype
 
 NAME = "pointer"
@@ -18,7 +18,6 @@ DTYPES = (*FLOATS, "int8")
 """The dtypes that operands may have."""
 STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
-_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -70,8 +69,7 @@ def _hardware_lacks(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space: its axes depend on the vendor, its rules do not."""
-    refine = refinements.of_tiles(_OPTIONS, tile_resources.shared_bytes)
-    return SearchSpace(NAME, problem, device, axes(device), RULES, canonical, expand, _OPTIONS, refine)
+    return SearchSpace(NAME, problem, device, axes(device), RULES, canonical, expand)
 
 
 def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -144,7 +142,7 @@ def _stages(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.parameters(axes),
     tile_rules.DOT_SIZE,
     tile_rules.shared_memory(tile_resources.shared_bytes, "kernels/space/tile_resources.py"),
     tile_rules.REGISTERS,

@@ -14,7 +14,7 @@ from tuner.kernels.base.blocks import (
     await_predecessor,
     collect,
     count_blocks,
-    known_multiple,
+    multiples_known,
     prefetch_rows,
     publish,
     release_last,
@@ -22,20 +22,6 @@ from tuner.kernels.base.blocks import (
     steps_of_split,
 )
 from tuner.kernels.base.epilogue import finish
-
-
-@triton.jit
-def multiples_known(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
-    rows, columns, stride_rows, stride_columns, VECTOR: tl.constexpr, TRANSPOSED: tl.constexpr
-):
-    """Return a matrix's extents and strides; the contiguous extent and the leading stride are multiples of VECTOR."""
-    if TRANSPOSED:
-        rows = known_multiple(rows, VECTOR)
-        stride_columns = known_multiple(stride_columns, VECTOR)
-    else:
-        columns = known_multiple(columns, VECTOR)
-        stride_rows = known_multiple(stride_rows, VECTOR)
-    return rows, columns, stride_rows, stride_columns
 
 
 @dataclass(frozen=True)

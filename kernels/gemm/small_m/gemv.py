@@ -6,19 +6,17 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
-
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, placement
-from tuner.kernels.base.workspace import splits_together, workspace
+from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import stream as stream_cost
-from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm import launches, splitting
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m import gemv_jit
-from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, overlap_constants, sources_of
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem, dtype
@@ -28,7 +26,6 @@ VERSION = 2
 _OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 MOST_ROWS = 4
 _SPLITS = (1, 2, 4, 8, 16)
-_INT32_SPAN = 2**31
 _FOLDED = 8
 """The most neighbouring products of a row that a thread adds into one register; the rule "registers" asks for at least
 as many in a thread."""
@@ -41,12 +38,8 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     strides = (*a.stride(), *b.stride(), *out.stride())
     vectors = (1 if placement(a).transposed else placement(a).vector, placement(b).vector)
     grid, constants, options = _static(operands.problem, shape, config, strides, vectors)
-    partials = counters = None
-    if len(grid) == 2:
-        elements = grid[0] * grid[1] * constants["BLOCK_SIZE_M"] * constants["BLOCK_SIZE_N"]
-        memory = workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)
-        partials, counters = memory.partials, memory.counters
-    tensors = (a, b, out, operands.bias, operands.scale_a, operands.scale_b, partials, counters)
+    memory = launches.split_memory(grid, constants, a) if len(grid) == 2 else (None, None)
+    tensors = (a, b, out, operands.bias, operands.scale_a, operands.scale_b, *memory)
     return (Launch(gemv_jit.gemv_kernel, grid, (*tensors, *shape, *strides), constants, options),)
 
 
@@ -67,10 +60,9 @@ def _static(
         (block_m - 1) * stride_am + (block_k - 1) * stride_ak,
         (block_k - 1) * stride_bk + (block_n - 1) * stride_bn,
     )
-    epilogue = epilogue_constants(problem, block_k)
     along_k = stride_bn != 1 and stride_bk == 1
     constants = {
-        **overlap_constants(config),
+        **launches.overlap_constants(config),
         "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
         **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
         "A_VECTOR": vectors[0],
@@ -78,9 +70,9 @@ def _static(
         "B_VECTOR": vectors[1],
         "FOLD": min(vectors[1], block_k, _FOLDED) if along_k else 1,
         "EVEN_K": k % block_k == 0,
-        "WIDE": max(spans) >= _INT32_SPAN,
-        "SCALING": epilogue["SCALING"],
-        "ACTIVATION": epilogue["ACTIVATION"],
+        "WIDE": max(spans) >= launches.INT32_SPAN,
+        "SCALING": problem.scaling,
+        "ACTIVATION": problem.activation,
     }
     splits, tiles = config.integer("SPLIT_K", 1), -(-n // block_n)
     return (tiles,) if splits == 1 else (tiles, splits), constants, compiler_options(config)
@@ -219,7 +211,7 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, ("num_stages", *tile_rules.OPTIONAL), _OPTIONS),
+    tile_rules.parameters(_axes, _OPTIONS, ("num_stages",)),
     Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True),
     Rule(
         "registers",
@@ -248,6 +240,6 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     estimate_us=_estimate_us,
-    sources=sources_of(gemv_jit, program, _static, placement, workspace),
+    sources=sources_of(gemv_jit, program, _static, placement),
     runtime_parameters=("SPLIT_K",),
 )

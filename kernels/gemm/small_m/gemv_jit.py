@@ -9,7 +9,7 @@ from tuner.kernels.base.blocks import (
     await_predecessor,
     collect,
     count_blocks,
-    known_multiple,
+    multiples_known,
     prefetch_rows,
     publish,
     release_last,
@@ -64,14 +64,8 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     are described at `pointer.jit.matmul_kernel`.
     """
     tile = tl.program_id(0)
-    K = known_multiple(K, A_VECTOR)
-    stride_am = known_multiple(stride_am, A_VECTOR)
-    if B_TRANSPOSED:
-        K = known_multiple(K, B_VECTOR)
-        stride_bn = known_multiple(stride_bn, B_VECTOR)
-    else:
-        N = known_multiple(N, B_VECTOR)
-        stride_bk = known_multiple(stride_bk, B_VECTOR)
+    M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, A_VECTOR, False)
+    K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, B_VECTOR, B_TRANSPOSED)
     offs_m = tl.arange(0, BLOCK_SIZE_M)
     offs_n = tl.arange(0, BLOCK_SIZE_N)
     offs_k = tl.arange(0, BLOCK_SIZE_K)

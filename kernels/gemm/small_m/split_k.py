@@ -24,8 +24,8 @@ from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
 NAME = "split_k"
-VERSION = 1
-_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
+VERSION = 2
+_OPTIONS = (refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _SHORTEST_K = 256
 
 
@@ -49,10 +49,8 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    refine = refinements.of_tiles(_OPTIONS, splitting.shared_bytes)
-    return SearchSpace(
-        NAME, problem, device, _axes(problem, device), RULES, options=_OPTIONS, refine=refine, expand=splitting.expand
-    )
+    axes, refine = _axes(problem, device), refinements.of_splits
+    return SearchSpace(NAME, problem, device, axes, RULES, expand=splitting.expand, options=_OPTIONS, refine=refine)
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -99,7 +97,7 @@ def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  #
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.parameters(_every_axis, _OPTIONS),
     splitting.LOADS,
     Rule("unsplit", "the kernel's own", _unsplit),
     Rule("few warps", "the shape itself", _few_warps),

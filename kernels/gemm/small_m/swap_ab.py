@@ -28,8 +28,8 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "swap_ab"
-VERSION = 1
-_OPTIONS = (refinements.MAXNREG, refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
+VERSION = 2
+_OPTIONS = (refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
 _ROWS = (16, 32, 64, 128)
 """Rows of A in a default's tile. Before Triton 3.9, fewer rows are multiplied without wgmma."""
@@ -58,10 +58,8 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
-    return SearchSpace(
-        NAME, problem, device, _axes(problem, device), RULES, options=_OPTIONS, refine=refine, expand=_expand
-    )
+    axes, refine = _axes(problem, device), refinements.of_splits
+    return SearchSpace(NAME, problem, device, axes, RULES, expand=_expand, options=_OPTIONS, refine=refine)
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -144,7 +142,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
             splits = splitting.splits_of(inner, transposed, device)
             yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
 
-    return cost.likely(tiles())
+    return cost.near_least(tiles())
 
 
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
@@ -191,7 +189,7 @@ def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.parameters(_every_axis, _OPTIONS),
     splitting.LOADS,
     *(
         splitting.on_view(_view, rule)

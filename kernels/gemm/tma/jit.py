@@ -16,6 +16,7 @@ from tuner.kernels.base.blocks import (
     collect,
     count_blocks,
     grouped,
+    moved_within,
     prefetch_rows,
     publish,
     release_last,
@@ -60,7 +61,6 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     TOGETHER: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
 ):
     """Compute one tile of C per program; with partial sums, the tile's sum is split over grid axis 1.
 
@@ -70,6 +70,11 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
     start_m = pid_m * BLOCK_SIZE_M
     start_n = pid_n * BLOCK_SIZE_N
+    # What an operand or a pointer has contiguous stays aligned to 16 bytes; with a descriptor of C all extents are.
+    if B_TRANSPOSED if BIAS_ALONG_M else stride_cm is None:
+        start_n = moved_within(start_n, N, BLOCK_SIZE_N)
+    if stride_cm is None if BIAS_ALONG_M else not A_TRANSPOSED:
+        start_m = moved_within(start_m, M, BLOCK_SIZE_M)
     first = 0
     beyond = count_blocks(K, BLOCK_SIZE_K)
     if partials_ptr is not None:
@@ -85,7 +90,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     await_predecessor(PDL, TRIGGER)
     sums = sum_products(
         *(a_desc, b_desc, start_m, start_n, first, beyond, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
-        *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, WARP_SPECIALIZE),
+        *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
         PDL=PDL,
         TRIGGER=TRIGGER,
     )
@@ -132,27 +137,27 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     PDL: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
 ):
     """Compute tiles of C, one after the other.
 
     The loops over tiles and over K are flattened into one pipeline, so that the next tile is loaded while this one is
-    stored. EPILOGUE_PARTS: 1 stores a tile at once, 2 stores half its columns at a time. WARP_SPECIALIZE: the pipeline
-    is divided among groups of warps.
+    stored. EPILOGUE_PARTS: 1 stores a tile at once, 2 stores half its columns at a time.
     """
     tiles_m = count_blocks(M, BLOCK_SIZE_M)
     tiles_n = count_blocks(N, BLOCK_SIZE_N)
     steps = count_blocks(K, BLOCK_SIZE_K)
     await_predecessor(PDL)
-    for tile in tl.range(
-        tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True, warp_specialize=WARP_SPECIALIZE
-    ):
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
         start_m = pid_m * BLOCK_SIZE_M
         start_n = pid_n * BLOCK_SIZE_N
+        if not A_TRANSPOSED:
+            start_m = moved_within(start_m, M, BLOCK_SIZE_M)
+        if stride_cm is None:
+            start_n = moved_within(start_n, N, BLOCK_SIZE_N)
         sums = sum_products(
             *(a_desc, b_desc, start_m, start_n, 0, steps, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
-            *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, False),
+            *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
         )
         parts = (sums,)
         if EPILOGUE_PARTS == 2:

@@ -11,19 +11,19 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
+from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import space as pointer_space
-from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, sources_of
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor, destination, destination_strides
-from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space import tile_resources, tile_rules
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem, dtype
 
 NAME = "persistent_tma"
-VERSION = 1
-_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG, refinements.WARP_SPECIALIZE)
+VERSION = 2
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -44,9 +44,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         *destination_strides(out),
         group,
     )
-    # A program of several blocks occupies as many multiprocessors.
-    programs = multiprocessors(a.device.index if a.device.type == "cuda" else None) // config.integer("num_ctas", 1)
-    grid = (min(tiles, max(1, programs)),)
+    grid = (min(tiles, multiprocessors(a.device.index if a.device.type == "cuda" else None)),)
     return (Launch(tma_kernel.persistent_kernel, grid, arguments, constants, options),)
 
 
@@ -56,18 +54,16 @@ def _static(
 ) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
     m, n, _ = shape
-    block_m, block_n, block_k = (config.integer(name) for name in TILE)
-    tiles_m = -(-m // block_m)
+    tile = tile_resources.tile(config)
     constants = {
-        "PDL": bool(config.get("launch_pdl", False)),
-        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **launches.pdl_of(config),
+        **dict(zip(TILE, tile, strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
         "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
-        "WARP_SPECIALIZE": "warp_specialize" in config,
-        **epilogue_constants(problem, block_k),
+        **launches.epilogue_constants(problem, tile[2]),
     }
-    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
-    return tiles_m * -(-n // block_n), group, constants, compiler_options(config)
+    (tiles,), group = launches.grid_of(config, tile, m, n)
+    return tiles, group, constants, compiler_options(config)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -82,8 +78,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, pointer_space.canonical, _expand, _OPTIONS, refine)
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, pointer_space.canonical, _expand)
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -121,8 +116,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block: the pipeline and, in addition, the part of the tile that is being stored."""
     # Threads also exchange scales of rows, with 4 warps.
     scales = 4 * max(tile_resources.tile(config)[:2]) if problem.scaling == "row" else 0
-    other = scales + refinements.specialized_bytes(config, device)
-    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + other
+    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + scales
 
 
 def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -158,7 +152,7 @@ def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | No
 
 
 RULES = (
-    tile_rules.parameters(_axes, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/persistent.py"),
     tma_space.TENSOR_CORES,
     Rule("one tile each", "the shape itself", _one_tile_each, early=True),

@@ -8,12 +8,11 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.gemm.pointer import space as pointer_space
-from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space import tile_resources, tile_rules
 from tuner.problem import Problem, dtype
 
 NAME = "tma"
 DEEPEST = 12
-_OPTIONS = (refinements.NUM_CTAS, refinements.MAXNREG, refinements.WARP_SPECIALIZE)
 _BARRIER_BYTES = 8
 _ALIGNMENT = 16
 """Alignment of an array of barriers in shared memory, bytes."""
@@ -49,8 +48,7 @@ def supports_tiles(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `tma`."""
-    refine = refinements.of_tiles(_OPTIONS, shared_bytes)
-    return SearchSpace(NAME, problem, device, axes(device), RULES, pointer_space.canonical, expand, _OPTIONS, refine)
+    return SearchSpace(NAME, problem, device, axes(device), RULES, pointer_space.canonical, expand)
 
 
 def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -159,8 +157,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     block_m, block_n, _ = tile_resources.tile(config)
     stored = block_m * block_n * dtype.ITEMSIZE[problem.out_dtype]
     pipeline = pipeline_bytes(config, problem, device)
-    whole = pipeline + stored if stored_apart(config, problem, device) else max(pipeline, stored)
-    return whole + refinements.specialized_bytes(config, device)
+    return pipeline + stored if stored_apart(config, problem, device) else max(pipeline, stored)
 
 
 def stored_apart(config: Config, problem: Problem, device: Device) -> bool:
@@ -221,7 +218,7 @@ TILE_RULES = (
 """Rules that hold for a tile whether it is loaded through pointers or descriptors."""
 
 RULES = (
-    tile_rules.parameters(axes, tile_rules.OPTIONAL, _OPTIONS),
+    tile_rules.parameters(axes),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/space.py"),
     TENSOR_CORES,
     *TILE_RULES,

@@ -10,16 +10,18 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement
-from tuner.kernels.base.workspace import splits_together, workspace
+from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm.spec import epilogue_constants, gemm_spec, overlap_constants, sources_of
+from tuner.kernels.gemm import launches
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.space import NAME, default_config, shared_bytes, space, supports_tiles
+from tuner.kernels.space import tile_resources
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 
-VERSION = 1
+VERSION = 2
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -40,12 +42,8 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
     transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
     grid, group, constants, options = _static(operands.problem, shape, config, transposed, exchanged)
     block_m, block_n, block_k = (constants[name] for name in TILE)
-    partials = counters = None
     ahead = (a if exchanged else b.t()) if constants["PREFETCH"] else None
-    if len(grid) == 2:
-        elements = grid[0] * grid[1] * block_m * block_n
-        memory = workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)
-        partials, counters = memory.partials, memory.counters
+    memory = launches.split_memory(grid, constants, a) if len(grid) == 2 else (None, None)
     arguments = (
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),
@@ -54,8 +52,7 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
         operands.bias,
         operands.scale_a,
         operands.scale_b,
-        partials,
-        counters,
+        *memory,
         *shape,
         None if ahead is None else ahead.stride(0),
         *destination_strides(out),
@@ -106,24 +103,19 @@ def _static(
 ) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
     """Grid, GROUP_SIZE_M, constexprs and compiler options."""
     m, n, _ = shape
-    block_m, block_n, block_k = (config.integer(name) for name in TILE)
-    tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
+    tile = tile_resources.tile(config)
     constants = {
-        **overlap_constants(config),
-        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
-        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
+        **launches.overlap_constants(config),
+        **dict(zip(TILE, tile, strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
+        "TOGETHER": splits_together(tile[0] * tile[1], config.integer("num_warps"), config.integer("SPLIT_K", 1)),
         "BIAS_ALONG_M": exchanged,
-        "WARP_SPECIALIZE": "warp_specialize" in config,
-        **epilogue_constants(problem, block_k),
+        **launches.epilogue_constants(problem, tile[2]),
     }
-    group = min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m)
-    splits = config.integer("SPLIT_K", 1)
-    grid = (tiles_m * tiles_n,) if splits == 1 else (tiles_m * tiles_n, splits)
-    return grid, group, constants, compiler_options(config)
+    return *launches.grid_of(config, tile, m, n), constants, compiler_options(config)
 
 
-SOURCES = sources_of(tma_kernel, tma_tile, tma_launch, _static, descriptor, destination, placement, workspace)
+SOURCES = sources_of(tma_kernel, tma_tile, tma_launch, _static, descriptor, destination, placement)
 
 SPEC = gemm_spec(
     NAME,

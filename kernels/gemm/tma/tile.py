@@ -49,7 +49,6 @@ def sum_products(  # noqa: ANN201, PLR0917
     B_TRANSPOSED: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
     a_index=None,
     b_index=None,
     PDL: tl.constexpr = False,
@@ -57,13 +56,12 @@ def sum_products(  # noqa: ANN201, PLR0917
 ):
     """Sum A @ B over the steps along K from `first` up to `beyond`, for the tile that starts at (start_m, start_n).
 
-    WARP_SPECIALIZE: separate warps load, and on Blackwell issue the products.
     `a_index`, `b_index`: the matrix of a batch, or None if the descriptor is of one matrix.
     PDL, TRIGGER: see `blocks.release_midway`.
     """
     sum_dtype: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-    for step in tl.range(first, beyond, warp_specialize=WARP_SPECIALIZE):
+    for step in range(first, beyond):
         release_midway(step - first, beyond - first, PDL, TRIGGER)
         start_k = step * BLOCK_SIZE_K
         a = load_of(a_desc, a_index, start_m, start_k, BLOCK_SIZE_M, BLOCK_SIZE_K, A_TRANSPOSED)

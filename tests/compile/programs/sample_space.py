@@ -93,12 +93,9 @@ def _seen_of(option, spec, problem, config):
     asm = spec.compile(problem, config).asm
     seen = {
         "num_ctas": lambda: (
-            f".reqnctapercluster {config['num_ctas']}" in asm["ptx"]
-            and (spec.name != "warp_specialized" or asm["ptx"].count(".multicast::cluster") > 0)
+            f".reqnctapercluster {config['num_ctas']}" in asm["ptx"] and ".multicast::cluster" in asm["ptx"]
         ),
         "SHARE_B": lambda: ".multicast::cluster" in asm["ptx"],
-        "maxnreg": lambda: f".maxnreg {config['maxnreg']}" in asm["ptx"],
-        "warp_specialize": lambda: "partition1" in asm["ttgir"],
         "PDL_TRIGGER": lambda: "@reached griddepcontrol.launch_dependents" in asm["ptx"],
         "PREFETCH_KIB": lambda: 0 < _first(PREFETCHES, asm["ptx"]) < asm["ptx"].find("griddepcontrol.wait"),
     }

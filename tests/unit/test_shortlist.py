@@ -1,4 +1,4 @@
-"""What a calibrated formula looks at is all that the cost model has near its least, found without asking it of all."""
+"""A calibrated formula looks at all that the cost model has near its least, found without estimating all of it."""
 
 from __future__ import annotations
 
