@@ -7,6 +7,7 @@ import torch
 from tuner.errors import InputError
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.batched.operands import is_aligned, placement
+from tuner.kernels.ops import autocast
 from tuner.kernels.ops.arguments import (
     activation_of,
     check_bias,
@@ -63,7 +64,14 @@ def bmm(
     options = (activation, out_dtype, None if precision == "default" else precision)
     alone = out is None and bias is None
     found = CALL_CACHE.run_two(a, b, options) if alone else CALL_CACHE.run((a, b, bias), options, out)
-    return _checked_call((out, a, b, bias), options) if found is None else found
+    if found is not None:
+        return found
+    if autocast.is_on(a):
+        if out is None and out_dtype is None and options[2] is None:
+            a, b, bias = autocast.lowered(a, b, bias)
+        with autocast.off(a):
+            return bmm(a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype, precision=precision)
+    return _checked_call((out, a, b, bias), options)
 
 
 _Tensors = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
+from tuner.kernels.ops import autocast, gradients, torch_library
 from tuner.kernels.ops import backend as backends
-from tuner.kernels.ops import gradients, torch_library
 from tuner.kernels.ops.arguments import (
     activation_of,
     ask_derivatives,
@@ -33,6 +33,7 @@ from tuner.problem import Problem
 _is_compiling = torch.compiler.is_compiling
 _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
 """The arguments activation, out_dtype, precision and fast_accum of `matmul`; None for torch's own precision."""
+_OPTION_NAMES = ("activation", "out_dtype", "precision", "fast_accum")
 _PLAIN: _Options = (None, None, None, None)
 """The options of most calls. A dict finds a key faster when it is the same object each time."""
 CALL_CACHE = CallCache()
@@ -78,7 +79,8 @@ def matmul(
     Sums are float32, those of int8 int32.
 
     The config comes from `tuner.lookup`; nothing is measured and nothing written. Sizes of 0 give what torch gives.
-    Gradients flow to `a`, `b` and `bias` of float dtypes of 16 and 32 bits, through the same kernels.
+    Gradients flow to `a`, `b` and `bias` of float dtypes of 16 and 32 bits, through the same kernels. Under
+    torch.autocast these are cast as torch.matmul casts them (docs/ops.md).
 
     Args:
         a: [..., M, K] with any strides; leading dimensions are flattened into M (copied only where torch must).
@@ -121,6 +123,8 @@ def matmul(
     if result is not None:
         return result
     given = _Tensors(out, a, b, bias, scale_a, scale_b)
+    if autocast.is_on(a):
+        return _autocast_call(given, options, None)
     if _is_traced(given):
         return torch_library.matmul(matmul, a, b, out, bias, scale_a, scale_b, *options)
     check_tensors(**given._asdict())
@@ -140,9 +144,22 @@ def _is_traced(given: _Tensors) -> bool:
     return _is_compiling() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
 
 
+def _autocast_call(given: _Tensors, options: _Options, backend: str | None) -> torch.Tensor:
+    """Run a call as torch.autocast asks for; as in torch, it leaves alone what has `out` or says the dtype itself."""
+    out, a, b, bias, scale_a, scale_b = given
+    _, out_dtype, precision, _ = options
+    named: dict[str, Any] = dict(zip(_OPTION_NAMES, options, strict=True))
+    if out is None and out_dtype is None and precision is None and scale_a is None and scale_b is None:
+        a, b, bias = autocast.lowered(a, b, bias)
+    with autocast.off(given.a):
+        return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, backend=backend, **named)
+
+
 def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     """Run a call that torch's library may serve."""
     out, a, b, bias, scale_a, scale_b = given
+    if autocast.is_on(a):
+        return _autocast_call(given, options, backend)
     request = None
     try:
         free = not _is_traced(given) and not ask_derivatives(*given)
@@ -164,7 +181,7 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
     if request is not None:
         check_tensors(**given._asdict())
         return _checked_call(given, options, request)
-    named: dict[str, Any] = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
+    named: dict[str, Any] = dict(zip(_OPTION_NAMES, options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 

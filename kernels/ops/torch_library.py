@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.ops import gradients
+from tuner.kernels.ops import autocast, gradients
 from tuner.kernels.ops.arguments import (
     activation_of,
     ask_derivatives,
@@ -75,7 +75,7 @@ def _run(  # noqa: PLR0917
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     named = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
-    with torch.no_grad():
+    with torch.no_grad(), autocast.off(a):
         return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from tuner.errors import InputError
 from tuner.kernels.elementwise.spec import Tensors
+from tuner.kernels.ops import autocast
 from tuner.kernels.ops.arguments import check_gradients, shown
 from tuner.kernels.ops.dispatch import launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out
@@ -40,7 +41,11 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = N
         KernelError: no installed kernel serves the problem on this device.
     """
     found = CALL_CACHE.run_two(x, y, ()) if out is None else CALL_CACHE.run((x, y), (), out)
-    return _checked_call((out, x, y)) if found is None else found
+    if found is not None:
+        return found
+    if out is None and autocast.is_on(x) and autocast.differ(x, y):
+        return vector_add(*autocast.widened(x, y))
+    return _checked_call((out, x, y))
 
 
 def _checked_call(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]) -> torch.Tensor:
