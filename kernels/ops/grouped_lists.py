@@ -25,6 +25,7 @@ from tuner.kernels.ops.arguments import (
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.problem import product
 from tuner.problem import Problem
+from tuner.problem.gemm_fields import MAX_SIZE
 
 
 def listed_mm(
@@ -84,8 +85,9 @@ def _problem(
     """The problem that stands for a list: M is the sum of all rows, N and K are the largest."""
     filled = [matrix for matrix in (*a, *b, *out) if matrix.numel()]
     n, k = (max(1, *(matrix.shape[1] for matrix in matrices)) for matrices in (b, a))
+    rows = [matrix.shape[0] for matrix in a]
     return product(
-        (max(1, sum(matrix.shape[0] for matrix in a)), n, k),
+        (max(1, *rows, min(sum(rows), MAX_SIZE)), n, k),
         (a[0], b[0], out[0]),
         (stored(a)[0] == "t", stored(b)[0] == "t"),
         aligned=is_aligned(*filled) and stored(out)[0] == "n",

@@ -74,6 +74,8 @@ def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
 
 def _problem(matrix: torch.Tensor, out: torch.Tensor) -> Problem:
     rows, columns = matrix.shape
+    if columns > MAX_SIZE:
+        raise InputError(f"x has rows of {columns} elements: expected at most {MAX_SIZE}; use torch.softmax(x, -1)")
     return Problem(
         min(rows, MAX_SIZE),
         columns,
