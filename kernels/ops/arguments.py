@@ -54,8 +54,37 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return by_torch and not _is_wrapped(tensor)
 
 
+def in_memory(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose values lie in memory as kernels read them; torch only marks negated tensors and some zeros.
+
+    Raises:
+        InputError: its memory was freed.
+    """
+    if compat.is_zerotensor(tensor):
+        return torch.zeros_like(tensor)
+    check_allocated(name, tensor, "use it before its storage is resized to 0")
+    return tensor.resolve_neg()  # x.conj().imag, for instance
+
+
+def check_allocated(name: str, tensor: torch.Tensor, remedy: str) -> None:
+    """Check that a tensor has memory at all: a kernel would read and write at address 0."""
+    if tensor.numel() and tensor.device.type != "meta" and tensor.data_ptr() == 0:
+        raise InputError(f"{name} has no memory (its storage was freed): expected {tensor.numel()} elements; {remedy}")
+
+
+def is_recorded() -> bool:
+    """Whether torch.jit.trace, make_fx or a FakeTensorMode records the operators of this call; a launch is none."""
+    modes = (compat.proxy_mode_key, compat.fake_mode_key)
+    return torch.jit.is_tracing() or any(compat.get_dispatch_mode(key) is not None for key in modes)
+
+
 def check_memory(**tensors: torch.Tensor | None) -> None:
-    """Check that each tensor has memory of its own."""
+    """Check that each tensor has memory of its own, and that nobody records operators in place of their values."""
+    if is_recorded() and all(tensor is None or has_memory(tensor) for tensor in tensors.values()):
+        raise InputError(
+            "torch.jit.trace, make_fx or a FakeTensorMode records this call: expected `matmul`, which alone is an "
+            "operator to them; use torch's own op there"
+        )
     for name, tensor in tensors.items():
         if tensor is not None and not has_memory(tensor):
             raise InputError(
@@ -255,6 +284,9 @@ def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.T
 
 def check_written(out: torch.Tensor) -> None:
     """Check that `out` is not marked as negated, and that each of its elements has memory of its own."""
+    if compat.is_zerotensor(out):
+        raise InputError("out is one of torch's zeros without memory: expected plain memory; leave out= away")
+    check_allocated("out", out, "leave out= away")
     if out.is_neg():
         raise InputError("out has torch's negative bit (x.conj().imag?): expected plain memory; leave out= away")
     if overlaps_itself(out):
@@ -267,10 +299,14 @@ def ask_derivatives(*tensors: torch.Tensor | None) -> bool:
         for tensor in tensors:  # takes half as long as `any`
             if tensor is not None and tensor.requires_grad:
                 return True
-    # Inside an autograd.Function, which has its own rule for tangents, tangents need not be propagated.
-    if compat.forward_ad_state()[compat.FORWARD_LEVEL] < 0 or not compat.is_fwd_grad_enabled():
+    if not takes_tangents():
         return False
     return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def takes_tangents() -> bool:
+    """Whether tangents are propagated: in a dual level, but not in an autograd.Function, which has its own rule."""
+    return bool(compat.forward_ad_state()[compat.FORWARD_LEVEL] >= 0 and compat.is_fwd_grad_enabled())
 
 
 def check_gradients(*tensors: torch.Tensor | None) -> None:

@@ -17,6 +17,7 @@ from tuner.kernels.ops.arguments import (
     check_memory,
     check_out,
     check_tensors,
+    in_memory,
     out_dtype_of,
     precision_of,
     shown,
@@ -83,9 +84,8 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
     (out, a, b, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, bias=bias, out=out)
     check_memory(a=a, b=b, bias=bias, out=out)
-    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
-    a, b = a.resolve_neg(), b.resolve_neg()
-    bias = None if bias is None else bias.resolve_neg()
+    a, b = in_memory("a", a), in_memory("b", b)
+    bias = None if bias is None else in_memory("bias", bias)
     _check_shapes(a, b)
     check_kinds(a, b)
     if bias is not None:

@@ -19,6 +19,7 @@ from tuner.kernels.ops.arguments import (
     check_operands,
     check_out,
     check_tensors,
+    in_memory,
     out_dtype_of,
     precision_of,
 )
@@ -110,7 +111,7 @@ def _resolved(index: int, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tenso
     try:
         check_tensors(a=a, b=b)
         check_memory(a=a, b=b)
-        a, b = a.resolve_neg(), b.resolve_neg()
+        a, b = in_memory("a", a), in_memory("b", b)
         check_operands(a, b, None)
         if a.dim() != 2:
             raise InputError(f"a has shape {list(a.shape)}: expected [M, K]")

@@ -19,6 +19,8 @@ from tuner.kernels.ops.arguments import (
     check_tensors,
     fast_accum_of,
     has_memory,
+    in_memory,
+    is_recorded,
     out_dtype_of,
     precision_of,
     scales_of,
@@ -140,8 +142,10 @@ def _operands(given: _Tensors) -> tuple[torch.Tensor | None, ...]:
 
 
 def _is_traced(given: _Tensors) -> bool:
-    """Whether torch needs an operator, because it compiles, or a tensor belongs to a trace, torch.func or a wrapper."""
-    return _is_compiling() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
+    """Whether torch needs an operator: it compiles or records, or a tensor belongs to torch.func or a wrapper."""
+    if _is_compiling() or is_recorded():
+        return True
+    return any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
 
 
 def _autocast_call(given: _Tensors, options: _Options, backend: str | None) -> torch.Tensor:
@@ -171,12 +175,10 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
             request = None if is_decided else backends.BackendRequest(backend, kind)
         elif free:
             request = backends.BackendRequest(backend, None)
-    except (AttributeError, TypeError, RuntimeError) as e:
-        backends.check(backend)
-        check_tensors(**given._asdict())
-        if not isinstance(e, TypeError):
-            raise
-        request = backends.BackendRequest(backend, None)  # an option is not hashable: the checks name it
+    except (AttributeError, TypeError, RuntimeError, ValueError):
+        request = backends.BackendRequest(
+            backend, None
+        )  # an argument of a wrong type, or no memory: the checks name it
     backends.check(backend)
     if request is not None:
         check_tensors(**given._asdict())
@@ -187,11 +189,9 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
 
 def _checked_call(given: _Tensors, options: _Options, request: backends.BackendRequest | None = None) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan."""
-    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
-    a, b, out = given.a.resolve_neg(), given.b.resolve_neg(), given.out
-    bias = None if given.bias is None else given.bias.resolve_neg()
+    out, (a, b, bias, scale_a, scale_b) = given.out, _in_memory(given)
     check_operands(a, b, bias)
-    scaling, scale_a, scale_b = scales_of(a, b, given.scale_a, given.scale_b)
+    scaling, scale_a, scale_b = scales_of(a, b, scale_a, scale_b)
     shape = (*a.shape[:-1], b.shape[1])
     activation, out_dtype, precision, fast_accum = options
     dtype, uses_accum = out_dtype_of(a, out, out_dtype, scaling), fast_accum_of(a, fast_accum, scaling)
@@ -221,6 +221,12 @@ def _checked_call(given: _Tensors, options: _Options, request: backends.BackendR
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
+
+
+def _in_memory(given: _Tensors) -> tuple[Any, ...]:
+    """The tensors of a call but `out`."""
+    named = list(given._asdict().items())[1:]
+    return tuple(None if each is None else in_memory(name, each) for name, each in named)
 
 
 def _launch(tensors: _Tensors, kind: _ProductOptions, request: backends.BackendRequest | None) -> Recording | None:

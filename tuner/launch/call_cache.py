@@ -123,6 +123,8 @@ class CallCache:
         self, given: tuple[Tensor, ...], addresses: Addresses, options: tuple[Hashable, ...], at: Hashable
     ) -> BoundPlan | None:
         """The plan of a call whose tensors have not been at these addresses before."""
+        if 0 in addresses:
+            return None  # freed memory, which the checks name
         key = _key(given, addresses, options)
         bound: BoundPlan
         for bound in self._by_key.get(key, ()):
@@ -156,7 +158,10 @@ class CallCache:
         given, options = _given(operands, options, out)
         if any(type(each) not in _PLAIN_TENSORS or each.is_neg() for each in given) or not _guards_hold():
             return
-        key = _key(given, tuple(map(_address, given)), options)
+        starts = tuple(map(_address, given))
+        if 0 in starts:
+            return  # one of torch's zeros without memory
+        key = _key(given, starts, options)
         if any(bound.matches(*given) for bound in self._by_key.get(key, ())):
             return  # a plan exists, but a hook listened to this launch
         read = given if out is None else given[1:]
