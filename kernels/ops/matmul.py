@@ -176,9 +176,7 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
         elif free:
             request = backends.BackendRequest(backend, None)
     except (AttributeError, TypeError, RuntimeError, ValueError):
-        request = backends.BackendRequest(
-            backend, None
-        )  # an argument of a wrong type, or no memory: the checks name it
+        request = backends.BackendRequest(backend, None)  # the checks name what is of a wrong type or has no memory
     backends.check(backend)
     if request is not None:
         check_tensors(**given._asdict())
