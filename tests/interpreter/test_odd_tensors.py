@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
+import tuner
 from tuner.errors import InputError
 from tuner.kernels import bmm, grouped_mm, matmul, pad_weight, softmax, vector_add
 
@@ -166,12 +169,19 @@ def test_modes_and_defaults_of_torch_change_nothing(name, refused):
             refused(lambda: op(*given), "records this call")
 
 
+@tuner.tuned([triton.Config({"BLOCK": 64})], key=["count"])
+@triton.jit
+def negate_odd(x, y, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, -tl.load(x + at, mask=at < count), mask=at < count)
+
+
 class Layer(torch.nn.Module):
-    """A module that holds the ops and a padded weight."""
+    """A module that holds the ops, a tuned kernel and padded weights."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ops = [matmul, bmm, grouped_mm, softmax, vector_add, pad_weight]
+        self.ops = [matmul, bmm, grouped_mm, softmax, vector_add, pad_weight, negate_odd]
         self.weight = torch.nn.Parameter(pad_weight(drawn(5, 7)))
         self.register_buffer("padded", pad_weight(drawn(6, 7)))
 
@@ -190,9 +200,16 @@ def saved(layer: Layer) -> Layer:
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, copy.copy, saved, lambda each: pickle.loads(pickle.dumps(each))], ids=range(4)
 )
-def test_a_module_that_holds_the_ops_and_padded_weights_is_copied_and_saved(copied):
+def test_a_module_that_holds_ops_a_tuned_kernel_and_padded_weights_is_copied_and_saved(copied):
     layer, x = Layer(), drawn(3, 7)
     other = copied(layer)
     assert all(mine is its for mine, its in zip(layer.ops, other.ops, strict=True))
     for found, expected in zip(other(x), layer(x), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_a_kernel_under_heuristics_is_copied_and_one_that_cannot_be_imported_is_not_pickled():
+    wrapped = triton.heuristics({"BLOCK": lambda _: 64})(negate_odd)
+    assert copy.deepcopy(wrapped).fn is negate_odd
+    with pytest.raises(pickle.PicklingError, match="negate_odd"):
+        pickle.dumps(tuner.tuned([triton.Config({"BLOCK": 64})], key=["count"])(negate_odd.fn))
