@@ -114,9 +114,14 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
 
 
 def _check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
-    for name, tensor, expected in (("a", a, "[B, M, K]"), ("b", b, "[B, K, N]")):
+    for name, tensor, other, expected in (("a", a, b, "[B, M, K]"), ("b", b, a, "[B, K, N]")):
         if tensor.dim() != 3:
-            raise InputError(f"{name} has shape {shown(tensor)}: expected {expected}; for one product use matmul")
+            remedy = "for one product use matmul"
+            if tensor.dim() == 2 and other.dim() == 3:
+                remedy = f"use {name}.expand({other.shape[0]}, -1, -1)"
+            elif tensor.dim() > 3:
+                remedy = "use bmm(a.flatten(0, -3), b.flatten(0, -3)) and .unflatten(0, ...)"
+            raise InputError(f"{name} has shape {shown(tensor)}: expected {expected}; {remedy}")
     if a.shape[0] != b.shape[0]:
         raise InputError(
             f"a {shown(a)} and b {shown(b)} do not fit: as many matrices are expected of both; one for all goes in as "

@@ -89,6 +89,10 @@ _Options = tuple[str | None, torch.dtype | str | None, str | None]
 def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
     """Run a call with `offs` whose arguments must be checked, and store its plan."""
     (out, a, b, offs, bias), (activation, out_dtype, precision) = given, options
+    if isinstance(a, (list, tuple)):
+        raise InputError("offs is given and a is a list: expected no offs with lists; leave offs away")
+    if isinstance(b, (list, tuple)):
+        raise InputError("b is a list and a is not: expected [G, K, N] with offs; use torch.stack(b), or two lists")
     check_tensors(a=a, b=b, offs=offs, bias=bias, out=out)
     assert isinstance(a, torch.Tensor)
     assert isinstance(b, torch.Tensor)

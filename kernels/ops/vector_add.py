@@ -56,10 +56,9 @@ def _checked_call(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor])
         if vector.dim() != 1:
             raise InputError(f"{name} has shape {shown(vector)}: expected [M]; use {name}.flatten()")
     if x.shape != y.shape:
-        raise InputError(
-            f"x {shown(x)} and y {shown(y)} do not fit: expected one length; one value for all goes in as "
-            f"y.expand({len(x)})"
-        )
+        short, long = ("x", y) if len(x) == 1 else ("y", x)
+        remedy = f"; one value for all goes in as {short}.expand({len(long)})" if 1 in (len(x), len(y)) else ""
+        raise InputError(f"x {shown(x)} and y {shown(y)} do not fit: expected one length{remedy}")
     check_alike(x, y)
     out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x, y)
     check_gradients(x, y, out)
