@@ -93,7 +93,7 @@ class TunedKernel:
 
     def __reduce__(self) -> str:
         # A kernel is pickled by reference, as the function that it takes the place of; a copy is the kernel itself.
-        return self.__qualname__
+        return str(self.__qualname__)
 
     def __repr__(self) -> str:
         return f"TunedKernel({self.options.name}: {self.__module__}:{self.__qualname__})"
