@@ -91,6 +91,10 @@ class TunedKernel:
         self.__module__, self.__qualname__ = self.base_fn.__module__, self.base_fn.__qualname__
         lookups.on_change(self._forget)
 
+    def __reduce__(self) -> str:
+        # A kernel is pickled by reference, as the function that it takes the place of; a copy is the kernel itself.
+        return str(self.__qualname__)
+
     def __repr__(self) -> str:
         return f"TunedKernel({self.options.name}: {self.__module__}:{self.__qualname__})"
 
