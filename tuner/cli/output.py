@@ -76,7 +76,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     console = Console(markup=False, highlight=False)
     if not console.is_terminal or console.width < _narrowest(columns, listed):
         console = Console(markup=False, highlight=False, width=10_000)
-    console.print(table)
+    with console.capture() as captured:  # rich would end the process where a pipe is closed
+        console.print(table)
+    click.echo(captured.get(), nl=False)
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -103,7 +104,8 @@ def closing_table(report: Report) -> None:
         for ended in report.problems
         if ended.winner is not None
     ]
-    print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
+    with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended, read or not
+        print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
     if report.interrupted or report.is_spent:
         click.echo(_left(report), err=True)
 
