@@ -1,6 +1,7 @@
 """Streams that cannot be written, and code of kernels that ends the process: real shells, real processes."""
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from tuner.cli import patience
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
@@ -86,6 +89,18 @@ def test_a_kernels_module_that_ends_the_process_is_one_line_and_exit_code_1(shel
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("tuner: ends cannot be imported: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_module_whose_import_hangs_is_told_and_given_up(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(patience, "NOTICE_S", 0.2)
+    monkeypatch.setattr(patience, "LIMIT_S", 0.4)
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(600)\n")
+    code, _, told = run("run", "--kernel", f"{tmp_path / 'hangs.py'}:k", "--problem", "N=16")
+    waited, given_up = told.splitlines()
+    assert code == 1
+    assert waited.endswith("hangs.py:k is still being imported; it is given up after 0.4 s")
+    assert "hangs.py:k did not end within 0.4 s" in given_up
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_module_may_fork_children_that_end_as_multiprocessings_do(shell, tmp_path):

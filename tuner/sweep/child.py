@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -13,13 +15,19 @@ from tuner.errors import DeviceError, SweepError
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.store.records import State
-from tuner.sweep.messages import Heartbeat, Hello, Refused
+from tuner.sweep.messages import Heartbeat, Hello, Importing, Refused
 from tuner.sweep.process import describe_exit, interrupts_blocked, last_output_line, scratch_folder
 
 START_LIMIT_S = 180.0
 """Time to import torch and Triton from a cold disk and to open a CUDA context."""
+IMPORT_LIMIT_S = 60.0
+"""Time to import the modules of the user's kernels after that."""
+NOTICE_S = 10.0
+"""A child that is silent for so long is told of."""
 KILL_LIMIT_S = 10.0
 """A process that outlives SIGKILL for this long is stuck in the driver."""
+
+_log = logging.getLogger(__name__)
 
 Serve = Callable[[Connection, "int | None", str], None]
 """What runs in the child: its end of the pipe, the CUDA index (None: the interpreter), the file for its output."""
@@ -35,7 +43,7 @@ class WorkerDiedError(Exception):
 
 
 class Child:
-    """One child process and the pipe to it. Its first reply is `Hello` or `Refused`."""
+    """One child process and the pipe to it. Its first reply but for `Importing` is `Hello` or `Refused`."""
 
     def __init__(self, serve: Serve, gpu: int | None, *, heartbeat_limit_s: float) -> None:
         """Start the process.
@@ -57,6 +65,8 @@ class Child:
             self._process.start()
         theirs.close()
         self._config: Config | None = None
+        self._doing = "its start"
+        self._notice_at = math.inf
         self._set_deadline(START_LIMIT_S)
 
     def hello(self) -> Hello:
@@ -67,7 +77,8 @@ class Child:
             DeviceError: the device is not there.
         """
         try:
-            reply = self.wait()
+            while isinstance(reply := self.wait(), Importing):
+                pass
         except WorkerDiedError as e:
             raise SweepError(f"the worker did not start: {e}") from e
         if isinstance(reply, Refused):
@@ -85,7 +96,7 @@ class Child:
         Raises:
             WorkerDiedError: the child is gone; no config of the request is to blame.
         """
-        self._config = None
+        self._config, self._doing = None, f"a {type(request).__name__}"
         self._set_deadline(limit_s)
         try:
             self.connection.send(request)
@@ -104,7 +115,11 @@ class Child:
             raise self._died() from None
         if isinstance(reply, Heartbeat):
             self._config = reply.config
+            self._doing = "several configs" if reply.config is None else str(reply.config)
             self._limit_s = self.heartbeat_limit_s
+        elif isinstance(reply, Importing):
+            self._doing = f"the import of {', '.join(reply.kernels)}"
+            self._limit_s = IMPORT_LIMIT_S
         self._set_deadline(self._limit_s)
         return reply
 
@@ -119,19 +134,25 @@ class Child:
         return self.receive()
 
     def check_alive(self) -> None:
-        """Kill the child if it gave no sign of life within its limit.
+        """Kill the child if it gave no sign of life within its limit; warn once before.
 
         Raises:
             WorkerDiedError: it was silent for too long.
         """
-        if time.monotonic() > self._deadline and not self.connection.poll():
+        now = time.monotonic()
+        if now > self._deadline and not self.connection.poll():
             self.kill()
-            reason = f"no sign of life for {self._limit_s:g} s, killed"
+            during = "" if self._config else f" during {self._doing}"
+            reason = f"no sign of life for {self._limit_s:g} s{during}, killed"
             raise WorkerDiedError(State.TIMEOUT, reason, self._config)
+        if now > self._notice_at:
+            self._notice_at = math.inf
+            _log.warning("the worker is silent during %s: it is killed in %.0f s", self._doing, self._deadline - now)
 
     def extend_deadline(self, seconds: float) -> None:
         """Give the child more time, for instance because the parent itself was stopped and could not listen."""
         self._deadline += seconds
+        self._notice_at = math.inf  # this silence is expected
 
     def send_kill(self) -> None:
         """Send SIGKILL and do not wait for the end; `kill` comes later."""
@@ -154,8 +175,8 @@ class Child:
         self._scratch.cleanup()
 
     def _set_deadline(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._deadline = time.monotonic() + limit_s
+        now = time.monotonic()
+        self._limit_s, self._deadline, self._notice_at = limit_s, now + limit_s, now + NOTICE_S
 
     def _died(self) -> WorkerDiedError:
         self._process.join(5)

@@ -18,7 +18,7 @@ from tuner.errors import TunerError
 from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel import registry
 from tuner.launch import compat
-from tuner.sweep.messages import Hello, Refused
+from tuner.sweep.messages import Hello, Importing, Refused
 from tuner.sweep.nvml import Clocks, driver_version, open_clocks
 from tuner.sweep.process import die_with_parent, redirect_output
 from tuner.sweep.timer import GraphTimer, HostTimer, Timer
@@ -65,6 +65,7 @@ def serve_requests(
         try:
             kernels = connection.recv()
             session = open_session(gpu, stack)
+            connection.send(Importing(kernels))
             registry.load(kernels)  # after the GPU was opened: a user's module may ask for the current one
         except TunerError as e:
             connection.send(Refused(str(e)))
