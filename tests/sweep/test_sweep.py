@@ -250,6 +250,18 @@ def test_a_stopped_worker_is_replaced_and_the_sweep_ends(faulty, store, monkeypa
     assert ended.states[State.COMPLETE] + ended.states[State.TIMEOUT] == 12
 
 
+def test_a_time_does_not_hold_the_pause_of_a_worker_that_was_stopped_and_continued(faulty, store):
+    from faulty_kernels import PAUSE_S
+
+    paused = faulty(configs=1, behaviours="pause", default="pause")
+    (ended,) = sweep(store, [paused], [None], Plan(EXHAUSTIVE)).problems
+    (trial,) = store.trials()
+    assert trial.outcome.state is State.COMPLETE
+    assert trial.outcome.median_us < PAUSE_S * 1e6 / 2
+    assert ended.phases_s["search"] > PAUSE_S  # it was paused in both phases
+    assert ended.phases_s["finals"] > PAUSE_S
+
+
 def test_a_worker_that_cannot_start_is_one_clear_error(faulty, store, monkeypatch):
     from faulty_kernels import die_at_once
 

@@ -58,6 +58,7 @@ def serve_requests(
     # Ctrl-C and a batch system's SIGTERM reach the whole process group. The parent handles them and ends the child.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})  # the timer asks for it, and threads inherit this
     if gpu is None:
         # Triton reads this when it is imported and when a kernel is decorated, neither of which has happened yet.
         os.environ["TRITON_INTERPRET"] = "1"

@@ -7,6 +7,7 @@ of captures one after the other and returns microseconds a call for each. docs/p
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +24,18 @@ MAX_CALLS = 512
 """The most calls in one graph: with these, a call of 2 us still makes a replay of 1 ms."""
 L2_SWEEPS = 5
 """How many times the L2's size is touched before a buffer is used again."""
+
+
+def unstopped(measure: Callable[[], list[float]]) -> list[float]:
+    """Measure, and again for as long as this process was stopped meanwhile (SIGSTOP, Ctrl-Z), which a time would hold.
+
+    A process that is continued gets SIGCONT. Where `serve_requests` has blocked it, it waits here to be seen.
+    """
+    signal.sigtimedwait({signal.SIGCONT}, 0)
+    figures = measure()
+    while signal.sigtimedwait({signal.SIGCONT}, 0) is not None:
+        figures = measure()
+    return figures
 
 
 class Timer(Protocol):
@@ -133,6 +146,9 @@ class GraphTimer:
 
     def replay(self, captures: Sequence[CapturedGraph]) -> list[float]:
         """Enqueue an L2 sweep, an event, the replay and an event for each capture, then wait once."""
+        return unstopped(lambda: self._replay(captures))
+
+    def _replay(self, captures: Sequence[CapturedGraph]) -> list[float]:
         import torch
 
         for capture in captures:
@@ -191,6 +207,9 @@ class HostTimer:
 
     def replay(self, captures: Sequence[HostCall]) -> list[float]:
         """Call each once and time it."""
+        return unstopped(lambda: self._replay(captures))
+
+    def _replay(self, captures: Sequence[HostCall]) -> list[float]:
         times: list[float] = []
         for capture in captures:
             start = time.perf_counter()
