@@ -147,6 +147,19 @@ def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faul
     assert second.measured == 8 - kept
 
 
+def test_what_an_interrupted_sweep_did_not_begin_counts_as_untuned_only_without_an_earlier_winner(faulty, store):
+    tuned, new, longer = faulty(configs=2), faulty(configs=3), faulty(configs=8, sleep_ms=20)
+    sweep(store, [tuned], [None], Plan(EXHAUSTIVE))
+    for last, untuned in ((new, [new]), (tuned, [])):
+        stop = threading.Event()
+        observer = Interrupting(2, stop.set)
+        plan = Plan(EXHAUSTIVE, fresh=True)
+        report = sweep(store, [longer, tuned, last], [None], plan, observer=observer, stop=stop)
+        assert report.untried == list(dict.fromkeys([tuned, last]))
+        assert report.untuned == untuned
+        assert report.without_winner == 1 + len(untuned)
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """The sweep's clock, which a test can put forward; its workers keep their own."""

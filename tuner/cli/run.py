@@ -182,7 +182,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, g
 def _exit_code(report: Report) -> int:
     if report.interrupted:
         return 130
-    return 1 if report.untried or any(problem.winner is None for problem in report.problems) else 0
+    return 1 if report.without_winner else 0
 
 
 def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:
