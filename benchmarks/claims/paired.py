@@ -33,7 +33,7 @@ class Bench:
         for name, call in calls.items():
             call(0)
             self.timer.synchronize()
-            shots[name] = self.timer.capture(call, self.timer.estimate_us(call), sets)
+            shots[name] = self.timer.capture(call, sets)
         return finals.play(
             list(shots),
             lambda names: self.timer.replay([shots[name] for name in names]),

@@ -12,17 +12,20 @@ import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tuner.cli.run_output import problem_line
-from tuner.hardware.device import KNOWN, Environment
+from tuner import pace
+from tuner.cli.run_output import Progress, problem_line
+from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import misses
 from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
 from tuner.store.records import Winner
-from tuner.sweep.report import ProblemReport
+from tuner.sweep.report import Plan, ProblemReport
+from tuner.sweep.run import forecast
 
 pytest.importorskip("triton")
 
@@ -136,6 +139,38 @@ def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tm
 def test_problems_that_the_interpreter_would_take_hours_for_are_told(tuner):
     done = tuner("run", "--shape", "64x64x64", "--shape", "4096x4096x4096", "--device", "interpreter", "--dry-run")
     assert "too large for the interpreter to end soon: 1 of 2 problems, matmul 4096x4096x4096" in done.stderr
+    assert "; expect about 18 h on a core of its own;" in done.stderr
+
+
+def test_a_search_that_takes_the_interpreter_long_is_told_after_its_first_trial(capsys):
+    def job(seconds, measured=1, device=INTERPRETER):
+        stopwatch = SimpleNamespace(phases_s={"search": seconds})
+        problem, outcomes = Problem(64, 64, 64), [None] * measured
+        return SimpleNamespace(
+            problem=problem,
+            stopwatch=stopwatch,
+            outcomes=outcomes,
+            measured=measured,
+            most=41,
+            best_us=None,
+            device=device,
+        )
+
+    for one in (job(10.0), job(0.1), job(10.0, measured=2), job(10.0, device=H200)):
+        progress = Progress()
+        progress.problem_started(one, None)
+        progress.trial_ended(one, Config("pointer"), None)
+    assert capsys.readouterr().err == f"{Problem(64, 64, 64)}: up to 40 trials to go, about 7 min, then finals\n"
+
+
+def test_a_forecast_of_many_problems_says_how_long_it_takes(tmp_path, monkeypatch, caplog):
+    shapes = [Problem(16, 16, 16 * k) for k in (1, 2, 3)]
+    forecast(str(tmp_path / "none.db"), shapes, None, Plan())
+    assert not caplog.records
+    monkeypatch.setattr(pace, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(pace, "LONG_S", 0.0)
+    forecast(str(tmp_path / "none.db"), shapes, None, Plan())
+    assert [record.getMessage().rpartition(" take about ")[0] for record in caplog.records] == ["3 problems"]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,16 @@ import click
 import rich.progress
 from rich.console import Console
 
-from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, winner_document
+from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, span, winner_document
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Outcome
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
+
+_LONG_S = 30.0
+"""A search that ends sooner needs no estimate."""
 
 
 class Progress(Observer):
@@ -60,9 +63,13 @@ class Progress(Observer):
         )
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
-        """Advance the bar."""
+        """Advance the bar; where the interpreter will take long, say how long after the first trial."""
         best = "" if job.best_us is None else f"best {job.best_us:.2f} us"
         self._bar.update(self._tasks[job.problem], total=job.most, completed=len(job.outcomes), best=best)
+        left = job.most - len(job.outcomes)
+        rest_s = left * job.stopwatch.phases_s.get("search", 0.0)
+        if job.device.is_interpreter and job.measured == 1 and rest_s > _LONG_S:
+            self._say(f"{job.problem}: up to {quantity(left, 'trial')} to go, about {span(rest_s)}, then finals")
 
     def problem_ended(self, report: ProblemReport) -> None:
         """Replace the bar by one line."""

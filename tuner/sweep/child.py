@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -66,7 +65,7 @@ class Child:
         theirs.close()
         self._config: Config | None = None
         self._doing = "its start"
-        self._notice_at = math.inf
+        self._told = False
         self._set_deadline(START_LIMIT_S)
 
     def hello(self) -> Hello:
@@ -96,7 +95,7 @@ class Child:
         Raises:
             WorkerDiedError: the child is gone; no config of the request is to blame.
         """
-        self._config, self._doing = None, f"a {type(request).__name__}"
+        self._config, self._doing, self._told = None, f"a {type(request).__name__}", False
         self._set_deadline(limit_s)
         try:
             self.connection.send(request)
@@ -118,7 +117,7 @@ class Child:
             self._doing = "several configs" if reply.config is None else str(reply.config)
             self._limit_s = self.heartbeat_limit_s
         elif isinstance(reply, Importing):
-            self._doing = f"the import of {', '.join(reply.kernels)}"
+            self._doing, self._told = f"the import of {', '.join(reply.kernels)}", False
             self._limit_s = IMPORT_LIMIT_S
         self._set_deadline(self._limit_s)
         return reply
@@ -134,7 +133,7 @@ class Child:
         return self.receive()
 
     def check_alive(self) -> None:
-        """Kill the child if it gave no sign of life within its limit; warn once before.
+        """Kill the child if it gave no sign of life within its limit; warn before, once a request.
 
         Raises:
             WorkerDiedError: it was silent for too long.
@@ -145,14 +144,14 @@ class Child:
             during = "" if self._config else f" during {self._doing}"
             reason = f"no sign of life for {self._limit_s:g} s{during}, killed"
             raise WorkerDiedError(State.TIMEOUT, reason, self._config)
-        if now > self._notice_at:
-            self._notice_at = math.inf
+        if not self._told and now > self._heard + NOTICE_S:
+            self._told = True
             _log.warning("the worker is silent during %s: it is killed in %.0f s", self._doing, self._deadline - now)
 
     def extend_deadline(self, seconds: float) -> None:
         """Give the child more time, for instance because the parent itself was stopped and could not listen."""
         self._deadline += seconds
-        self._notice_at = math.inf  # this silence is expected
+        self._told = True  # this silence is expected
 
     def send_kill(self) -> None:
         """Send SIGKILL and do not wait for the end; `kill` comes later."""
@@ -175,8 +174,8 @@ class Child:
         self._scratch.cleanup()
 
     def _set_deadline(self, limit_s: float) -> None:
-        now = time.monotonic()
-        self._limit_s, self._deadline, self._notice_at = limit_s, now + limit_s, now + NOTICE_S
+        self._heard = time.monotonic()
+        self._limit_s, self._deadline = limit_s, self._heard + limit_s
 
     def _died(self) -> WorkerDiedError:
         self._process.join(5)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tuner.errors import KernelError, StoreError
 from tuner.hardware.device import Device
 from tuner.location import sqlite_path
+from tuner.pace import announced
 from tuner.problem import Problem
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.crew import Crew
@@ -117,7 +118,8 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
         if not plan.fresh and (path is None or path.exists()):
             store = stack.enter_context(Store.open(location, read_only=True))
         history = History(store, device, environment, fresh=plan.fresh)
-        return [_forecast(problem, device, plan, history) for problem in _listed(problems, device)]
+        listed = announced(_listed(problems, device), "problems")
+        return [_forecast(problem, device, plan, history) for problem in listed]
 
 
 def _forecast(problem: Problem, device: Device, plan: Plan, history: History) -> Forecast:

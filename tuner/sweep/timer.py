@@ -55,11 +55,7 @@ class Timer(Protocol):
         """Return how many input sets to make when one takes `nbytes`."""
         ...
 
-    def estimate_us(self, call: Call) -> float:
-        """Return the microseconds of one cold call, from which a graph's size follows."""
-        ...
-
-    def capture(self, call: Call, estimate_us: float, sets: int) -> Any:
+    def capture(self, call: Call, sets: int) -> Any:
         """Capture enough calls to last `REPLAY_US`, over `sets` buffer sets in turn."""
         ...
 
@@ -105,7 +101,7 @@ class GraphTimer:
         """Return enough sets to touch five times the L2 before one is used again, but no more than a graph's calls."""
         return min(MAX_CALLS, max(2, math.ceil(L2_SWEEPS * self._l2_bytes / nbytes)))
 
-    def estimate_us(self, call: Call) -> float:
+    def _estimate_us(self, call: Call) -> float:
         """Time one cold call between events; the L2 sweep before it hides the host's launch time."""
         import torch
 
@@ -117,13 +113,13 @@ class GraphTimer:
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e3
 
-    def capture(self, call: Call, estimate_us: float, sets: int) -> CapturedGraph:
+    def capture(self, call: Call, sets: int) -> CapturedGraph:
         """Capture as many calls as last `REPLAY_US`, and replay them once, which uploads the graph.
 
         The call ran before, so nothing is compiled or loaded here. One cold call takes longer than each of many; where
         this makes the replay too short, the call is captured again.
         """
-        calls = _calls(estimate_us)
+        calls = _calls(self._estimate_us(call))
         capture = self._record(call, calls, sets)
         (call_us,) = self.replay([capture])
         if call_us * calls < REPLAY_US / 2 and calls < MAX_CALLS:
@@ -197,11 +193,7 @@ class HostTimer:
         """Return 1, because there is no L2 to keep cold."""
         return 1
 
-    def estimate_us(self, call: Call) -> float:
-        """Time one call."""
-        return self.replay([HostCall(call)])[0]
-
-    def capture(self, call: Call, estimate_us: float, sets: int) -> HostCall:  # noqa: ARG002
+    def capture(self, call: Call, sets: int) -> HostCall:  # noqa: ARG002
         """Return the call itself."""
         return HostCall(call)
 

@@ -25,7 +25,7 @@ from tuner.kernel.space import SearchSpace
 
 GUARD = 64
 PAUSE_S = 1.5
-_PAUSES = (2, 6)  # a replay of the search, and a round of the finals; before each comes the check and an estimate
+_PAUSES = (1, 4)  # a replay of the search, and a round of the finals; before each comes a check
 _calls = itertools.count()
 GOOD = "good"
 BEHAVIOURS = (GOOD, "slow", "wrong", "unwritten", "stray", "raise", "segfault", "stop", "hang", "out_of_resources")
