@@ -338,3 +338,66 @@ def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
         assert connection.execute("pragma foreign_key_check").fetchall() == []
+
+
+WAITING = """
+import os, time
+from pathlib import Path
+import torch, triton, triton.language as tl, tuner
+
+def wait_at(phase):
+    if os.environ.get("WAIT_AT") == phase:
+        Path(phase).touch()
+        time.sleep(600)
+
+references = 0
+wait_at("import in the worker" if os.environ.get("TRITON_INTERPRET") == "1" else "import")
+
+@tuner.tuned([triton.Config({"BLOCK": block}) for block in (16, 32)], ["N"])
+@triton.jit
+def double(x, y, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < N) * 2, mask=at < N)
+
+@double.make_inputs
+def inputs(problem):
+    x = torch.randn(problem["N"])
+    return tuner.Arguments((1,), (x, torch.empty_like(x), problem["N"]), outputs=["y"])
+
+@double.reference
+def expected(args):
+    global references
+    references += 1
+    wait_at("reference" if references == 1 else "finals")
+    return args["x"].double() * 2
+"""
+
+
+@pytest.mark.parametrize("phase", ["import", "import in the worker", "reference", "finals"])
+def test_an_interrupt_ends_every_phase_with_130_no_worker_stays_and_the_next_run_goes_on(tmp_path, monkeypatch, phase):
+    (tmp_path / "waiting.py").write_text(WAITING)
+    monkeypatch.chdir(tmp_path)
+    run = ("--kernel", "waiting:double", "--problem", "N=16")
+    monkeypatch.setenv("WAIT_AT", phase)
+    process = start(tmp_path, *run)
+    deadline = time.monotonic() + 60
+    while not Path(phase).exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    offspring = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    if phase in ("reference", "finals"):  # the first is patient with what is under way
+        assert "again to stop at once" in next(line for line in process.stderr if "finishing" in line)
+        os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+    assert not any(alive(pid) for pid in offspring)
+    known = len(trials(tmp_path / "tuner.db"))
+    assert known == (2 if phase == "finals" else 0)
+    monkeypatch.delenv("WAIT_AT")
+    process = start(tmp_path, *run, "--json")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    (ended,) = json.loads(output)["problems"]
+    assert (ended["resumed"], ended["measured"], ended["winner"] is None) == (known, 2 - known, False)

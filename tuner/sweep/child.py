@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -68,15 +69,19 @@ class Child:
         self._told = False
         self._set_deadline(START_LIMIT_S)
 
-    def hello(self) -> Hello:
+    def hello(self, stop: threading.Event | None = None) -> Hello:
         """Wait until the child has opened its device.
 
+        Args:
+            stop: once set, nobody waits any longer.
+
         Raises:
+            KeyboardInterrupt: `stop` was set.
             SweepError: the child did not start.
             DeviceError: the device is not there.
         """
         try:
-            while isinstance(reply := self.wait(), Importing):
+            while isinstance(reply := self.wait(stop), Importing):
                 pass
         except WorkerDiedError as e:
             raise SweepError(f"the worker did not start: {e}") from e
@@ -122,13 +127,16 @@ class Child:
         self._set_deadline(self._limit_s)
         return reply
 
-    def wait(self) -> Any:
+    def wait(self, stop: threading.Event | None = None) -> Any:
         """Wait for the next reply within the child's time limits.
 
         Raises:
+            KeyboardInterrupt: `stop` was set.
             WorkerDiedError: the child ended, or was silent for too long.
         """
         while not self.connection.poll(0.2):
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
             self.check_alive()
         return self.receive()
 

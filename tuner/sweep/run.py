@@ -51,6 +51,7 @@ def sweep(
         DeviceError: a GPU is not there.
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
+        KeyboardInterrupt: `stop` was set before the workers were ready.
     """
     if not callable(problems):
         problems = tuple(problems)  # read a second time where the device is not the expected one
@@ -64,7 +65,7 @@ def sweep(
         todo = _listed(problems, expected) if expected else deque()
         if expected and todo:
             prefetcher.request(todo.popleft(), expected)
-        device, environment = crew.wait_until_ready()
+        device, environment = crew.wait_until_ready(stop)
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
             todo = _listed(problems, device)
