@@ -88,7 +88,7 @@ def test_a_kernels_module_that_hangs_in_the_worker_is_told_and_ends_the_sweep(st
     monkeypatch.setattr(registry, "references", lambda: ("hangs_here:k",))
     monkeypatch.setattr(child, "IMPORT_LIMIT_S", 1.0)
     monkeypatch.setattr(child, "NOTICE_S", 0.3)
-    with pytest.raises(SweepError, match=r"did not start: no sign of life for 1 s during the import of hangs_here:k"):
+    with pytest.raises(SweepError, match=r"no sign of life for 1 s, killed \(during the import of hangs_here:k\)"):
         sweep(store, [Problem(16, 16, 16)], [None], Plan(EXHAUSTIVE))
     assert "the worker is silent during the import of hangs_here:k: it is killed in" in caplog.text
 

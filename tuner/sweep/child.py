@@ -84,7 +84,7 @@ class Child:
             while isinstance(reply := self.wait(stop), Importing):
                 pass
         except WorkerDiedError as e:
-            raise SweepError(f"the worker did not start: {e}") from e
+            raise SweepError(f"the worker did not start: {e} (during {self._doing})") from e
         if isinstance(reply, Refused):
             raise DeviceError(reply.message)
         assert isinstance(reply, Hello)
@@ -100,7 +100,7 @@ class Child:
         Raises:
             WorkerDiedError: the child is gone; no config of the request is to blame.
         """
-        self._config, self._doing, self._told = None, f"a {type(request).__name__}", False
+        self._config, self._doing, self._told = None, "the inputs and reference of a problem", False
         self._set_deadline(limit_s)
         try:
             self.connection.send(request)
@@ -149,8 +149,7 @@ class Child:
         now = time.monotonic()
         if now > self._deadline and not self.connection.poll():
             self.kill()
-            during = "" if self._config else f" during {self._doing}"
-            reason = f"no sign of life for {self._limit_s:g} s{during}, killed"
+            reason = f"no sign of life for {self._limit_s:g} s, killed"
             raise WorkerDiedError(State.TIMEOUT, reason, self._config)
         if not self._told and now > self._heard + NOTICE_S:
             self._told = True
