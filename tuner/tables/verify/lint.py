@@ -167,15 +167,13 @@ def _outside(row: Row, device: Device) -> str | None:
     config, problem = row.config, row.problem
     spec = registry.find(problem.op, config.kernel)
     space = spec.space(problem, device)
-    if space.tries(config):
-        return None
     if (reason := space.rejection(config)) is None:
         if (same := space.canonicalize(config)) != config:
             reason = f"the same program as {same.label}"
-        else:
+        elif not space.tries(config):
             off = [name for name, values in space.axes.items() if name in config and config[name] not in values]
             reason = f"{', '.join(f'{name} {config[name]}' for name in off) or 'it'} is not in the search space"
-    return None if config == spec.default_config(problem, device) else reason
+    return None if reason is None or config == spec.default_config(problem, device) else reason
 
 
 def _evidence(subject: Subject) -> Iterator[Finding]:
