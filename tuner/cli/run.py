@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tuner.sweep.run import Problems
 
 Suggested = Mapping[Problem, Sequence[Config]]
+_TRIALS = 48
+"""About how many configs of a problem are tried under the interpreter; each is launched to be checked and timed."""
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -101,7 +103,7 @@ def run(
     def problems(device: Device) -> list[Problem]:
         found = [*missed(device), *named]
         if device.is_interpreter:
-            options.warn_of_large(found)
+            options.warn_of_large(found, 2 * min(given["trials"] or _TRIALS, _TRIALS))
         return found
 
     work = _dry_run if given["dry_run"] else _run
@@ -182,7 +184,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, g
 def _exit_code(report: Report) -> int:
     if report.interrupted:
         return 130
-    return 1 if report.untried or any(problem.winner is None for problem in report.problems) else 0
+    return 1 if report.without_winner else 0
 
 
 def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:

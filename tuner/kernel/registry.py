@@ -182,7 +182,7 @@ def _loaded(point: EntryPoint) -> tuple[KernelSpec, ...]:
         one = spec_in(loaded)
         listed = (one,) if one is not None else tuple(loaded)
         names = [f"{spec.op}.{spec.name}" for spec in listed]
-    except Exception as e:  # noqa: BLE001  a third party's import may raise anything; ours must still load
+    except (Exception, SystemExit) as e:  # noqa: BLE001  a third party's import may raise anything; ours must still load
         _log.warning("kernel %s (%s) did not load: %s: %s", point.name, point.value, type(e).__name__, e)
         return ()
     if "." in point.name and names != [point.name]:

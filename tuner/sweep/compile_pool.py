@@ -32,6 +32,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Resources, State
 from tuner.sweep.binary_resources import program, read_resources
+from tuner.sweep.child import IMPORT_LIMIT_S
 from tuner.sweep.process import (
     clear_output,
     describe_exit,
@@ -281,5 +282,7 @@ def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str
     from tuner.sweep import cross_target
 
     cross_target.activate(arch)
+    signal.alarm(int(IMPORT_LIMIT_S))  # a module that hangs here ends this process
     registry.load(kernels)
+    signal.alarm(0)
     registry.specs()  # imports the kernels before the first compile

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.problem import Problem
 from tuner.store.records import Winner
@@ -33,15 +34,18 @@ def make_job(problem: Problem, device: Device, plan: Plan, winners: Sequence[Win
         KernelError: no kernel serves the problem, or it cannot be measured.
     """
     start = time.monotonic()
-    task = make_search_task(
-        problem,
-        device,
-        trials=plan.trials,
-        seed=plan.seed,
-        nearby=lambda: nearest(problem, winners, device.sm_count),
-        suggested=plan.suggested.get(problem, ()),
-    )
-    job = Job(task, plan.strategy)
+    try:
+        task = make_search_task(
+            problem,
+            device,
+            trials=plan.trials,
+            seed=plan.seed,
+            nearby=lambda: nearest(problem, winners, device.sm_count),
+            suggested=plan.suggested.get(problem, ()),
+        )
+        job = Job(task, plan.strategy)
+    except SystemExit as e:  # of a user's `make_inputs` or rules
+        raise KernelError(f"the code of its kernel called sys.exit({e})") from e
     job.draft_s = time.monotonic() - start
     return job
 

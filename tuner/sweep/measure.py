@@ -183,7 +183,7 @@ class Measurement:
         return lambda index: launch(sets[index], config)
 
     def _capture(self, call: Callable[[int], None]) -> Any:
-        return self._timer.capture(call, self._timer.estimate_us(call), len(self._sets))
+        return self._timer.capture(call, len(self._sets))
 
     def _capture_vendor(self) -> Any | None:
         def call(index: int) -> None:

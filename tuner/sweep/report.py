@@ -78,6 +78,7 @@ class Report:
     """How a sweep ended; problems that no GPU began are in `untried`.
 
     Attributes:
+        untuned: those of `untried` that no earlier run decided either.
         compiled: how many binaries were made.
         compile_s: wall time from the first request for a binary to the last result.
         start_s: wall time from the start of the workers until they had opened their devices.
@@ -88,11 +89,17 @@ class Report:
     environment: Environment
     problems: list[ProblemReport] = field(default_factory=list)
     untried: list[Problem] = field(default_factory=list)
+    untuned: list[Problem] = field(default_factory=list)
     interrupted: bool = False
     compiled: int = 0
     compile_s: float = 0.0
     start_s: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def without_winner(self) -> int:
+        """How many problems have no winner, of this run or of an earlier one."""
+        return len(self.untuned) + sum(problem.winner is None for problem in self.problems)
 
     @property
     def is_spent(self) -> bool:

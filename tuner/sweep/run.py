@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tuner.errors import KernelError, StoreError
 from tuner.hardware.device import Device
 from tuner.location import sqlite_path
+from tuner.pace import announced
 from tuner.problem import Problem
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.crew import Crew
@@ -50,6 +51,7 @@ def sweep(
         DeviceError: a GPU is not there.
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
+        KeyboardInterrupt: `stop` was set before the workers were ready.
     """
     if not callable(problems):
         problems = tuple(problems)  # read a second time where the device is not the expected one
@@ -63,7 +65,7 @@ def sweep(
         todo = _listed(problems, expected) if expected else deque()
         if expected and todo:
             prefetcher.request(todo.popleft(), expected)
-        device, environment = crew.wait_until_ready()
+        device, environment = crew.wait_until_ready(stop)
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
             todo = _listed(problems, device)
@@ -117,7 +119,8 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
         if not plan.fresh and (path is None or path.exists()):
             store = stack.enter_context(Store.open(location, read_only=True))
         history = History(store, device, environment, fresh=plan.fresh)
-        return [_forecast(problem, device, plan, history) for problem in _listed(problems, device)]
+        listed = announced(_listed(problems, device), "problems")
+        return [_forecast(problem, device, plan, history) for problem in listed]
 
 
 def _forecast(problem: Problem, device: Device, plan: Plan, history: History) -> Forecast:
