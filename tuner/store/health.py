@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, select
 
 from tuner.store import models, schema
-from tuner.store.column_values import complaint
+from tuner.store.column_values import StrayValue
 from tuner.store.engine import Database, locate, opened
+from tuner.store.rows import check_row
+
+_NAMED = 5
+"""How many damaged rows of a table are named."""
+_CHUNK = 1000  # rows in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,8 @@ def check(location: str | None = None) -> Health:
         pages = _damage(connection) if database.path is not None else []
         found = schema.revision(connection, database)
         if found == schema.HEAD:
-            strays = _strays(connection) if database.path is not None else []
-            return Health(database.label, found, schema.HEAD, (*pages, *schema.drift(connection), *strays))
+            complaints = (*pages, *schema.drift(connection), *_unreadable_rows(connection))
+            return Health(database.label, found, schema.HEAD, complaints)
         refusal = str(schema.refusal(found, database)).removeprefix(f"{database.label} ")
         return Health(database.label, found, schema.HEAD, (*pages, refusal))
 
@@ -67,20 +72,27 @@ def _reading(location: str | None) -> Iterator[tuple[Connection, Database]]:
 
 def _damage(connection: Connection) -> list[str]:
     found = [" ".join(row[0].split()) for row in connection.exec_driver_sql("PRAGMA integrity_check")]
-    if found != ["ok"]:
-        return [f"damaged: {sentence}" for sentence in found]
-    return [
+    return [f"damaged: {sentence}" for sentence in found if sentence != "ok"] + [
         f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there"
         for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
     ]
 
 
-def _strays(connection: Connection) -> list[str]:
-    """Values of a kind that their columns cannot hold. A missing column is not reported here: it is drift."""
-    inspector, found = inspect(connection), list[str]()
+def _unreadable_rows(connection: Connection) -> Iterator[str]:
+    """Rows that would be left out where they are listed. A missing column is not reported here: it is drift."""
+    inspector = inspect(connection)
     for table in models.metadata.sorted_tables:
-        if not inspector.has_table(table.name):
+        there = inspector.get_columns(table.name) if inspector.has_table(table.name) else []
+        if not {column["name"] for column in there}.issuperset(table.columns.keys()):
             continue
-        there = {column["name"] for column in inspector.get_columns(table.name)}
-        found += filter(None, (complaint(connection, column) for column in table.columns if column.name in there))
-    return found
+        more = -_NAMED
+        rows = connection.execute(select(table).order_by(*table.primary_key).execution_options(yield_per=_CHUNK))
+        for row in rows.mappings():
+            try:
+                check_row(table, row)
+            except StrayValue as e:
+                more += 1
+                if more <= 0:
+                    yield f"damaged: {e}"
+        if more > 0:
+            yield f"damaged: {more} more rows of {table.name}"
