@@ -30,8 +30,9 @@ def damages(column: Column) -> Iterator[str]:
         yield "NULL"
     kind = column.type.kind
     if isinstance(kind, (Integer, Float, Boolean)):
-        yield from ("'many'", "-1")
-        yield {Float: "9e999", Boolean: "2", BigInteger: "1.5"}.get(type(kind), "1099511627776")
+        yield "-1"
+        if str(column) != "trial.error":  # a wrong result may be infinitely far off
+            yield {Float: "9e999", Boolean: "2", BigInteger: "1.5"}.get(type(kind), "1099511627776")
     else:
         yield "CAST(x'61ff' AS TEXT)"
     if str(column) in JSON:

@@ -15,7 +15,8 @@ import pytest
 
 from tuner.errors import StoreError
 from tuner.store import health, schema
-from tuner.store.store import Store
+from tuner.store.records import Verdict
+from tuner.store.store import RunStatus, Store
 
 HOLD = """
 import sqlite3, sys
@@ -138,6 +139,42 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     with pytest.raises(StoreError, match="name another with --db") as raised:
         Store.open(str(tmp_path / "file" / "tuner.db"))
     one_line(raised)
+
+
+def replace(path: Path) -> None:
+    schema.upgrade(f"{path}.other")
+    Path(f"{path}.other").replace(path)
+    for ending in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{ending}").unlink()
+
+
+GONE = {
+    "deleted": lambda path: path.unlink(),
+    "deleted with its log": lambda path: [file.unlink() for file in path.parent.iterdir()],
+    "replaced": replace,
+    "its folder removed": lambda path: shutil.rmtree(path.parent),
+    "its folder moved": lambda path: path.parent.rename(path.parent.with_name("elsewhere")),
+}
+
+
+@pytest.mark.parametrize("harm", GONE.values(), ids=GONE)
+def test_a_file_that_goes_away_while_it_is_written_is_one_line(store, database, run, make_trial, problem, kernel, harm):
+    store.record(run, [make_trial(16)])
+    harm(database)
+    verdict = Verdict(make_trial(16).config, 1.0, None, None, ())
+    for write in (
+        lambda: store.record(run, [make_trial(32)]),
+        lambda: store.decide(run, problem, kernel, verdict),
+        lambda: store.end_run(run, RunStatus.DONE),
+    ):
+        with pytest.raises(
+            StoreError, match="was deleted or replaced by another file while this wrote to it"
+        ) as raised:
+            write()
+        one_line(raised)
+    if database.exists():
+        with Store.open(str(database), read_only=True) as other:
+            assert other.count_trials() == 0
 
 
 def test_a_missing_file_is_not_made_by_a_reader(tmp_path):

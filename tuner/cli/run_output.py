@@ -110,12 +110,13 @@ def closing_table(report: Report) -> None:
 
 def _left(report: Report) -> str:
     """Say what a sweep that was cut short leaves undone, and how to go on."""
-    left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
+    left = len(report.untried) - report.held + sum(problem.winner is None for problem in report.problems)
     why = "interrupted" if report.interrupted else SPENT
     further = "every trial is kept, the same command (without --fresh) goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
-    return f"{why}: {quantity(left, 'problem')} without a winner; {further}"
+    held = f", {report.held} left with an earlier run's" if report.held else ""
+    return f"{why}: {quantity(left, 'problem')} without a winner{held}; {further}"
 
 
 def report_json(report: Report) -> dict[str, Any]:

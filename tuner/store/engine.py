@@ -174,6 +174,15 @@ def settle_journal(engine: Engine, path: Path) -> None:
             _log.debug("%s keeps its journal for now: %s", path, e)
 
 
+def file_id(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another that takes its name; None where it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 @contextmanager
 def faults(database: Database) -> Iterator[None]:
     """Turn what drivers and the file system raise into one line that names the database.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +12,13 @@ from sqlalchemy import Connection, inspect, select
 
 from tuner.store import models, schema
 from tuner.store.column_values import StrayValue
-from tuner.store.engine import Database, locate, opened
+from tuner.store.engine import Database, locate, opened, writing
 from tuner.store.rows import check_row
+from tuner.store.writer_lock import lock_file
 
 _NAMED = 5
 """How many damaged rows of a table are named."""
+_PATIENCE_S = 5.0
 _CHUNK = 1000  # rows in memory at a time
 
 
@@ -60,6 +64,24 @@ def current(location: str | None = None) -> tuple[str, str | None]:
     """
     with _reading(location) as (connection, database):
         return database.label, schema.revision(connection, database)
+
+
+def try_writing(location: str | None = None) -> None:
+    """Begin to write to a database that is there, as `tuner run` will, and take it back.
+
+    Raises:
+        StoreError: it, or a file that belongs beside it, cannot be written, or another process holds its lock.
+    """
+    database = locate(location)
+    with opened(database, read_only=False, timeout_s=_PATIENCE_S) as engine, writing(engine).connect() as connection:
+        if database.path is not None:
+            version = connection.exec_driver_sql("PRAGMA user_version").scalar()
+            connection.exec_driver_sql(f"PRAGMA user_version = {version}")
+            lock = lock_file(database.path)
+            if not os.access(lock if lock.exists() else lock.parent, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), lock)
+        elif inspect(connection).has_table("trial"):
+            connection.exec_driver_sql("LOCK TABLE trial IN ROW EXCLUSIVE MODE")  # needs the right to write
 
 
 @contextmanager

@@ -167,7 +167,12 @@ class Loop:
 
     def _leave_untried(self, todo: deque[Problem]) -> None:
         """Give up every problem that no GPU has begun."""
-        self._report.untried += [*(job.problem for job in self._queue), *self._prefetcher.problems, *todo]
+        left = [*(job.problem for job in self._queue), *self._prefetcher.problems, *todo]
+        if not left:
+            return
+        self._report.untried += left
+        known = {won.problem for won in self._prefetcher.winners if won.environment == self._report.environment}
+        self._report.held += len(known.intersection(left))
         self._queue.clear()
         self._prefetcher.clear()
         todo.clear()

@@ -78,6 +78,7 @@ class Report:
     """How a sweep ended; problems that no GPU began are in `untried`.
 
     Attributes:
+        held: how many of `untried` have a winner of an earlier run.
         compiled: how many binaries were made.
         compile_s: wall time from the first request for a binary to the last result.
         start_s: wall time from the start of the workers until they had opened their devices.
@@ -89,6 +90,7 @@ class Report:
     problems: list[ProblemReport] = field(default_factory=list)
     untried: list[Problem] = field(default_factory=list)
     interrupted: bool = False
+    held: int = 0
     compiled: int = 0
     compile_s: float = 0.0
     start_s: float = 0.0

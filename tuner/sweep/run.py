@@ -71,17 +71,14 @@ def sweep(
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
-        status = RunStatus.FAILED
         try:
             loop.work(todo, stop or threading.Event())
-            status = RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE
-        except KeyboardInterrupt:
-            status = RunStatus.INTERRUPTED
-            raise
-        finally:
+        except BaseException as e:
+            # A store that cannot be written may be what raised.
             with contextlib.suppress(StoreError):
-                # A store that cannot be written has raised already.
-                store.end_run(run, status)
+                store.end_run(run, RunStatus.INTERRUPTED if isinstance(e, KeyboardInterrupt) else RunStatus.FAILED)
+            raise
+        store.end_run(run, RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE)
         if crew.pool is not None:
             report.compiled, report.compile_s = crew.pool.compiled, crew.pool.seconds
         report.seconds = time.monotonic() - crew.begun
