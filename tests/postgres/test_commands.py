@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 
 from tuner.cli import main
-from tuner.hardware.device import KNOWN
+from tuner.cli.doctor_checks import Status, check_database
+from tuner.errors import StoreError
+from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store import schema
 from tuner.store.engine import locate, open_engine
 from tuner.store.records import Outcome, State, Trial
-from tuner.store.store import Store, TrialFilter
+from tuner.store.store import Store
 
 MAKE_FIXTURE = Path(__file__).parents[1] / "store" / "make_fixture.py"
 SHOWN = (
@@ -163,22 +165,32 @@ def _migrate_to(url: str, revision: str) -> None:
 
 
 def test_doctor_and_check_say_what_is_wrong_with_a_server_s_database(server, on_server, tuner):
-    name = locate(on_server).url.database
-    code, out, _ = tuner(f"doctor --json --db {on_server}")
-    assert {"status": "ok"}.items() <= _of_database(out)[0].items()
-    server.execute("DROP VIEW tuned_gemm", "UPDATE config SET parameters = '[1' WHERE config_id = 1", database=name)
+    assert [found.status for found in check_database(on_server)] == [Status.OK]
+    damage = ("DROP VIEW tuned_gemm", "UPDATE config SET parameters = '[1' WHERE config_id = 1")
+    server.execute(*damage, database=locate(on_server).url.database)
     code, out, _ = tuner(f"db check --db {on_server}")
     assert code == 1
     assert "missing: view tuned_gemm" in out
     assert "row 1 of config: " in out
+    assert [found.status for found in check_database(on_server)] == [Status.WRONG, Status.WRONG]
     code, out, _ = tuner(f"doctor --json --db {on_server}")
     assert code == 1
-    assert len(_of_database(out)) == 2
-    server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    assert "missing: view tuned_gemm" in out
 
 
-def _of_database(printed: str) -> list[dict[str, str]]:
-    return [finding for finding in json.loads(printed)["findings"] if finding["topic"] == "database"]
+@pytest.mark.parametrize("template", ["migrated", "blank"])
+def test_doctor_calls_wrong_what_a_run_could_not_write(server, make_url, template):
+    url = make_url(template)
+    name = locate(url).url.database
+    assert [found.status for found in check_database(url)] == [Status.OK]
+    server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO guarded", database=name)
+    cases = {url.replace("//tuner@", "//guarded:secret@"): "GRANT", url: "it is a copy that follows another server"}
+    for place, words in cases.items():
+        (found,) = check_database(place)
+        assert (found.status, words in found.found) == (Status.WRONG, True), found
+        with pytest.raises(StoreError, match=words), Store.open(place) as store:
+            store.begin_run(KNOWN["sm_90"], Environment("", "", "", "", ""), argv=[], host="")
+        server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
 
 
 def test_what_reads_at_run_time_says_to_export_first(on_server, tuner, caplog, monkeypatch, tmp_path, no_tables):
@@ -199,21 +211,22 @@ def test_what_reads_at_run_time_says_to_export_first(on_server, tuner, caplog, m
     assert sum("tuner export DIR --db" in record.getMessage() for record in caplog.records) >= 1
 
 
-def test_a_run_tunes_into_a_server_and_the_next_one_measures_nothing(url, tmp_path):
+def test_a_run_tunes_into_a_server_and_the_next_one_measures_nothing(make_url, tmp_path):
     pytest.importorskip("triton")
+    url = make_url("blank", password="a-secret")
     command = [sys.executable, "-m", "tuner", "run", "--shape", "16x16x16", "--trials", "3", "--json", "--db", url]
+    command += ["--device", "interpreter"]
     options = {"cwd": tmp_path, "env": {**os.environ, "TRITON_INTERPRET": "0"}, "timeout": 200}
+    dry = subprocess.run([*command, "--dry-run"], **options, check=True, capture_output=True, text=True)
+    assert json.loads(dry.stdout)[0]["to_try"] > 0
     for measured in (True, False):
-        done = subprocess.run(
-            [*command, "--device", "interpreter"], **options, check=True, capture_output=True, text=True
-        )
+        done = subprocess.run(command, **options, check=True, capture_output=True, text=True)
         (problem,) = json.loads(done.stdout)["problems"]
         assert problem["winner"] is not None
         assert bool(problem["measured"]) is measured
-    dry = subprocess.run(
-        [*command, "--device", "interpreter", "--dry-run"], **options, check=True, capture_output=True, text=True
-    )
+    dry = subprocess.run([*command, "--dry-run"], **options, check=True, capture_output=True, text=True)
     assert json.loads(dry.stdout)[0]["to_try"] == 0
     with Store.open(url, read_only=True) as store:
         assert [row.status for row in store.runs()] == ["DONE", "DONE"]
-        assert store.count_trials(TrialFilter(kernel=None)) == len(store.trials())
+        assert "password=***" in str(store.runs()[0].argv)
+        assert "secret" not in str(store.runs())

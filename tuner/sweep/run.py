@@ -14,6 +14,7 @@ from tuner.errors import KernelError, StoreError
 from tuner.hardware.device import Device
 from tuner.location import sqlite_path
 from tuner.problem import Problem
+from tuner.store import health
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
@@ -99,7 +100,7 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     """Return what `sweep` would do; nothing is measured or written.
 
     Args:
-        location: the database; one that does not exist yet knows no trials.
+        location: the database; one that does not exist yet, or is empty, knows no trials.
         problems: as for `sweep`.
         gpu: CUDA index, None for the interpreter.
         plan: as for `sweep`.
@@ -111,7 +112,7 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     with contextlib.ExitStack() as stack:
         device, environment = stack.enter_context(Crew([gpu], compilers=False)).wait_until_ready()
         store = None
-        if not plan.fresh and (path is None or path.exists()):
+        if not plan.fresh and (path is None or path.exists()) and health.current(location)[1] is not None:
             store = stack.enter_context(Store.open(location, read_only=True))
         history = History(store, device, environment, fresh=plan.fresh)
         return [_forecast(problem, device, plan, history) for problem in _listed(problems, device)]
