@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -190,6 +191,10 @@ def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
         ("sqlite://", "expected a path, or sqlite:/// and a path"),
         ("sqlite+pysqlite:///tuner.db", "expected a path, or sqlite:/// and a path"),
         ("postgresql://u:secret@host:port/x", "expected a path, or postgresql://user@host/name"),
+        (
+            "mysql://u:secret@host/x",
+            "mysql://...: neither SQLite nor PostgreSQL: expected a path, or postgresql://user@",
+        ),
         ("nosuchbase://u:secret@host/x", "expected a path, or postgresql://user@host/name"),
     ],
 )
@@ -202,6 +207,11 @@ def test_a_url_that_cannot_be_used_is_one_line_without_its_password(location, me
 def test_a_sqlite_url_names_a_file(tmp_path):
     Store.open(f"sqlite:///{tmp_path}/a b%c?.db").close()
     assert [entry.name for entry in tmp_path.iterdir()] == ["a b%c?.db"]
+
+
+def test_a_path_that_is_no_text_is_a_path(tmp_path):
+    Store.open(f"{tmp_path}/\udcff.db").close()  # as Python has the byte 0xff of a command line
+    assert [os.fsencode(entry.name) for entry in tmp_path.iterdir()] == [b"\xff.db"]
 
 
 def test_a_locked_database_is_one_line_after_the_timeout(filled, python, run, make_trial):

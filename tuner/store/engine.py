@@ -79,7 +79,10 @@ def locate(location: str | None) -> Database:
     given = database_location(location)
     path = sqlite_path(given)
     if path is not None:
-        return Database(given, path.expanduser())
+        try:
+            return Database(given, path.expanduser())
+        except RuntimeError as e:
+            raise StoreError(f"not a database file: {given!r}: {e} Expected a path, or ./~ for a name like that") from e
     scheme = given.partition("://")[0]  # no more of it in a message: it may hold a password
     try:
         url = make_url(given)
@@ -138,7 +141,7 @@ def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT
     """A connection to a SQLite file, foreign keys on, that begins no transaction by itself."""
     mode = _reading_mode(path) if read_only else "rwc"
     connection = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?mode={mode}",
+        f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}",
         uri=True,
         timeout=timeout_s,
         # sqlite3's own transaction control leaves DDL outside of transactions: `_begin` begins them.
