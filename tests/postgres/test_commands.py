@@ -22,7 +22,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store import schema
 from tuner.store.engine import locate, open_engine
-from tuner.store.records import Outcome, State, Trial
+from tuner.store.records import Outcome, Resources, State, Trial
 from tuner.store.store import Store
 
 MAKE_FIXTURE = Path(__file__).parents[1] / "store" / "make_fixture.py"
@@ -36,6 +36,7 @@ SHOWN = (
     "problems --device Nvidia-h200-sm90-1",
 )
 MADE = ("export {0} --db {1}", "export {0} --db {1} --format triton", "diff {1} {1}")
+HUGE = Resources(shared_bytes=2**40)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def filled(tmp_path, fixture) -> str:
         run = store.begin_run(small, fixture.ENVIRONMENT, argv=["tuner", "ü\0\udcff"], host="Ä")
         for act, error in (("relu", float("nan")), ("Relu", float("inf")), ("RELU", 0.5)):
             problem = Problem.keyed("norm", {"act": act, "N": 4096}, dtype="bfloat16")
-            outcome = Outcome(State.WRONG_RESULT, "bytes \0, \udcff and €", error=error, throttle=2**40)
+            outcome = Outcome(State.WRONG_RESULT, "bytes \0, \udcff and €", error=error, throttle=2**40, resources=HUGE)
             store.record(run, [Trial(problem, Config("pointer", n=act), fixture.KERNEL, outcome)])
     return path
 

@@ -57,6 +57,8 @@ class Stored(TypeDecorator[Any]):
         self.impl_instance = self.kind = kind
         self.name, self.nullable = name, nullable
         self._most: Any = float("inf") if name == _INFINITE else _MOST.get(type(kind))
+        # A figure, as the shared memory that a kernel asks for, may be of any size: it then says that it is huge.
+        self._capped = nullable and type(kind) is Integer
 
     def copy(self, **_: Any) -> Stored:
         """What SQLAlchemy asks for when it copies a column."""
@@ -72,21 +74,23 @@ class Stored(TypeDecorator[Any]):
             return value.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
         if isinstance(value, float) and math.isnan(value):
             return None
-        if self._most is not None and value is not None and not 0 <= value <= self._most:
-            raise StrayValue(self._complaint(value))
-        return value
+        if self._most is None or value is None or 0 <= value <= self._most:
+            return value
+        if self._capped and value > 0:
+            return self._most
+        raise StrayValue(self._complaint(value))
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
         """The function that checks and converts what the driver gives."""
         convert = self.kind.dialect_impl(dialect).result_processor(dialect, coltype)
         _, types = KINDS[type(self.kind)]
-        most, nullable, table = self._most, self.nullable, self.name.partition(".")[0]
+        most, nullable, capped, table = self._most, self.nullable, self._capped, self.name.partition(".")[0]
 
         def read(value: Any) -> Any:
             if value is None and nullable:
                 return None
             if type(value) not in types or (most is not None and not 0 <= value <= most):
-                return Stray(table, self._complaint(value))
+                return most if capped and type(value) is int and value > 0 else Stray(table, self._complaint(value))
             return value if convert is None else convert(value)
 
         return read

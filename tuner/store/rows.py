@@ -119,7 +119,7 @@ def check_row(table: Table, row: RowMapping) -> None:
     elif table is config:
         _config_of("kernel", row)
     elif table is trial:
-        outcome_of(row)
+        _state_of(row)
     elif table is run:
         argv_of(row)
     elif table is winner:
@@ -182,15 +182,19 @@ def outcome_of(row: RowMapping) -> Outcome:
         StrayValue: the row does not describe one.
     """
     names = {field.name for field in dataclasses.fields(Outcome)} - {"state", "resources"}
-    word, place = row[trial.c.state], _row("trial", row[trial.c.trial_id])
-    state = State(read_one_of(_STATES, word, f"{place}: trial.state"))
-    if state is State.COMPLETE and not row[trial.c.median_us]:
-        raise StrayValue(f"{place}: it is COMPLETE without a time")
     return Outcome(
-        state=state,
+        state=_state_of(row),
         resources=Resources(**{field.name: row[trial.c[field.name]] for field in dataclasses.fields(Resources)}),
         **{name: row[trial.c[name]] for name in names},
     )
+
+
+def _state_of(row: RowMapping) -> State:
+    place = _row("trial", row[trial.c.trial_id])
+    state = State(read_one_of(_STATES, row[trial.c.state], f"{place}: trial.state"))
+    if state is State.COMPLETE and not row[trial.c.median_us]:
+        raise StrayValue(f"{place}: it is COMPLETE without a time")
+    return state
 
 
 def argv_of(row: RowMapping) -> tuple[str, ...]:
