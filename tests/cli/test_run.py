@@ -92,6 +92,13 @@ def test_a_time_budget_shorter_than_the_start_is_told_and_measures_nothing(tuner
         assert database.execute("select count(*) from trial").fetchone() == (0,)
 
 
+def test_problems_that_an_earlier_run_decided_are_not_said_to_be_without_a_winner(tuner, tmp_path):
+    shapes = ("--device", "interpreter", "--shape", "16x16x16", "--shape", "16x16x32")
+    assert tuner("run", "--trials", "2", *shapes).returncode == 0
+    done = tuner("run", "--time-budget", "0.1s", *shapes, "--shape", "16x16x48")
+    assert "the time budget is spent: 1 problem without a winner, 2 not begun have one; " in done.stderr
+
+
 def test_a_problems_line_says_what_was_considered_measured_and_compiled_and_why_it_stopped():
     problem, config = Problem(64, 64, 64), Config("pointer", BLOCK_SIZE_M=16)
     environment = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")

@@ -237,7 +237,7 @@ def test_naming_what_cannot_be_read_is_an_error_and_changes_nothing(tmp_path, ma
 
 
 def test_naming_a_database_server_is_an_error():
-    with pytest.raises(TableError, match="export a table"):
+    with pytest.raises(TableError, match="tuner export DIR --db URL"):
         tuner.use("postgresql://host/db")
 
 

@@ -15,6 +15,7 @@ from tuner.hardware.device import Device
 from tuner.location import sqlite_path
 from tuner.pace import announced
 from tuner.problem import Problem
+from tuner.store import health
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
@@ -73,17 +74,14 @@ def sweep(
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
-        status = RunStatus.FAILED
         try:
             loop.work(todo, stop or threading.Event())
-            status = RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE
-        except KeyboardInterrupt:
-            status = RunStatus.INTERRUPTED
-            raise
-        finally:
+        except BaseException as e:
+            # A store that cannot be written may be what raised.
             with contextlib.suppress(StoreError):
-                # A store that cannot be written has raised already.
-                store.end_run(run, status)
+                store.end_run(run, RunStatus.INTERRUPTED if isinstance(e, KeyboardInterrupt) else RunStatus.FAILED)
+            raise
+        store.end_run(run, RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE)
         if crew.pool is not None:
             report.compiled, report.compile_s = crew.pool.compiled, crew.pool.seconds
         report.seconds = time.monotonic() - crew.begun
@@ -104,7 +102,7 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     """Return what `sweep` would do; nothing is measured or written.
 
     Args:
-        location: the database; one that does not exist yet knows no trials.
+        location: the database; one that does not exist yet, or is empty, knows no trials.
         problems: as for `sweep`.
         gpu: CUDA index, None for the interpreter.
         plan: as for `sweep`.
@@ -116,7 +114,7 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     with contextlib.ExitStack() as stack:
         device, environment = stack.enter_context(Crew([gpu], compilers=False)).wait_until_ready()
         store = None
-        if not plan.fresh and (path is None or path.exists()):
+        if not plan.fresh and (path is None or path.exists()) and health.current(location)[1] is not None:
             store = stack.enter_context(Store.open(location, read_only=True))
         history = History(store, device, environment, fresh=plan.fresh)
         listed = announced(_listed(problems, device), "problems")
