@@ -91,6 +91,8 @@ def run(capsys, monkeypatch, tuned, no_tables):
 
 def test_a_kernel_is_tuned_and_its_results_were_compared_with_its_reference(tuned):
     problems = tuned[1]["problems"]
+    sources = {p["problem"]["extras"].pop("kernel.source") for p in problems}
+    assert [len(source) for source in sources] == [16]
     names = [(p["problem"]["op"], p["problem"]["extras"], p["problem"]["a_dtype"]) for p in problems]
     assert names == [
         ("scale_rows", {"N": 256}, "float32"),

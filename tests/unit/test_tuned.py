@@ -200,11 +200,15 @@ def test_a_function_without_jit_is_refused():
         tuner.tuned(CONFIGS, [], name="number")(7)
 
 
-def test_two_kernels_of_one_name_are_refused_and_a_module_loaded_again_is_not():
-    decorated()
-    decorated()
-    with pytest.raises(KernelError, match=r"are both called 'add': give one another name=$"):
-        tuner.tuned(CONFIGS, [], name="add")(triton.jit(other.fn))
+def test_of_two_kernels_of_one_name_each_has_its_own_problems_and_a_module_loaded_again_adds_none():
+    mine, again = decorated(), decorated()
+    theirs = tuner.tuned(CONFIGS, [], name="add")(triton.jit(other.fn))
+    assert registry.references() == (mine.spec.origin, theirs.spec.origin)
+    assert sorted(registry.of("add")) == ["add", f"add ({theirs.spec.origin})"]
+    for kernel in (theirs, again):
+        problem = kernel.signature.keyed({}, "float16")
+        assert registry.find("add", "add", problem.source) is kernel.spec
+        assert registry.serving(problem, H200) == [kernel.spec]
 
 
 @triton.jit

@@ -6,6 +6,9 @@ arguments that may change which config is fastest, by argument and fact, where t
     Mean.dtype = "float32"    the dtype differs from that of most operands
     X.aligned = False         the address (in bytes) or stride (in elements) is no multiple of 16
     stride.one = True         the stride is 1; a matrix's strides say which of its dimensions is contiguous
+
+One more word, `SOURCE`, says which kernel the problem is of: two packages may give their kernels one name, and a kernel
+that was edited is another one (`tuner.tuned.source`).
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ LAYOUT = "keyed"
 SIZED = ("matmul", "bmm", "grouped_mm", "vector_add", "softmax")
 """Ops whose problems have M, N and K; no other op may have one of these names."""
 FACTS = ("dtype", "aligned", "one")
+SOURCE = "kernel.source"
+"""The name under which extras hold the first 16 hex digits of the hash of the kernel's source."""
 
 _OP = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
-_NAME = re.compile(rf"[^\W\d]\w*(\.({'|'.join(FACTS)}))?")
+_NAME = re.compile(rf"[^\W\d]\w*(\.({'|'.join(FACTS)}))?|{re.escape(SOURCE)}")
 _TRUTH = {"true": True, "false": False}
 
 
@@ -70,11 +75,16 @@ def check_op(op: str) -> None:
 
 
 def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
-    """Return a key in words: "M=4096", "N=1024", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)"."""
+    """Return a key in words: "M=4096", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)".
+
+    The source is left out: whoever reads this knows which kernel it is about.
+    """
     named: list[str] = []
     facts: dict[str, list[str]] = {}
     for name, value in extras:
         argument, dot, fact = name.partition(".")
+        if name == SOURCE:
+            continue
         if not dot:
             named.append(f"{name}={value}")
         elif fact == "dtype":

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import ProblemError, UsageError
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
-from tuner.problem.generic_key import Extra
+from tuner.problem.generic_key import SOURCE, Extra
 from tuner.tuned.arguments import memory_of
 
 ALIGNMENT = 16
@@ -29,16 +29,18 @@ class Signature:
         constexprs: the parameters that are compiled in.
     """
 
-    def __init__(self, op: str, fn: Any, key: Sequence[str]) -> None:
+    def __init__(self, op: str, fn: Any, key: Sequence[str], source: Callable[[], str]) -> None:
         """Classify the parameters.
 
         Args:
             op: the kernel's name.
             fn: the decorated function.
+            source: returns the word that says which kernel a problem is of; asked when the first problem is made,
+                because what a kernel calls may be defined below it.
             key: names of the parameters whose values distinguish problems; a name that is no parameter is left out with
                 a warning.
         """
-        self.op = op
+        self.op, self._source = op, source
         parameters = inspect.signature(base_of(fn)).parameters
         self.names = tuple(parameters)
         self.constexprs = frozenset(name for name, parameter in parameters.items() if _is_constexpr(parameter))
@@ -91,7 +93,11 @@ class Signature:
         most = Counter(found.values()).most_common(1)
         usual = most[0][0] if most else "none"
         extras |= {f"{name}.dtype": dtype for name, dtype in found.items() if dtype != usual}
-        return Problem.keyed(self.op, extras, dtype=usual)
+        return self.keyed(extras, usual)
+
+    def keyed(self, extras: Mapping[str, Extra], dtype: str) -> Problem:
+        """Return a problem of this kernel, as `Problem.keyed` does, and with the kernel's source."""
+        return Problem.keyed(self.op, {**extras, SOURCE: self._source()}, dtype=dtype)
 
     def identifying(self, names: Iterable[str]) -> list[str]:
         """Return the names of those arguments that distinguish a call's problem."""

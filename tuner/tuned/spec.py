@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -61,7 +59,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         compile=lambda problem, config: _compile(kernel, problem, config),
         compile_class=lambda problem, config: _compile_class(kernel, problem, config),
         simplicity=lambda config: (config_list.rank(config),),
-        source_hash=lambda: hashlib.sha256(inspect.getsource(kernel.base_fn).encode()).hexdigest(),
+        source_hash=lambda: kernel.source_hash,
         runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),
         read=lambda cells: _read(kernel, cells),
@@ -174,6 +172,9 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
 def _unsupported(kernel: TunedKernel, problem: Problem) -> str | None:
     if not problem.is_keyed:
         return f"a problem of it is tuner.Problem.keyed({kernel.options.name!r}, ...)"
+    if problem.source and not kernel.source_hash.startswith(problem.source):
+        here = f"{origin_of(kernel.base_fn)} is {kernel.source_hash[:8]}"
+        return f"the problem is of another source, {problem.source[:8]}: {here}"
     odd = [name for name, _ in problem.extras if "." not in name and name not in kernel.signature.key]
     return f"its key has no {odd[0]}: it is {', '.join(kernel.signature.key) or 'empty'}" if odd else None
 
@@ -199,7 +200,7 @@ def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
         if name not in known and name not in facts:
             raise ProblemError(f"{options.name} has no key {name!r}: expected {', '.join(known)}")
     extras = {name: generic_key.value(cell) for name, cell in cells.items() if name != "dtype"}
-    wanted = Problem.keyed(options.name, extras, dtype=cells.get("dtype") or "float16")
+    wanted = kernel.signature.keyed(extras, cells.get("dtype") or "float16")
     if kernel.arguments_factory.make_inputs is None:
         return wanted
     return kernel.arguments_factory.asked(wanted, any_dtype=not cells.get("dtype"))

@@ -12,7 +12,7 @@ from typing import Any
 from tuner.errors import ConfigError, KernelError, UsageError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
-from tuner.kernel import KernelSpec
+from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.launch import binaries, compat, compile_cache
 from tuner.launch.failure import is_no_fault
@@ -22,6 +22,7 @@ from tuner.tuned.arguments import Arguments
 from tuner.tuned.key_reader import KeyReader
 from tuner.tuned.pruning import pruned
 from tuner.tuned.signature import Signature, base_of
+from tuner.tuned.source import source_hash
 from tuner.tuned.triton_configs import ConfigList
 from tuner.tuned.user_inputs import ArgumentsFactory, MakeInputs
 
@@ -71,7 +72,7 @@ class TunedKernel:
         if fn is self.base_fn:
             raise UsageError(f"{options.name}: tuner.tuned is for functions under @triton.jit: put it below")
         self.fn, self.options = fn, options
-        self.signature = Signature(options.name, fn, options.key)
+        self.signature = Signature(options.name, fn, options.key, lambda: self.source_hash[:16])
         self.signature.check("reset_to_zero", options.reset_to_zero)
         self.signature.check("restore_value", options.restore_value)
         self.config_list = ConfigList(options.name, configs)
@@ -93,6 +94,11 @@ class TunedKernel:
 
     def __repr__(self) -> str:
         return f"TunedKernel({self.options.name}: {self.__module__}:{self.__qualname__})"
+
+    @functools.cached_property
+    def source_hash(self) -> str:
+        """The hash of the kernel's source and of all that it calls."""
+        return source_hash(self.fn)
 
     __iter__ = None  # otherwise __getitem__ would make it an endless iterable
 
@@ -223,6 +229,7 @@ class TunedKernel:
             raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
         self._current_call.call = problem, call
+        registry.add(self.spec)  # of several kernels that one function makes, the one that is called is known
         try:
             match = lookups.lookup(problem, device)
             others = [match.config, *self.in_order(problem)]

@@ -167,7 +167,7 @@ def _searched(subject: Subject) -> Iterator[Finding]:
 def _outside(row: Row, device: Device) -> str | None:
     """Why a search would not try a row's config; None where it would, or where the config is the default one."""
     config, problem = row.config, row.problem
-    spec = registry.find(problem.op, config.kernel)
+    spec = registry.find(problem.op, config.kernel, problem.source)
     space = spec.space(problem, device)
     if (reason := space.rejection(config)) is None:
         if (same := space.canonicalize(config)) != config:
