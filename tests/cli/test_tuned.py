@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 
@@ -14,6 +17,8 @@ pytest.importorskip("triton")
 import tuner
 from tuner import cli
 from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem
 
 MODULE = """
 import sys
@@ -162,6 +167,26 @@ def test_a_table_of_a_kernel_that_is_not_there_is_told(run):
     code, out, _ = run("verify", "alone/scale_rows--interpreter.json")
     assert code == 1
     assert "op 'scale_rows', 2 rows: no installed kernel serves it" in out
+
+
+@pytest.mark.parametrize("stored", ["Infinity", "NaN", "-Infinity"])
+def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_json(
+    run, tmp_path, make_database, make_row, stored
+):
+    config = Config("limited", BLOCK=16)
+    row = dataclasses.replace(make_row(), problem=Problem.keyed("limited", {"most": 7}), config=config)
+    path = make_database(tmp_path / "limited.db", row, make_row())
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("update problem set extras = ? where op = 'limited'", [f'{{"most":{stored}}}'])
+        database.commit()
+    for noun in ("winners", "trials", "problems"):
+        json.loads(run("show", noun, "--db", str(path), "--json")[1], parse_constant=pytest.fail)
+    code, out, err = run("export", str(tmp_path / "tables"), "--db", str(path), "--json")
+    assert code == 0, err
+    json.loads(out, parse_constant=pytest.fail)
+    (table,) = (tmp_path / "tables").glob("limited--*.json")
+    (found,) = json.loads(table.read_text(), parse_constant=pytest.fail)["rows"]
+    assert found["extras"] == {"most": stored.lower().removesuffix("inity")}
 
 
 @pytest.mark.parametrize(

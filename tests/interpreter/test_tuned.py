@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import enum
 import importlib.util
+import json
 import logging
+import math
 import sqlite3
 import sys
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -455,3 +460,72 @@ def test_a_row_of_before_sources_were_recorded_serves_with_a_line_that_says_so(w
         assert call(kernel, 100) is CONFIGS[3]
         assert "whose row does not say for which source it was tuned" in caplog.messages[-1]
     assert call(kernel, 51) is CONFIGS[0]
+
+
+class Mode(enum.Enum):
+    FAST = object()
+
+
+class Order(enum.IntEnum):
+    ROWS = 7
+
+
+@triton.jit
+def relu(x):
+    return tl.maximum(x, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (math.nan, "nan"),
+        (np.float32("nan"), "nan"),
+        ((1, math.nan), "1;nan"),
+        ([[1, 2], [3]], "1x2;3"),
+        (np.int64(7), "7"),
+        (np.bool_(True), "True"),
+        (-0.0, "0.0"),
+        (10**400, str(10**400)),
+        ("long " * 200, "long " * 200),
+        ("\ud800", "\\ud800"),
+        (b"\0a", "0061"),
+        (Mode.FAST, "Mode.FAST"),
+        (Order.ROWS, "7"),
+        (torch.float8_e4m3fn, "float8_e4m3fn"),
+        (tl.bfloat16, "bfloat16"),
+        (tl.constexpr(math.inf), "inf"),
+        (relu, "relu@"),
+    ],
+)
+def test_a_key_takes_what_triton_takes_looks_it_up_once_and_is_kept_in_plain_json(database, value, word):
+    looked = []
+    default = lambda problem: (looked.append(problem), CONFIGS[1])[1]  # noqa: E731  asked once a lookup
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="kindly", default=default)(shaped)
+    for size in (8, 4):  # the second is borrowed from nobody, however far
+        for _ in range(3):
+            kernel[grid](torch.zeros(8), value if value is relu else copy.copy(value), N=size)
+    assert kernel.best_config is CONFIGS[1]
+    assert len(kernel.cache) == len({*looked}) == 2
+    assert all(len(reader.known) == 2 for reader in kernel._readers.values())
+    for problem in kernel.cache:
+        assert str(problem["kind"]).startswith(word)
+        text = json.dumps(problem.fields(), allow_nan=False)
+        assert Problem.from_fields(json.loads(text)) == problem
+
+
+def test_keys_are_one_where_triton_has_one():
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="alike")(shaped)
+    for same in ((True, 1, 1.0, np.int64(1)), (0.0, -0.0, False)):
+        kernel.cache.clear()
+        for value in same:
+            kernel[grid](torch.zeros(8), value, N=8)
+        assert len(kernel.cache) == 1
+
+
+def test_a_jit_function_of_the_key_is_known_by_what_it_computes():
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="functions")(shaped)
+    for function in (relu, doubled, triton.jit(relu.fn)):
+        kernel[grid](torch.zeros(8), function, N=8)
+    assert len(kernel.cache) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tuner.problem import Problem, dtype
 from tuner.problem.generic_key import SOURCE, Extra
@@ -33,14 +34,14 @@ class Place:
 def place(problem: Problem) -> Place:
     """Return a problem's coordinates."""
     p = problem
-    numbers = [(name, value) for name, value in p.extras if _is_number(value)]
+    numbers: list[tuple[str, Any]] = [(name, value) for name, value in p.extras if _is_number(value)]
     words = tuple((name, value) for name, value in p.extras if not _is_number(value))
     dtype_names = (p.a_dtype, p.b_dtype, p.out_dtype)
     widths = tuple((dtype.ITEMSIZE.get(name, name), name.startswith("int")) for name in dtype_names)
     return Place(
         (p.op, widths, p.aligned, p.precision, tuple(name for name, _ in numbers), words),
         (*dtype_names, p.layout, p.epilogue),
-        (*map(math.log2, p.shape), *(math.log2(1 + abs(float(value))) for _, value in numbers)),
+        (*map(math.log2, p.shape), *(math.log2(1 + abs(value)) for _, value in numbers)),
         math.log2(-(-p.m // _TILE) * -(-p.n // _TILE)),
     )
 
@@ -82,7 +83,7 @@ def key_distance(one: Problem, other: Problem) -> float | None:
         if name.endswith((".aligned", ".one")):
             away += 1.0
         elif _is_size(a) and _is_size(b):
-            away += abs(math.log2((a + 1) / (b + 1)))  # type: ignore[operator]  # both are numbers
+            away += abs(math.log2(a + 1) - math.log2(b + 1))  # type: ignore[operator]  # both are numbers
         else:
             return None
     return away

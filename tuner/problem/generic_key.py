@@ -47,7 +47,7 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
     for name, value in extras.items():
         if not _NAME.fullmatch(name):
             raise ProblemError(f"{op}: {name!r} is no name of a key: expected N, or an argument's fact such as X.dtype")
-        if not isinstance(value, (int, float, str)):
+        if canonical(value) is None:
             raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r}")
     name = dtypes.spelled(dtype)
     return {
@@ -62,8 +62,27 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
         "aligned": not any(known.endswith(".aligned") for known in extras),
         "epilogue": "none",
         "precision": "default",
-        "extras": tuple(sorted(extras.items())),
+        "extras": tuple((name, canonical(extras[name])) for name in sorted(extras)),
     }
+
+
+def canonical(value: Any) -> Extra | None:
+    """Return a number, truth value or word as files hold it; None for anything else.
+
+    Numbers of numpy and members of enums that are numbers or words become those. JSON has no infinity and NaN, and NaN
+    equals nothing, so they become words. Minus zero is zero.
+    """
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) + 0.0 if math.isfinite(value) else str(float(value))
+    if isinstance(value, str):
+        return str.__str__(value).encode(errors="backslashreplace").decode()
+    return None
 
 
 def check_op(op: str) -> None:

@@ -6,13 +6,15 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from tuner.errors import ProblemError, UsageError
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
-from tuner.problem.generic_key import SOURCE, Extra
+from tuner.problem.generic_key import SOURCE, Extra, canonical
 from tuner.tuned.arguments import memory_of
+from tuner.tuned.source import function_below, source_hash
 
 ALIGNMENT = 16
 """Triton specializes kernels on addresses (bytes) and whole numbers that are multiples of this, to load wider."""
@@ -114,18 +116,26 @@ class Signature:
         """Return whether Triton compiles another binary for a number that is 1 or a multiple of 16."""
         return name not in self._plain and name not in self.constexprs
 
-    def _plain_value(self, name: str, value: Any) -> Extra:
+    def _plain_value(self, name: str, value: Any) -> Extra:  # noqa: PLR0911  one a kind of value
         value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
-        if isinstance(value, (bool, int, float, str)):
-            return value
+        if (plain := canonical(value)) is not None:
+            return plain
         if value is None:
             return "none"
         if type(value).__name__ == "dtype":
             return dtypes.spelled(str(value))
-        if isinstance(value, (tuple, list)) and all(isinstance(part, int) for part in value):
-            return "x".join(map(str, value))
+        if isinstance(value, (tuple, list)):
+            between = "x" if all(isinstance(part, int) for part in value) else ";"
+            return between.join(str(self._plain_value(name, part)) for part in value)
+        if isinstance(value, Enum):
+            return f"{type(value).__qualname__}.{value.name}"
+        if isinstance(value, bytes):
+            return value.hex()
+        if (function := function_below(value)) is not None:  # under triton.jit too
+            return f"{function.__qualname__}@{source_hash(value)[:8]}"
         raise ProblemError(
-            f"{self.op}: {name} of the key is {value!r}: expected a number, a word, a dtype, None or a tensor"
+            f"{self.op}: {name} of the key is {value!r}: expected a number, a word, a member of an enum, a dtype, a "
+            "function, None, a tensor, or a tuple of such"
         )
 
 

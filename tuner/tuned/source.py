@@ -64,14 +64,15 @@ class _Reader:
             return f"({','.join(map(self._value, value))})"
         if hasattr(value, "hash_attrs"):  # a class under Triton's `aggregate`: its methods and constants
             return f"aggregate {self._value(tuple(value.hash_attrs))}"
-        if (plain := _function_below(value)) is not None:
+        if (plain := function_below(value)) is not None:
             return plain.__qualname__ if _is_library(plain.__module__) else self.function(value)
         if isinstance(value, Enum):
             return f"{type(value).__name__}.{value.name} {self._value(value.value)}"
         return str(value) if type(value).__name__ == "dtype" else type(value).__name__
 
 
-def _function_below(value: Any) -> FunctionType | None:
+def function_below(value: Any) -> FunctionType | None:
+    """Return the plain function below Triton's decorators; None for anything else."""
     while not inspect.isfunction(value):
         if isinstance(value, type) or not hasattr(value, "fn"):
             return None
