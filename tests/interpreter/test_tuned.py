@@ -307,6 +307,40 @@ def test_run_launches_as_the_brackets_do_and_a_call_without_a_grid_is_refused():
         kernel(x, y, 1, 8)
 
 
+@pytest.mark.parametrize("change", ["another list", "in place"])
+def test_configs_that_take_the_place_of_the_list_are_heeded(won, change):
+    kernel = tuner.tuned(CONFIGS, ["N"], name="changed")(doubled)
+    won("changed", (key("changed", N=100), config("changed", 64, 8)), of=kernel)
+    assert call(kernel, 100) is CONFIGS[3]
+    other = triton.Config({"BLOCK": 32})
+    if change == "in place":
+        kernel.configs[:] = [other]
+        assert call(kernel, 101) is other
+    else:
+        kernel.configs = [other]
+        assert call(kernel, 100) is other
+    assert kernel.spec.default_config(key("changed", N=7), INTERPRETER) == config("changed", 32)
+    kernel.configs = CONFIGS
+    assert call(kernel, 100) is CONFIGS[3]
+
+
+@pytest.mark.parametrize(("configs", "zeroed"), [(CONFIGS, True), (CONFIGS[:1], False)])
+def test_what_is_reset_to_zero_is_so_at_the_first_call_of_a_key_as_triton_does_it(configs, zeroed):
+    totals = []
+    theirs = triton.autotune(configs, ["N"], reset_to_zero=["total_ptr"], do_bench=lambda *_, **__: [1.0] * 3)(summed)
+    for kernel in (theirs, tuner.tuned(configs, ["N"], name="reset", reset_to_zero=["total_ptr"])(summed)):
+        memory, found = torch.ones(65), []
+        total = torch.full((1,), 100.0)
+        for x, size in ((memory[:64], 64), (memory[:64], 64), (memory[1:], 64), (memory[:32], 32)):
+            kernel[grid](x, total, size, False)
+            found.append(total.item())
+            if kernel is not theirs:
+                tuner.use(None)  # all is looked up again, and nothing is zeroed for that
+        totals.append(found)
+    assert totals[0] == totals[1]
+    assert (totals[0][0] == 64) is zeroed
+
+
 def test_a_database_named_later_is_asked_anew(won):
     kernel = tuner.tuned(CONFIGS, ["N"], name="renewed")(doubled)
     assert call(kernel, 100) is CONFIGS[0]

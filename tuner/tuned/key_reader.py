@@ -18,6 +18,9 @@ Read = Callable[[Sequence[Any], Mapping[str, Any]], Hashable]
 """Returns a call's key from its positional and keyword arguments; calls of different problems have different keys."""
 
 
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+
+
 class KeyReader:
     """Reads the keys of calls of one form: a number of positional arguments, and the names of the others.
 
@@ -26,7 +29,7 @@ class KeyReader:
         known: by key, the config, its parameters, and a function that counts a call where misses are recorded.
     """
 
-    __slots__ = ("_several", "_signature", "_sources", "_types", "known", "read")
+    __slots__ = ("_has_odd", "_several", "_signature", "_sources", "_types", "known", "read")
 
     def __init__(self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, several: bool) -> None:
         """Generate the code.
@@ -41,6 +44,7 @@ class KeyReader:
         sources = {name: f"a[{place}]" for place, name in enumerate(signature.names[: len(args)])}
         sources |= {name: f"k[{name!r}]" for name in kwargs}
         self._sources = {name: sources[name] for name in signature.identifying(sources)}
+        self._has_odd = any(map(_is_odd, signature.named(args, kwargs).values()))
         self._types = self._types_of(args, kwargs)
         named = signature.named(args, kwargs)
         parts = [self._expression(name, source, named[name]) for name, source in self._sources.items()]
@@ -51,6 +55,7 @@ class KeyReader:
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call's arguments have the types that the code was generated for; if not, stop using it."""
+        self._has_odd = self._has_odd or any(map(_is_odd, self._signature.named(args, kwargs).values()))
         if self.read == self._inspect or self._types_of(args, kwargs) == self._types:
             return True
         self.read = self._inspect
@@ -58,7 +63,7 @@ class KeyReader:
 
     def _types_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, ...]:
         named = self._signature.named(args, kwargs)
-        return tuple((type(named[name]), _is_odd(named[name])) for name in self._sources)
+        return (*(type(named[name]) for name in self._sources), self._has_odd)
 
     def _expression(self, name: str, source: str, value: Any) -> str:  # noqa: PLR0911  one a kind of argument
         if memory_of(value) is value and value is not None:
@@ -87,7 +92,9 @@ class KeyReader:
             at = tensor.data_ptr() % ALIGNMENT if tensor is value else 0
             return type(value), tensor.dtype, at, tensor.get_device() if self._several else 0
         if name in self._signature.key:
-            return hashable(value)
+            if type(value) in _PLAIN:
+                return value if value == value else "nan"  # noqa: PLR0124  NaN equals nothing
+            return tuple(value) if isinstance(value, (list, tuple)) and not self._has_odd else hashable(value)
         if type(value) is int and self._signature.is_stride(name):
             return int, 1 if value == 1 else ALIGNMENT * (value % ALIGNMENT == 0)
         return str(type(value))

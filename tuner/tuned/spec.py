@@ -22,11 +22,11 @@ from tuner.tuned.tuned_kernel import TunedKernel
 
 def spec_of(kernel: TunedKernel) -> KernelSpec:
     """Return the KernelSpec that follows from what the decorator was given."""
-    options, config_list = kernel.options, kernel.config_list
+    options = kernel.options
     name = options.name
 
     def unlisted(config: Config, problem: Problem, device: Device) -> str | None:
-        if config in config_list or config == kernel.default_config(problem, device):
+        if config in kernel.config_list or config == kernel.default_config(problem, device):
             return None
         return "it is none of the configs that the decorator lists"
 
@@ -41,7 +41,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
 
     def space(problem: Problem, device: Device) -> SearchSpace:
         def candidates(_point: Config, _problem: Problem, _device: Device) -> list[Config]:
-            return [config_list.of(config) for config in kernel.candidates(problem)]
+            return [kernel.config_list.of(config) for config in kernel.candidates(problem)]
 
         return SearchSpace(name, problem, device, {}, rules, expand=candidates)
 
@@ -58,7 +58,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         tolerance=lambda _problem: 1.0,
         compile=lambda problem, config: _compile(kernel, problem, config),
         compile_class=lambda problem, config: _compile_class(kernel, problem, config),
-        simplicity=lambda config: (config_list.rank(config),),
+        simplicity=lambda config: (kernel.config_list.rank(config),),
         source_hash=lambda: kernel.source_hash,
         runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),

@@ -43,50 +43,67 @@ class Options:
     restore_value: tuple[str, ...] = ()
     pre_hook: Callable[..., Any] | None = None
     post_hook: Callable[..., Any] | None = None
+    do_bench: Callable[..., Any] | None = None
     default: Any = None
     tolerance: float | None = None
 
 
-class TunedKernel:
+class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen by the type checker
     """Launches a jit function by tuned configs: `kernel[grid](...)`, `kernel.run(..., grid=..., warmup=False)`.
+
+    It is an `Autotuner` of Triton's for whoever asks or reads its attributes, and launches, looks up and compiles by
+    its own methods. Nothing is measured by Triton's, so `configs_timings` is empty and `bench_time` 0.
 
     Attributes:
         fn: what was decorated; `base_fn` is the plain function below all decorators.
         arg_names: the names of its parameters.
         keys: the names of the parameters that form the key.
-        configs: the `triton.Config`s, each once.
         best_config: the config of the latest launch; None before the first.
         cache: the `triton.Config` of each `tuner.Problem` that was launched.
+        nargs: the positional arguments by name of a call whose key is new, while it is looked up; else None.
         spec: the KernelSpec for `tuner run`, tables and lookups; the decorator sets it.
         measure: measures a key that nobody tuned at its first launch; None unless `tune_on_miss` is set.
     """
 
-    def __init__(self, fn: Any, options: Options, configs: Sequence[Any] | Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, fn: Any, options: Options, configs: Sequence[Any] | Mapping[str, Sequence[Any]] | None) -> None:
         """Check what can be checked without a call.
 
         Raises:
             UsageError: an option names no argument, a config cannot be stored, or there is no function under
                 `triton.jit`.
         """
-        self.base_fn = base_of(fn)
-        if fn is self.base_fn:
+        if fn is base_of(fn):
             raise UsageError(f"{options.name}: tuner.tuned is for functions under @triton.jit: put it below")
-        self.fn, self.options = fn, options
+        self.options = options
         self.signature = Signature(options.name, fn, options.key, lambda: self.source_hash[:16])
         self.signature.check("reset_to_zero", options.reset_to_zero)
         self.signature.check("restore_value", options.restore_value)
         self.config_list = ConfigList(options.name, configs)
-        self.arg_names, self.keys = list(self.signature.names), list(self.signature.key)
-        self.configs = list(self.config_list.listed)
-        self.best_config: Any = None
         self.cache: dict[Problem, Any] = {}
+        self._readers: dict[Hashable, KeyReader] = {}
+        super().__init__(
+            fn,
+            list(self.signature.names),
+            list(self.config_list.listed),
+            list(self.signature.key),
+            options.reset_to_zero,
+            options.restore_value,
+            pre_hook=options.pre_hook,
+            post_hook=options.post_hook,
+            prune_configs_by=dict(options.prune),
+            do_bench=options.do_bench,
+        )
+        self.best_config: Any = None
+        self.nargs: dict[str, Any] | None = None
+        self.configs_timings: dict[Any, Any] = {}
+        self.bench_time = 0.0
+        self._reset: set[Hashable] = set()
         self.reference_function: Callable[[dict[str, Any]], Any] | None = None
         self.spec: KernelSpec
         self.measure: Measure | None = None
         self.arguments_factory = ArgumentsFactory(
             self.signature, None, (*options.reset_to_zero, *options.restore_value)
         )
-        self._readers: dict[Hashable, KeyReader] = {}
         self._current_call = threading.local()
         self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
         self.__module__, self.__qualname__ = self.base_fn.__module__, self.base_fn.__qualname__
@@ -94,6 +111,17 @@ class TunedKernel:
 
     def __repr__(self) -> str:
         return f"TunedKernel({self.options.name}: {self.__module__}:{self.__qualname__})"
+
+    @property
+    def configs(self) -> list[Any]:
+        """The `triton.Config`s, each once. Others may take their place; what was looked up is then forgotten."""
+        return self._configs
+
+    @configs.setter
+    def configs(self, configs: Sequence[Any] | None) -> None:
+        self.config_list = ConfigList(self.options.name, configs)
+        self._configs = list(self.config_list.listed)
+        self._forget()
 
     @functools.cached_property
     def source_hash(self) -> str:
@@ -208,7 +236,13 @@ class TunedKernel:
         """Launch a call whose key is new, and remember its config."""
         args, kwargs = call.args, call.kwargs
         device = devices.current()
-        order, problem = self._looked_up(call, device)
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        try:
+            order, problem = self._looked_up(call, device)
+        finally:
+            self.nargs = None
+        if not warmup:
+            self._zero(problem, call)
         config, result = self._first_that_runs(order, call, warmup=warmup)
         if len(self.cache) >= MOST_KEYS:
             self.cache.clear()
@@ -223,8 +257,22 @@ class TunedKernel:
         reader.known[reader.read(args, kwargs)] = config, config.all_kwargs(), count
         return result
 
+    def _zero(self, problem: Problem, call: _Call) -> None:
+        """Zero the arguments of `reset_to_zero` before the first launch of a key, as Triton leaves them.
+
+        Triton does so once for each of its keys, which do not distinguish alignments, and not for a single config.
+        """
+        if not self.options.reset_to_zero or self.user_defined_pre_hook or len(self.configs) == 1:
+            return
+        extras = tuple(pair for pair in problem.extras if not pair[0].endswith((".aligned", ".one")))
+        if (problem.a_dtype, extras) not in self._reset:
+            self._reset.add((problem.a_dtype, extras))
+            self.pre_hook(self.signature.named(call.args, call.kwargs), reset_only=True)
+
     def _looked_up(self, call: _Call, device: Device) -> tuple[list[Any], Problem]:
         """Return the `triton.Config`s to try for a call, the lookup's first, and the call's problem."""
+        if self._configs != list(self.config_list.listed):
+            self.configs = self._configs  # changed in place
         if conflicts := sorted(call.kwargs.keys() & {name for c in self.configs for name in c.all_kwargs()}):
             raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
@@ -237,7 +285,9 @@ class TunedKernel:
                 others = [*self._measured(problem, call, device), *others]
         finally:
             self._current_call.call = None, None
-        return [self.config_list.find(config) for config in dict.fromkeys(others)], problem
+        # A lookup remembers answers, and the list may be another one since.
+        listed = [config for config in dict.fromkeys(others) if config in self.config_list]
+        return [self.config_list.find(config) for config in listed], problem
 
     def _measured(self, problem: Problem, call: _Call, device: Device) -> list[Config]:
         """Return the winner of a measurement on the call's own arguments, or nothing where it failed."""
