@@ -223,3 +223,95 @@ def test_a_suite_with_a_column_that_is_no_key_names_the_line(run, tuned):
     (tuned[0] / "odd.csv").write_text("N,batch\n8,2\n")
     code, _, err = run("run", "--kernel", "mine:scale_rows", "--suite", "odd.csv", "--device", "interpreter")
     assert (code, err) == (1, "tuner: odd.csv line 2: scale_rows has no key 'batch': expected N, dtype\n")
+
+
+THEIRS = """
+import triton, triton.language as tl
+
+@triton.jit
+def copied(x_ptr, y_ptr, N, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < N), mask=at < N)
+"""
+DECORATE = """
+configs = [triton.Config({"BLOCK": block}) for block in (16, 64)]
+"""
+INPUTS = """
+def inputs(problem):
+    x = torch.randn(problem["N"])
+    grid = lambda meta: (triton.cdiv(problem["N"], meta["BLOCK"]),)
+    return tuner.Arguments(grid, (x, torch.empty_like(x), problem["N"]), {}, outputs=["y_ptr"])
+"""
+IMPORTS = "import torch, triton, tuner\n"
+EVEN = 'triton.heuristics({"EVEN": lambda args: args["N"] % 2 == 0})'
+PARTS = {
+    "decorated by them, inputs by us": {
+        "theirs": f"{THEIRS}\n{IMPORTS}{DECORATE}\ncopied = tuner.tuned(configs, ['N'])({EVEN}(copied))\n",
+        "ours": f"{IMPORTS}from theirs import copied\n{INPUTS}\ncopied.make_inputs(inputs)\n",
+    },
+    "inputs through their module": {
+        "theirs": f"{THEIRS}\n{IMPORTS}{DECORATE}\ncopied = tuner.tuned(configs, ['N'])({EVEN}(copied))\n",
+        "ours": f"{IMPORTS}import theirs as other\n{INPUTS}\nother.copied.make_inputs(inputs)\ncopied = other.copied\n",
+    },
+    "decorated by us": {
+        "theirs": THEIRS,
+        "ours": f"{IMPORTS}import theirs\n{INPUTS}{DECORATE}\n"
+        f"copied = tuner.tuned(configs, ['N'], make_inputs=inputs)({EVEN}(theirs.copied))\n",
+    },
+    "all of it elsewhere": {
+        "theirs": THEIRS,
+        "given": f"{IMPORTS}{INPUTS}",
+        "ours": f"{IMPORTS}import given, theirs\n{DECORATE}\n"
+        f"copied = tuner.tuned(configs, ['N'], make_inputs=given.inputs)({EVEN}(theirs.copied))\n",
+    },
+    "made by a function": {
+        "ours": f"{IMPORTS}import triton.language as tl\n{INPUTS}{DECORATE}\ndef make():\n"
+        + "\n".join(f"    {line}" for line in THEIRS.splitlines()[2:])
+        + f"\n    return tuner.tuned(configs, ['N'], make_inputs=inputs)({EVEN}(copied))\ncopied = make()\n",
+    },
+    "heuristics above": {
+        "ours": f"{THEIRS}\n{IMPORTS}{DECORATE}\ncopied = {EVEN}(tuner.tuned(configs, ['N'])(copied))\n{INPUTS}\n"
+        "copied.make_inputs(inputs)\n\n@copied.reference\ndef expected(args):\n    return args['x_ptr']\n",
+    },
+}
+
+
+ALWAYS = ("decorated by us", "heuristics above")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [pytest.param(parts, id=name, marks=() if name in ALWAYS else pytest.mark.long) for name, parts in PARTS.items()],
+)
+def test_a_kernel_is_tuned_wherever_it_its_decorator_and_its_inputs_stand(tmp_path, parts):
+    for name, text in parts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    given = ["--kernel", "ours:copied", "--problem", "N=48,dtype=fp32", "--device", "interpreter", "--db", "tuner.db"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tuner", "run", *given, "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem["states"] == {"COMPLETE": 2}
+    assert "did not load" not in done.stderr
+    served = (
+        "import torch, ours\nfor size in (48, 50): ours.copied[lambda meta: (-(-size // meta['BLOCK']),)]"
+        "(torch.zeros(size), torch.zeros(size), size)\n"
+    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "TUNER_DB": "tuner.db"}
+    done = subprocess.run(
+        [sys.executable, "-c", served],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    (said,) = done.stderr.splitlines()
+    assert said.endswith("to tune it: tuner run --kernel ours:copied --problem N=50,dtype=float32"), said

@@ -34,11 +34,17 @@ def points() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(GROUP))
 
 
-def add(spec: KernelSpec) -> None:
+def add(spec: KernelSpec, *, instead_of: KernelSpec | None = None) -> None:
     """Register a kernel in this process, as `tuner.tuned` does; other processes import it by its origin.
 
     A kernel of the same origin gives way: its module was loaded again, or one function makes several.
+
+    Args:
+        spec: the kernel.
+        instead_of: the same kernel as it was added before.
     """
+    if instead_of is not None and _added.get((instead_of.op, instead_of.name, instead_of.origin)) is instead_of:
+        del _added[instead_of.op, instead_of.name, instead_of.origin]
     if _added.get((spec.op, spec.name, spec.origin)) is spec:
         return
     _added[spec.op, spec.name, spec.origin] = spec
@@ -48,7 +54,7 @@ def add(spec: KernelSpec) -> None:
 
 def references() -> tuple[str, ...]:
     """Return how another process imports the kernels added here; `load` takes the result."""
-    return tuple(spec.origin for spec in _added.values())
+    return tuple(spec.origin for spec in _added.values() if "<locals>" not in spec.origin)
 
 
 def load(references: Iterable[str]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import UsageError
 from tuner.hardware.device import Device
-from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.launch import compat
 from tuner.problem import Problem, generic_key
 from tuner.tuned import pruning
 from tuner.tuned.arguments import Arguments
@@ -68,6 +69,8 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise UsageError(f"version must be a whole number from 1 on, got {version!r}")
+    module = sys._getframe(1).f_globals.get("__name__")
+    _let_heuristics_take_inputs()
 
     def decorate(fn: Any) -> TunedKernel:
         arguments = tuple(inspect.signature(base_of(fn)).parameters)
@@ -83,6 +86,7 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
             do_bench=do_bench,
             default=default,
             tolerance=tolerance,
+            module=module,
         )
         if "dtype" in options.key:
             raise UsageError("key names 'dtype', which every key has: rename the argument, dt for instance")
@@ -92,10 +96,20 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
         kernel.arguments_factory.make_inputs, kernel.reference_function = make_inputs, reference
         kernel.spec = spec_of(kernel)
         kernel.measure = _measure if tune_on_miss else None
-        registry.add(kernel.spec)
+        kernel.register()
         return kernel
 
     return decorate
+
+
+def _let_heuristics_take_inputs() -> None:
+    """Let `@kernel.make_inputs` and `@kernel.reference` reach a kernel through `triton.heuristics` above it.
+
+    What those decorators return is an object of Triton's, which knows nothing of what it wraps.
+    """
+    for name in ("make_inputs", "reference"):
+        if not hasattr(compat.Heuristics, name):
+            setattr(compat.Heuristics, name, property(lambda self, name=name: getattr(self.fn, name)))  # type: ignore[misc]
 
 
 def _names(given: Sequence[str] | None, arguments: Sequence[str]) -> tuple[str, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import KernelError, ProblemError
@@ -64,16 +63,8 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),
         read=lambda cells: _read(kernel, cells),
         borrows=options.default is None,
-        origin=origin_of(kernel.base_fn),
+        origin=kernel.origin,
     )
-
-
-def origin_of(function: Callable[..., Any]) -> str:
-    """Return how another process imports a function: "package.module:name", or "path/of/script.py:name"."""
-    module, name = function.__module__, function.__qualname__
-    if module in ("__main__", "__mp_main__"):
-        module = getattr(sys.modules[module], "__file__", None) or module
-    return f"{module}:{name}"
 
 
 def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
@@ -173,7 +164,7 @@ def _unsupported(kernel: TunedKernel, problem: Problem) -> str | None:
     if not problem.is_keyed:
         return f"a problem of it is tuner.Problem.keyed({kernel.options.name!r}, ...)"
     if problem.source and not kernel.source_hash.startswith(problem.source):
-        here = f"{origin_of(kernel.base_fn)} is {kernel.source_hash[:8]}"
+        here = f"{kernel.origin} is {kernel.source_hash[:8]}"
         return f"the problem is of another source, {problem.source[:8]}: {here}"
     odd = [name for name, _ in problem.extras if "." not in name and name not in kernel.signature.key]
     return f"its key has no {odd[0]}: it is {', '.join(kernel.signature.key) or 'empty'}" if odd else None
@@ -182,7 +173,7 @@ def _unsupported(kernel: TunedKernel, problem: Problem) -> str | None:
 def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
     if kernel.current_call(problem) is not None:
         return None  # it is measured in this process, on the call's own arguments
-    if "<locals>" in (origin := origin_of(kernel.base_fn)):
+    if "<locals>" in (origin := kernel.origin):
         return f"{origin} cannot be imported by the processes that measure: define it at a module's top level"
     try:
         kernel.arguments_factory.shaped(problem)

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import ConfigError, KernelError, UsageError
@@ -20,6 +20,7 @@ from tuner.lookup import lookup as lookups
 from tuner.problem import Problem
 from tuner.tuned.arguments import Arguments
 from tuner.tuned.key_reader import KeyReader
+from tuner.tuned.origin import origin_of
 from tuner.tuned.pruning import pruned
 from tuner.tuned.signature import Signature, base_of
 from tuner.tuned.source import source_hash
@@ -33,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The decorator's options, as `tuner.tuned` describes them."""
+    """The decorator's options, as `tuner.tuned` describes them, and the module in which it was applied."""
 
     name: str
     version: int
@@ -46,6 +47,7 @@ class Options:
     do_bench: Callable[..., Any] | None = None
     default: Any = None
     tolerance: float | None = None
+    module: str | None = None
 
 
 class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen by the type checker
@@ -184,7 +186,25 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
     def kernel_spec(self, above: Sequence[Any] = ()) -> KernelSpec:
         """Return the spec, given the `triton.heuristics` decorators above this one, the outermost first."""
         self.arguments_factory.heuristics = [decorator.values for decorator in above]
+        self.register()
         return self.spec
+
+    @property
+    def origin(self) -> str:
+        """How another process imports the kernel with what `make_inputs` and `reference` gave it."""
+        functions = (self.arguments_factory.make_inputs, self.reference_function)
+        modules = [getattr(function, "__module__", None) for function in functions]
+        return origin_of(self, self.base_fn, [*modules, self.options.module])
+
+    def register(self) -> None:
+        """Make the kernel known in this process, under the origin that it has now.
+
+        When the decorator is applied, the kernel has no name yet, and `make_inputs` may come from elsewhere later.
+        """
+        before, origin = self.spec, self.origin
+        if origin != before.origin:
+            self.spec = replace(before, origin=origin)
+        registry.add(self.spec, instead_of=None if self.spec is before else before)
 
     def candidates(self, problem: Problem) -> list[Any]:
         """Return the configs to try for a problem, which are those that `prune_configs_by` leaves.
@@ -277,6 +297,8 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
         self._current_call.call = problem, call
+        if self.best_config is None:
+            self.register()  # by now the kernel has a name
         registry.add(self.spec)  # of several kernels that one function makes, the one that is called is known
         try:
             match = lookups.lookup(problem, device)
