@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("triton")
 
 import tuner
-from tuner import cli
+from tuner import cli, reference
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -160,6 +160,29 @@ def test_a_table_of_it_is_exported_verified_compared_and_served(run, tuned):
     tuner.use(table)
     problem = tuner.Problem.keyed("scale_rows", {"N": 256}, dtype="float32")
     assert tuner.lookup(problem, tuner.device.INTERPRETER).rule == "exact"
+
+
+def test_two_kernels_of_one_name_are_told_apart_by_every_command(run, tuned):
+    (tuned[0] / "theirs.py").write_text(MODULE.replace("x * factor", "factor * x"))
+    reference.load("mine:scale_rows")
+    theirs = reference.load("theirs:scale_rows")
+    try:
+        code, _, err = run("run", "--kernel", "scale_rows", "--problem", "N=256", "--device", "interpreter")
+        assert (code, err) == (
+            2,
+            "tuner: 2 kernels are called 'scale_rows': type --kernel mine:scale_rows or --kernel theirs:scale_rows\n",
+        )
+        for module, rule in (("mine", "exact"), ("theirs", "default")):
+            given = ("--kernel", f"{module}:scale_rows", "--problem", "N=256,dtype=fp32")
+            assert f"rule {rule}" in run("lookup", *given, "--device", "interpreter", "--db", "tuner.db")[1]
+        run("export", "edited", "--db", "tuner.db", "--device", "interpreter")
+        registry._added.clear()
+        registry.add(theirs.spec)
+        code, out, _ = run("verify", "edited/scale_rows--interpreter.json", "--strict")
+        assert code == 0, out
+        assert "if scale_rows was edited, tune again: tuner run --kernel theirs:scale_rows --problem N=256" in out
+    finally:
+        sys.modules.pop("theirs")
 
 
 def test_a_table_of_a_kernel_that_is_not_there_is_told(run):

@@ -14,9 +14,10 @@ from tuner.launch import compat
 from tuner.problem import Problem, generic_key
 from tuner.tuned import pruning
 from tuner.tuned.arguments import Arguments
+from tuner.tuned.options import Options
 from tuner.tuned.signature import base_of
 from tuner.tuned.spec import spec_of
-from tuner.tuned.tuned_kernel import Options, TunedKernel
+from tuner.tuned.tuned_kernel import TunedKernel
 from tuner.tuned.user_inputs import MakeInputs
 
 

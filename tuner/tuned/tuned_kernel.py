@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tuner.errors import ConfigError, KernelError, UsageError
@@ -15,11 +15,12 @@ from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.launch import binaries, compat, compile_cache
-from tuner.launch.failure import is_no_fault
 from tuner.lookup import lookup as lookups
 from tuner.problem import Problem
 from tuner.tuned.arguments import Arguments
+from tuner.tuned.first_launch import Call, launch_first_that_runs
 from tuner.tuned.key_reader import KeyReader
+from tuner.tuned.options import Options
 from tuner.tuned.origin import origin_of
 from tuner.tuned.pruning import pruned
 from tuner.tuned.signature import Signature, base_of
@@ -30,24 +31,6 @@ from tuner.tuned.user_inputs import ArgumentsFactory, MakeInputs
 MOST_KEYS = 65_536
 """The most keys whose configs are kept; beyond it, all are forgotten."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The decorator's options, as `tuner.tuned` describes them, and the module in which it was applied."""
-
-    name: str
-    version: int
-    key: tuple[str, ...]
-    prune: Mapping[str, Any]
-    reset_to_zero: tuple[str, ...] = ()
-    restore_value: tuple[str, ...] = ()
-    pre_hook: Callable[..., Any] | None = None
-    post_hook: Callable[..., Any] | None = None
-    do_bench: Callable[..., Any] | None = None
-    default: Any = None
-    tolerance: float | None = None
-    module: str | None = None
 
 
 class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen by the type checker
@@ -146,7 +129,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
 
     def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> list[Any]:
         """Compile for these arguments by the config that a launch would use; return the kernel in a list."""
-        call = _Call(tuple(args), kwargs, grid)
+        call = Call(tuple(args), kwargs, grid)
         (config, *_), _problem = self._looked_up(call, devices.current())
         compile_cache.install(self.fn, self._shipped)
         return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
@@ -169,7 +152,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
                 if config.pre_hook is not None:
                     config.pre_hook({**self.signature.named(args, kwargs), **meta})
                 return run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
-            return self._first(_Call(args, kwargs, grid), warmup=warmup)
+            return self._first(Call(args, kwargs, grid), warmup=warmup)
 
         return launch
 
@@ -220,7 +203,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         arguments = self.arguments_factory.shaped(problem)
         return self._pruned(arguments.args, arguments.kwargs)
 
-    def current_call(self, problem: Problem) -> _Call | None:
+    def current_call(self, problem: Problem) -> Call | None:
         """Return the call under way in this thread if it has this problem, else None."""
         of, call = getattr(self._current_call, "call", (None, None))
         return call if of == problem else None
@@ -252,7 +235,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         named = dict(zip(self.arg_names, args, strict=False))
         return pruned(self.options.name, self.options.prune, self.configs, named, kwargs)
 
-    def _first(self, call: _Call, *, warmup: bool) -> Any:
+    def _first(self, call: Call, *, warmup: bool) -> Any:
         """Launch a call whose key is new, and remember its config."""
         args, kwargs = call.args, call.kwargs
         device = devices.current()
@@ -263,7 +246,9 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             self.nargs = None
         if not warmup:
             self._zero(problem, call)
-        config, result = self._first_that_runs(order, call, warmup=warmup)
+        compile_cache.install(self.fn, self._shipped)
+        named = self.signature.named(args, kwargs)
+        config, result = launch_first_that_runs(self.fn, self.options.name, named, order, call, warmup=warmup)
         if len(self.cache) >= MOST_KEYS:
             self.cache.clear()
         self.best_config = self.cache[problem] = config
@@ -277,7 +262,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         reader.known[reader.read(args, kwargs)] = config, config.all_kwargs(), count
         return result
 
-    def _zero(self, problem: Problem, call: _Call) -> None:
+    def _zero(self, problem: Problem, call: Call) -> None:
         """Zero the arguments of `reset_to_zero` before the first launch of a key, as Triton leaves them.
 
         Triton does so once for each of its keys, which do not distinguish alignments, and not for a single config.
@@ -289,7 +274,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             self._reset.add((problem.a_dtype, extras))
             self.pre_hook(self.signature.named(call.args, call.kwargs), reset_only=True)
 
-    def _looked_up(self, call: _Call, device: Device) -> tuple[list[Any], Problem]:
+    def _looked_up(self, call: Call, device: Device) -> tuple[list[Any], Problem]:
         """Return the `triton.Config`s to try for a call, the lookup's first, and the call's problem."""
         if self._configs != list(self.config_list.listed):
             self.configs = self._configs  # changed in place
@@ -311,35 +296,11 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         listed = [config for config in dict.fromkeys(others) if config in self.config_list]
         return [self.config_list.find(config) for config in listed], problem
 
-    def _measured(self, problem: Problem, call: _Call, device: Device) -> list[Config]:
+    def _measured(self, problem: Problem, call: Call, device: Device) -> list[Config]:
         """Return the winner of a measurement on the call's own arguments, or nothing where it failed."""
         assert self.measure is not None
         winner = self.measure(self, problem, Arguments(call.grid, call.args, call.kwargs), device)
         return [] if winner is None else [winner]
-
-    def _first_that_runs(self, order: Sequence[Any], call: _Call, *, warmup: bool) -> tuple[Any, Any]:
-        """Launch by the first config that the device can run: an untuned one may need too many resources."""
-        failures = _failures()
-        failed: Exception | None = None
-        compile_cache.install(self.fn, self._shipped)
-        named = self.signature.named(call.args, call.kwargs)
-        for config in order:
-            meta = config.all_kwargs()
-            try:
-                if config.pre_hook is not None:
-                    config.pre_hook({**named, **meta})
-                result = self.fn.run(*call.args, grid=call.grid, warmup=warmup, **call.kwargs, **meta)
-            except failures as e:
-                if is_no_fault(e):
-                    raise
-                failed = failed or e
-                continue
-            if failed is not None:
-                reason = (str(failed).strip().splitlines() or [type(failed).__name__])[0][:300]
-                _log.warning("%s cannot be launched by %s (%s): using %s", self.options.name, order[0], reason, config)
-            return config, result
-        assert failed is not None
-        raise failed
 
     def _shipped(self) -> binaries.ShippedBinaries | None:
         return binaries.shipped_binaries(self.options.name, devices.current().slug)
@@ -351,21 +312,6 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
 
 
 Measure = Callable[[TunedKernel, Problem, Arguments, Device], Config | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call: its positional and keyword arguments, and its grid."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    grid: Any
-
-
-@functools.cache
-def _failures() -> tuple[type[Exception], ...]:
-    """Return what Triton raises before anything ran: missing resources, errors of compilers, MLIR and the driver."""
-    return compat.OutOfResources, compat.PTXASError, compat.CompilationError, RuntimeError
 
 
 @functools.cache
