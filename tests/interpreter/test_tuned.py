@@ -341,6 +341,20 @@ def test_what_is_reset_to_zero_is_so_at_the_first_call_of_a_key_as_triton_does_i
     assert (totals[0][0] == 64) is zeroed
 
 
+def test_parameters_and_descriptors_are_reset_too_and_an_argument_that_is_left_out_is_not():
+    total = torch.nn.Parameter(torch.full((1,), 100.0))
+    kernel = tuner.tuned(CONFIGS, ["N"], name="parameter", reset_to_zero=["total_ptr"])(summed)
+    kernel[grid](torch.ones(64), total, 64, True)
+    assert total.item() == 64
+    y = torch.full((128,), 7.0)
+    described = [TensorDescriptor(each, [128], [1], [16]) for each in (torch.ones(128), y)]
+    kernel = tuner.tuned(CONFIGS[:2], ["N"], name="described", reset_to_zero=["desc_y"])(copied)
+    kernel[(1,)](*described, 128)
+    assert y.sum() == 16
+    kernel = tuner.tuned(CONFIGS, ["N"], name="left_out", reset_to_zero=["b_ptr"])(optional)
+    kernel[grid](torch.zeros(64), None, N=64)
+
+
 def test_a_database_named_later_is_asked_anew(won):
     kernel = tuner.tuned(CONFIGS, ["N"], name="renewed")(doubled)
     assert call(kernel, 100) is CONFIGS[0]

@@ -17,7 +17,7 @@ from tuner.kernel.config import Config
 from tuner.launch import binaries, compat, compile_cache
 from tuner.lookup import lookup as lookups
 from tuner.problem import Problem
-from tuner.tuned.arguments import Arguments
+from tuner.tuned.arguments import Arguments, memory_of
 from tuner.tuned.first_launch import Call, launch_first_that_runs
 from tuner.tuned.key_reader import KeyReader
 from tuner.tuned.options import Options
@@ -265,14 +265,23 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
     def _zero(self, problem: Problem, call: Call) -> None:
         """Zero the arguments of `reset_to_zero` before the first launch of a key, as Triton leaves them.
 
-        Triton does so once for each of its keys, which do not distinguish alignments, and not for a single config.
+        Triton does so once for each of its keys, which do not distinguish alignments, and not for a single config. In a
+        graph's capture, where Triton cannot measure, the zeroing would be repeated by every replay.
         """
         if not self.options.reset_to_zero or self.user_defined_pre_hook or len(self.configs) == 1:
+            return
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return
         extras = tuple(pair for pair in problem.extras if not pair[0].endswith((".aligned", ".one")))
         if (problem.a_dtype, extras) not in self._reset:
             self._reset.add((problem.a_dtype, extras))
-            self.pre_hook(self.signature.named(call.args, call.kwargs), reset_only=True)
+            named = self.signature.named(call.args, call.kwargs)
+            with torch.no_grad():  # an argument may be a parameter
+                for name in self.options.reset_to_zero:
+                    if (memory := memory_of(named.get(name))) is not None:
+                        memory.zero_()
 
     def _looked_up(self, call: Call, device: Device) -> tuple[list[Any], Problem]:
         """Return the `triton.Config`s to try for a call, the lookup's first, and the call's problem."""
