@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import enum
+import hashlib
 import importlib.util
+import inspect
 import json
 import logging
 import math
@@ -499,6 +502,19 @@ def test_kernels_that_one_function_makes_are_measured_and_served_each_by_itself(
         double.cache.clear()
     with contextlib.closing(sqlite3.connect(database)) as store:
         assert store.execute("select count(*) from winner where superseded_by is null").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_database_of_before_sources_serves_only_what_its_text_was_tuned_for(make_database, make_row, tmp_path, fits):
+    kernel = tuner.tuned(CONFIGS, ["N"], name="formerly")(doubled)
+    row = dataclasses.replace(make_row(), problem=key("formerly", N=100), config=config("formerly", 64, 8))
+    path = make_database(tmp_path / "formerly.db", row, device=INTERPRETER)
+    text = inspect.getsource(kernel.base_fn) if fits else "another package's"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("update kernel set source_hash = ?", [hashlib.sha256(text.encode()).hexdigest()])
+        database.commit()
+    tuner.use(path)
+    assert call(kernel, 100) is CONFIGS[3 if fits else 0]
 
 
 def test_a_row_of_before_sources_were_recorded_serves_with_a_line_that_says_so(won, caplog):

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
-from tuner.kernel import registry
+from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.lookup.decision import Decision, Match, Offer, Refusal
 from tuner.lookup.device_winners import DeviceWinners
@@ -119,7 +119,7 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
         spec = registry.find(problem.op, row.config.kernel, problem.source)
         if spec.version != row.kernel_version:
             return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
-        if (reason := spec.supports(problem, device)) is not None:
+        if (reason := spec.supports(problem, device) or _of_another_source(row, problem, spec)) is not None:
             return reason
         space = spec.space(problem, device)
         if odd := space.odd_parameters(row.config):
@@ -130,6 +130,13 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
         return str(e)
     except BAD_VALUE as e:
         return f"not a config of {row.config.kernel}: {row.config} ({type(e).__name__}: {e})"
+
+
+def _of_another_source(row: Row, problem: Problem, spec: KernelSpec) -> str | None:
+    """Why a row of a database that names no sources in its problems was not measured with this kernel, or None."""
+    if not problem.source or row.problem.source or row.source_hash in ("", spec.former_source_hash()):
+        return None
+    return f"stale: measured with another source of {spec.name}"
 
 
 def grade(row: Row) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -59,12 +61,20 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         compile_class=lambda problem, config: _compile_class(kernel, problem, config),
         simplicity=lambda config: (kernel.config_list.rank(config),),
         source_hash=lambda: kernel.source_hash,
+        former_source_hash=lambda: _former_source_hash(kernel),
         runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),
         read=lambda cells: _read(kernel, cells),
         borrows=options.default is None,
         origin=kernel.origin,
     )
+
+
+def _former_source_hash(kernel: TunedKernel) -> str:
+    try:
+        return hashlib.sha256(inspect.getsource(kernel.base_fn).encode()).hexdigest()
+    except OSError:
+        return "no file holds it"
 
 
 def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
