@@ -97,7 +97,7 @@ def _names_of(function: FunctionType) -> Mapping[str, Any]:
 
 
 def _references(tree: ast.AST, outer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a function refers to outside of itself, by the text of the reference: `BLOCK`, `helpers.scale`."""
+    """Return what a function refers to outside of itself, by the text of the reference: `BLOCK`, `library.scale`."""
     local = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     local |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     found: dict[str, Any] = {}
