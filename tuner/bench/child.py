@@ -109,7 +109,7 @@ class _ProblemContest:
     def __init__(self, session: DeviceSession, request: ContestRequest, connection: Connection) -> None:
         self._session, self._request, self._connection = session, request, connection
         problem = request.problem
-        self._spec: KernelSpec = registry.find(problem.op, request.config.kernel)
+        self._spec: KernelSpec = registry.find(problem.op, request.config.kernel, problem.source)
         make = functools.partial(self._spec.make_inputs, problem, session.torch_device)
         self._fresh: Inputs = make(_SEED)
         self._reference = self._spec.reference(self._fresh)

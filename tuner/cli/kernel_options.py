@@ -72,6 +72,9 @@ def find(name: str) -> KernelSpec:
                 f"no installed kernel is called {name!r}: expected my_pkg.my_module:my_kernel, FILE.py:NAME or an op"
             )
         spec = specs[0]
+        if spec.origin and len(specs) > 1:
+            origins = " or ".join(f"--kernel {each.origin}" for each in specs)
+            raise UsageError(f"{len(specs)} kernels are called {name!r}: type {origins}")
     return spec
 
 

@@ -69,6 +69,10 @@ _TRITON: dict[str, tuple[str, Any]] = {
     "CompilationError": ("triton.compiler.errors:CompilationError", _REQUIRED),  # Triton 3.6 to 3.9
     "OutOfResources": ("triton.runtime.errors:OutOfResources", _REQUIRED),  # Triton 3.6 to 3.9
     "PTXASError": ("triton.runtime.errors:PTXASError", _REQUIRED),  # Triton 3.6 to 3.9
+    # The class whose attributes others read of a decorated kernel, and by which torch knows one.
+    "Autotuner": ("triton.runtime:Autotuner", _REQUIRED),  # Triton 3.6 to 3.9
+    # The class of what `triton.heuristics` returns, which a decorated kernel may lie below.
+    "Heuristics": ("triton.runtime:Heuristics", _REQUIRED),  # Triton 3.6 to 3.9
     # A driver that owns no device, by which `tuner` compiles for any GPU.
     "GPUTarget": ("triton.backends.compiler:GPUTarget", _REQUIRED),  # Triton 3.6 to 3.9
     "DriverBase": ("triton.backends.driver:DriverBase", _REQUIRED),  # Triton 3.6 to 3.9

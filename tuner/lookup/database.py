@@ -57,7 +57,14 @@ _COLUMNS = (
     *(f"problem.{name}" for name in _PROBLEM),
     *(f"environment.{name}" for name in _ENVIRONMENT),
     *(f"winner.{name}" for name in ("winner_id", "median_us", "default_us", "vendor_us", "ties")),
-    *("kernel.name AS kernel", "kernel.version", "config.parameters", "run.protocol", "run.tool_version"),
+    *(
+        "kernel.name AS kernel",
+        "kernel.version",
+        "kernel.source_hash",
+        "config.parameters",
+        "run.protocol",
+        "run.tool_version",
+    ),
 )
 _WINNERS = f"""
 SELECT {", ".join(_COLUMNS)}
@@ -164,6 +171,7 @@ def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
         vs_default=default_us / median_us if default_us else None,
         vs_vendor=vendor_us / median_us if vendor_us else None,
         ties=max(1, len(json.loads(found["ties"]))),
+        source_hash=str(found["source_hash"]),
     )
 
 

@@ -267,7 +267,7 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
     clear_output()
     start = time.perf_counter()
     try:
-        compiled = registry.find(op, kernel).compile(problem, config)
+        compiled = registry.find(op, kernel, problem.source).compile(problem, config)
         compile_ms = (time.perf_counter() - start) * 1e3
         return Compiled(read_resources(compiled, compile_ms), program(compiled))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result

@@ -143,6 +143,11 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
         return subject.finding(
             level, "stale", found, f"version {spec.version}, which is installed", row=row, advice=advice
         )
+    here = sorted({spec.source_hash()[:8] for spec in registry.of(op).values()})
+    if row.problem.source and row.problem.source[:8] not in here:
+        found = f"source {row.problem.source[:8]} of {name}, a lookup passes over it"
+        advice = f"install the package that has it; if {name} was edited, tune again: {again}"
+        return subject.finding(Level.NOTE, "source", found, f"one of {', '.join(here)}", row=row, advice=advice)
     found = f"{row.config.label}: {reason}"
     expected = f"what runs on {subject.table.device.name}"
     measured = row.made.environment.triton
@@ -165,7 +170,7 @@ def _untried(subject: Subject, row: Row) -> Iterator[Finding]:
 def _outside(row: Row, device: Device) -> str | None:
     """Why a search would not try a row's config; None where it would, or where the config is the default one."""
     config, problem = row.config, row.problem
-    spec = registry.find(problem.op, config.kernel)
+    spec = registry.find(problem.op, config.kernel, problem.source)
     space = spec.space(problem, device)
     if (reason := space.rejection(config)) is None:
         if (same := space.canonicalize(config)) != config:
