@@ -1,13 +1,102 @@
-"""Writing files complete or not at all: into a temporary file beside the target, which is then renamed over it."""
+"""Reading files that a user names, and writing files complete or not at all.
+
+A file is written into a temporary one beside it, which is then renamed over it.
+"""
 
 from __future__ import annotations
 
+import codecs
+import errno
+import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tuner.errors import TableError, TunerError
+
+LARGEST_BYTES = 1 << 30
+"""A table of a million rows has a third of it. A larger file is no text of ours, and would fill the memory."""
+
+
+def check_regular(path: Path, noun: str, *, error: type[TunerError] = TunerError) -> None:
+    """Refuse what a reader would wait for or never come to the end of: a pipe, a socket, a device, a loop of links.
+
+    A folder and a file that is not there pass: whoever opens them says what they are.
+
+    Args:
+        path: what is about to be opened.
+        noun: what it should be, for the message: "suite".
+        error: what to raise.
+
+    Raises:
+        TunerError: of the kind `error`.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as e:
+        if getattr(e, "errno", None) == errno.ELOOP:  # Path.exists() would say that it is not there
+            raise error(f"{path} is a loop of symbolic links: expected a {noun}") from None
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise error(f"{path} is no regular file: expected a {noun}")
+
+
+def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -> bytes:
+    """Read a regular file, without the byte-order mark that some editors write.
+
+    Args:
+        path: the file.
+        noun: what it should be, for messages: "suite".
+        error: what to raise.
+
+    Raises:
+        TunerError: of the kind `error`: the file cannot be read.
+    """
+    check_regular(path, noun, error=error)
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as e:  # ValueError: a name that the file system cannot have
+        raise error(f"cannot read the {noun} {path}: {getattr(e, 'strerror', None) or e}") from e
+    if len(content) > LARGEST_BYTES:
+        raise error(f"{path} has more than {LARGEST_BYTES >> 30} GiB: expected a {noun}: name another file")
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Parse JSON, which is in UTF-8 where it is given as bytes.
+
+    Raises:
+        ValueError: it is no JSON; the message says why in a few words.
+    """
+    try:
+        return json.loads(content if isinstance(content, str) else content.decode())
+    except UnicodeDecodeError as e:
+        raise ValueError("it is no UTF-8 text") from e
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
+
+
+def read_json(path: Path, noun: str, advice: str, *, error: type[TunerError] = TunerError) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: the file.
+        noun: what it should be, for messages: "record of misses".
+        advice: what to do about a file that is no JSON.
+        error: what to raise.
+
+    Raises:
+        TunerError: of the kind `error`: the file cannot be read, or is no JSON.
+    """
+    content = read_bytes(path, noun, error=error)
+    try:
+        return parse_json(content)
+    except ValueError as e:
+        raise error(f"{path}: no {noun}: not JSON ({e}): {advice}") from e
 
 
 @contextmanager
@@ -15,7 +104,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside a file; what the block writes there takes the file's place when the block ends.
 
     Where the block raises, the file stays as it was, and the temporary one is removed.
+
+    Raises:
+        TunerError: the path names a pipe or a device, which a file must not replace.
     """
+    check_regular(path, "file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -36,11 +129,12 @@ def write(path: Path, fill: Callable[[Path], object], *, error: type[TunerError]
     Raises:
         TunerError: of the kind `error`: the file cannot be written.
     """
+    check_regular(path, "file", error=error)
     try:
         with replacing(path) as temporary:
             fill(temporary)
-    except OSError as e:
-        raise error(f"cannot write {path}: {e.strerror or e}") from e
+    except (OSError, UnicodeEncodeError) as e:  # the latter: a name that the file system's encoding lacks
+        raise error(f"cannot write {path}: {getattr(e, 'strerror', None) or e}") from e
     return path
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from tuner import files
 from tuner.errors import TableError
 from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
@@ -83,7 +84,9 @@ def is_database(path: Path) -> bool:
 
     Raises:
         OSError: it cannot be read.
+        TableError: it is no regular file.
     """
+    files.check_regular(path, "database", error=TableError)
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
@@ -168,6 +171,7 @@ def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
 
 
 def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    files.check_regular(path, "database", error=TableError)
     try:
         for _ in range(3):
             before = _state(path)

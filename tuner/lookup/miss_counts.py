@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from tuner import files
 from tuner.errors import TableError
 from tuner.lookup import misses
 from tuner.lookup.misses import Miss, Record
@@ -144,6 +145,7 @@ def _current_recorder() -> Recorder | None:
 
 def _open(path: Path) -> Recorder:
     """Check now that the file can be used, rather than at the end of the process."""
+    files.check_regular(path, "record of misses", error=TableError)
     if path.is_dir():
         raise TableError(f"{path} is a folder: expected a file for the record of misses, say {path}/misses.json")
     if path.exists():

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
+from tuner import files
 from tuner.entry_points import entry_points
 from tuner.errors import TableError
 from tuner.hardware.device import Device
@@ -195,7 +196,9 @@ class Database:
                 f"{_without_password(self.location)} is not read at run time, only SQLite files are: "
                 f"tuner export DIR --db URL, then {VARIABLE}=DIR"
             )
-        return path.expanduser()
+        path = path.expanduser()
+        files.check_regular(path, "database", error=TableError)
+        return path
 
 
 def named(where: str | Path) -> Source:
@@ -208,6 +211,7 @@ def named(where: str | Path) -> Source:
     if path is None:
         raise TableError(f"{_without_password(str(where))} is not read at run time: export a table from it first")
     path = path.expanduser()
+    files.check_regular(path, "table, a folder of tables or a database", error=TableError)
     if not path.exists():
         raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
     source = _at(str(where), path)
@@ -236,7 +240,7 @@ def _at(name: str, path: Path) -> Source:
         return TableFolder(name, path)
     try:
         return Database(name, str(path)) if _reader().is_database(path) else TableFile(name, path)
-    except OSError:
+    except (OSError, TableError):
         return TableFile(name, path)  # reading it will say what is wrong
 
 
