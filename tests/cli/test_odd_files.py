@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -172,3 +175,45 @@ def test_a_deeply_nested_config_is_one_line(depth, toy, capsys):
         )
     assert ended.value.code == 2
     assert max(map(len, capsys.readouterr().err.splitlines())) < 1000
+
+
+TYPE_ALL = """
+import json, shlex, sys
+from tuner.cli import main
+for line in json.loads(sys.argv[1]):
+    try:
+        main([word.format(sys.argv[2]) for word in shlex.split(line)])
+    except SystemExit as e:
+        print(f"-> {e.code} {line}")
+"""
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_paths_that_cannot_be_encoded_are_read_written_and_printed(locale, tmp_path, make_database, make_row):
+    folder = tmp_path / os.fsdecode(b"d\xff\xc3\xbc")
+    folder.mkdir()
+    make_database(tmp_path / "good.db", make_row(64, 512, 256)).rename(folder / "good.db")
+    (folder / "sizes.csv").write_text("m,n,k,dtype,layout,group\n16,16,16,float16,nn,\N{DUCK}\n", encoding="utf-8")
+    commands = [
+        "run --suite {}/sizes.csv --device interpreter --dry-run --db {}/good.db",
+        "show winners --db {}/good.db",
+        "export {}/out --db {}/good.db",
+        "export {}/out --db {}/good.db --json",
+        "export {}/sqlite --db {}/good.db --format sqlite",
+        "diff {}/out {}/sqlite/winners.db",
+        "lookup 64x512x256 --device sm_90 --db {}/out",
+        "lookup 64x512x256 --device sm_90 --db {}/good.db --json",
+        "merge {}/other.db {}/good.db",
+        "db backup {}/copy.db --db {}/good.db",
+        "db check --db {}/copy.db",
+        "show winners --db {}/absent.db",
+    ]
+    own = {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TUNER_DB": str(folder / "absent.db")}
+    program = [sys.executable, "-W", "ignore", "-c", TYPE_ALL, json.dumps(commands), str(folder)]
+    done = subprocess.run(program, capture_output=True, check=False, env=os.environ | own, timeout=120)
+    assert b"Traceback" not in done.stderr, done.stderr.decode(errors="replace")
+    ended = re.findall(r"^-> (\d) (.*)$", done.stdout.decode(errors="replace"), re.MULTILINE)
+    assert [command for _, command in ended] == commands
+    assert [command for code, command in ended if code == "2" or (code == "1" and "lookup" not in command)] == [
+        commands[-1]
+    ]

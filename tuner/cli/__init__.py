@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import keyword
 import logging
 import os
@@ -75,6 +76,7 @@ def cli(debug: bool) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
+    _print_any_text()
     try:
         with _interruptible():
             result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
@@ -97,6 +99,13 @@ def main(argv: list[str] | None = None) -> None:
         # Otherwise Python collects garbage as it ends, which takes half a second with torch imported.
         gc.freeze()
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _print_any_text() -> None:
+    """Print what a stream's encoding lacks as escapes: a path may hold any byte, and a locale may be ASCII's."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager

@@ -203,7 +203,7 @@ def _query(path: Path, how: str, query: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def _connect(path: Path, how: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True, timeout=BUSY_SECONDS)
+    connection = sqlite3.connect(f"file:{quote(os.fsencode(path.absolute()))}?{how}", uri=True, timeout=BUSY_SECONDS)
     connection.row_factory = sqlite3.Row
     connection.text_factory = _text
     return connection

@@ -119,7 +119,7 @@ def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT
     """A connection to a SQLite file, foreign keys on, that begins no transaction by itself."""
     mode = _reading_mode(path) if read_only else "rwc"
     connection = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?mode={mode}",
+        f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}",
         uri=True,
         timeout=timeout_s,
         # sqlite3's own transaction control leaves DDL outside of transactions: `_begin` begins them.
