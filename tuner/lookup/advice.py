@@ -18,17 +18,19 @@ _log = logging.getLogger("tuner.lookup.lookup")  # the name under which people s
 
 def command(problem: Problem) -> str:
     """The command that tunes a problem."""
+    import shlex
+
     from tuner.problem import text
 
     p = problem
     if p.is_keyed:
         origin = next((spec.origin for spec in registry.of(p.op).values() if spec.origin), p.op)
-        return f"tuner run --kernel {origin} --problem {text.write_key(p)}"
+        return shlex.join(["tuner", "run", "--kernel", origin, "--problem", text.write_key(p)])
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
         return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     try:
-        return f"tuner run --kernel {p.op} --problem {text.write(p)}"
+        return shlex.join(["tuner", "run", "--kernel", p.op, "--problem", text.write(p)])
     except ProblemError:
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -246,6 +247,7 @@ def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
     revision = found if isinstance(found, str) else repr(found)
     shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"
     if revision < OLDEST_REVISION:
-        raise TableError(f"{path} has schema {shown}, older than {OLDEST_REVISION}: tuner db upgrade --db {path}")
+        upgrade = f"tuner db upgrade --db {shlex.quote(str(path))}"
+        raise TableError(f"{path} has schema {shown}, older than {OLDEST_REVISION}: {upgrade}")
     if revision > REVISION:
         raise TableError(f"{path} has schema {shown}, newer than {REVISION}, which this reads: upgrade triton-tuner")
