@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import subprocess
+import sys
 import threading
 import time
 import timeit
@@ -17,7 +18,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import lookup as lookups
-from tuner.lookup import match_rules, resolver, table
+from tuner.lookup import match_rules, misses, resolver, table
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Match
 from tuner.lookup.row import Provenance
@@ -194,6 +195,46 @@ def test_the_command_of_a_problem_with_more_parts_names_exactly_it(problem):
     start, _, typed = command(problem).rpartition(" ")
     assert start == f"tuner run --kernel {problem.op} --problem"
     assert problem_text.read(problem.op, generic_key.cells(typed)) == problem
+
+
+def test_a_family_that_nobody_tuned_is_one_warning_and_not_one_a_shape(caplog):
+    for m in range(1, 300):
+        tuner.lookup(at(m), H200)
+    assert len(caplog.records) == 1
+    for other in (
+        Problem(64, 1024, 256),
+        Problem(64, 512, 256, dtype="bf16"),
+        Problem(64, 512, 256, layout="nt"),
+        Problem(64, 512, 256, epilogue="bias"),
+    ):
+        tuner.lookup(other, H200)
+    assert len(caplog.records) == 5
+    tuner.use(None)
+    tuner.lookup(at(64), H200)
+    assert len(caplog.records) == 6
+
+
+@pytest.mark.parametrize("record", [None, "my misses.json"])
+def test_the_end_of_a_process_says_how_many_problems_no_warning_named(record, tmp_path):
+    program = """
+import os, sys, tuner
+from tuner.hardware.device import KNOWN
+for n in (256, 512):
+    for m in range(1, 21):
+        tuner.lookup(tuner.Problem(m, n, 256), KNOWN["sm_90"])
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+"""
+    own = {"TUNER_DB": str(tmp_path / "absent.db")} | ({"TUNER_MISSES": str(tmp_path / record)} if record else {})
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=True)
+    *warnings, last = done.stderr.splitlines()
+    assert [warning[:15] for warning in warnings] == ["no tuned config"] * 2
+    assert last.startswith("38 more problems of the families above were called untuned")
+    if record:
+        assert last.endswith(f"to tune them: tuner run --from-misses '{tmp_path / record}'")
+        assert len(misses.load(tmp_path / record).calls) == 40
 
 
 WORDS = (

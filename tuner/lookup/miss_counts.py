@@ -110,6 +110,11 @@ def start(where: str | Path | None) -> None:
         _arm()
 
 
+def path() -> Path | None:
+    """The file that misses are recorded in; None where they are not."""
+    return None if _recorder is None else _recorder.path
+
+
 def flush() -> None:
     """Add what was counted to the file; without one, or with nothing new, nothing is done.
 
