@@ -18,7 +18,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from tuner.errors import TunerError, UsageError
+from tuner.errors import TunerError, UsageError, one_line
 
 COMMANDS = {
     "run": "Tune problems on this machine's GPU and keep every measurement.",
@@ -139,8 +139,9 @@ def _interruptible() -> Iterator[None]:
 def _line(error: click.UsageError, arguments: list[str]) -> str:
     """Return an error in one line; for a group without a command, return its help."""
     message = error.format_message()
-    if "\n" in message:
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.1 prints the help itself
         return message
+    message = one_line(message)
     # Errors that click's parser raises itself, for instance for a missing value, name no command.
     command = error.ctx.command_path if error.ctx else " ".join(("tuner", *arguments[:1]))
     return f"tuner: {message.rstrip('.')}: `{command} --help` says what can be typed"

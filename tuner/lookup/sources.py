@@ -18,7 +18,7 @@ from tuner.entry_points import entry_points
 from tuner.errors import TableError
 from tuner.hardware.device import Device
 from tuner.location import database_location, sqlite_path
-from tuner.lookup import loaded_table, package, table_files
+from tuner.lookup import loaded_table, package, table, table_files
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.loaded_table import LoadedTable
 
@@ -123,6 +123,11 @@ class TableFolder(_Folder):
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
+
+    def check(self) -> None:
+        """Parse all its tables, those of other devices too: whoever names a folder wants to know what is wrong."""
+        for path in table_files.tables_in(self.path):
+            table.parse(table.read_bytes(path), str(path))
 
     def _folder(self) -> Traversable:
         return self.path
