@@ -6,7 +6,6 @@ A file is written into a temporary one beside it, which is then renamed over it.
 from __future__ import annotations
 
 import codecs
-import errno
 import json
 import os
 import stat
@@ -19,12 +18,14 @@ from tuner.errors import TableError, TunerError
 
 LARGEST_BYTES = 1 << 30
 """A table of a million rows has a third of it. A larger file is no text of ours, and would fill the memory."""
+_LONGEST = 200  # characters of a path that is too long for any file
 
 
 def check_regular(path: Path, noun: str, *, error: type[TunerError] = TunerError) -> None:
-    """Refuse what a reader would wait for or never come to the end of: a pipe, a socket, a device, a loop of links.
+    """Refuse what a reader would wait for or never come to the end of: a pipe, a socket or a device.
 
-    A folder and a file that is not there pass: whoever opens them says what they are.
+    So is a path that cannot be looked at, where Path.exists() raises an error or says no, depending on the error. A
+    folder and a file that is not there pass: whoever opens them says what they are.
 
     Args:
         path: what is about to be opened.
@@ -36,10 +37,10 @@ def check_regular(path: Path, noun: str, *, error: type[TunerError] = TunerError
     """
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError) as e:
-        if getattr(e, "errno", None) == errno.ELOOP:  # Path.exists() would say that it is not there
-            raise error(f"{path} is a loop of symbolic links: expected a {noun}") from None
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except (OSError, ValueError) as e:  # ValueError: a name that the file system cannot have
+        raise error(f"cannot open the {noun} {_shown(path)}: {_why(e)}") from e
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise error(f"{path} is no regular file: expected a {noun}")
 
@@ -59,8 +60,8 @@ def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_BYTES + 1)
-    except (OSError, ValueError) as e:  # ValueError: a name that the file system cannot have
-        raise error(f"cannot read the {noun} {path}: {getattr(e, 'strerror', None) or e}") from e
+    except OSError as e:
+        raise error(f"cannot read the {noun} {path}: {_why(e)}") from e
     if len(content) > LARGEST_BYTES:
         raise error(f"{path} has more than {LARGEST_BYTES >> 30} GiB: expected a {noun}: name another file")
     return content.removeprefix(codecs.BOM_UTF8)
@@ -133,8 +134,8 @@ def write(path: Path, fill: Callable[[Path], object], *, error: type[TunerError]
     try:
         with replacing(path) as temporary:
             fill(temporary)
-    except (OSError, UnicodeEncodeError) as e:  # the latter: a name that the file system's encoding lacks
-        raise error(f"cannot write {path}: {getattr(e, 'strerror', None) or e}") from e
+    except OSError as e:
+        raise error(f"cannot write {path}: {_why(e)}") from e
     return path
 
 
@@ -155,3 +156,11 @@ def make_folder(directory: Path) -> None:
         raise TableError(f"{directory} is not a folder: name a folder to export into") from None
     except OSError as e:
         raise TableError(f"cannot make the folder {directory}: {e.strerror}") from e
+
+
+def _shown(path: Path) -> str:
+    return str(path) if len(str(path)) < _LONGEST else f"{str(path)[:_LONGEST]} ..."
+
+
+def _why(e: Exception) -> str:
+    return getattr(e, "strerror", None) or str(e)

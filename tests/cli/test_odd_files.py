@@ -184,7 +184,7 @@ for line in json.loads(sys.argv[1]):
     try:
         main([word.format(sys.argv[2]) for word in shlex.split(line)])
     except SystemExit as e:
-        print(f"-> {e.code} {line}")
+        print(f"-> {e.code} {line}", file=sys.stderr)
 """
 
 
@@ -212,7 +212,7 @@ def test_paths_that_cannot_be_encoded_are_read_written_and_printed(locale, tmp_p
     program = [sys.executable, "-W", "ignore", "-c", TYPE_ALL, json.dumps(commands), str(folder)]
     done = subprocess.run(program, capture_output=True, check=False, env=os.environ | own, timeout=120)
     assert b"Traceback" not in done.stderr, done.stderr.decode(errors="replace")
-    ended = re.findall(r"^-> (\d) (.*)$", done.stdout.decode(errors="replace"), re.MULTILINE)
+    ended = re.findall(r"^-> (\d) (.*)$", done.stderr.decode(errors="replace"), re.MULTILINE)
     assert [command for _, command in ended] == commands
     assert [command for code, command in ended if code == "2" or (code == "1" and "lookup" not in command)] == [
         commands[-1]

@@ -249,6 +249,23 @@ def test_naming_a_folder_with_a_damaged_table_is_an_error(tmp_path, make_row, ma
     assert tuner.lookup(PROBLEM, H200).rule == "default"
 
 
+@pytest.mark.parametrize("variable", ["TUNER_TABLES", "TUNER_DB"])
+def test_a_path_that_cannot_be_looked_at_is_one_warning(variable, monkeypatch, caplog):
+    monkeypatch.setenv(variable, "a" * 5000)
+    tuner.use(None)
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+    (warning,) = [line for line in caplog.messages if "aaa" in line]
+    assert "File name too long" in warning
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "a\0b", "~nobody-of-this-name/a"])
+def test_a_path_that_cannot_be_looked_at_cannot_be_named(path):
+    for take in (tuner.use, tuner.record_misses):
+        with pytest.raises(TableError) as raised:
+            take(path)
+        assert len(str(raised.value)) < 400
+
+
 def test_a_folder_that_vanishes_after_it_was_named_is_one_warning(tmp_path, make_row, make_table, caplog):
     (tmp_path / "tables").mkdir()
     make_table(make_row()).write(tmp_path / "tables")

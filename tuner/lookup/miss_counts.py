@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tuner import files
 from tuner.errors import TableError
+from tuner.location import expanded
 from tuner.lookup import misses
 from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
@@ -103,7 +104,7 @@ def start(where: str | Path | None) -> None:
         TableError: the file cannot be a record of misses; all is as it was.
     """
     global _recorder, _looked
-    recorder = None if where is None else _open(Path(where).expanduser().absolute())
+    recorder = None if where is None else _open(expanded(where).absolute())
     flush()
     _recorder, _looked = recorder, True
     if recorder is not None:

@@ -157,7 +157,7 @@ def _size(name: str, cell: str) -> int:
         return int(cell)
     except ValueError:
         shown = name.upper() if len(name) == 1 else name
-        raise ProblemError(f"{shown} must be a whole number, got {cell!r}") from None
+        raise ProblemError(f"{shown} must be a whole number, got {cell!r:.60}") from None
 
 
 def _truth(name: str, cell: str) -> bool:

@@ -66,7 +66,7 @@ def locate(location: str | None) -> Database:
     given = database_location(location)
     path = sqlite_path(given)
     if path is not None:
-        return Database(given, path.expanduser())
+        return Database(given, path)
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
