@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -217,3 +218,26 @@ def test_paths_that_cannot_be_encoded_are_read_written_and_printed(locale, tmp_p
     assert [command for code, command in ended if code == "2" or (code == "1" and "lookup" not in command)] == [
         commands[-1]
     ]
+
+
+@pytest.mark.parametrize("home", [None, "/dev/null"])
+def test_without_a_home_that_can_be_written_lookups_answer_and_commands_say_what_to_type(home, tmp_path):
+    commands = ["lookup 64x512x256 --device sm_90", "show winners", "run --shape 16x16x16 --device interpreter"]
+    kept = {name: value for name, value in os.environ.items() if name not in ("HOME", "TUNER_DB", "XDG_DATA_HOME")}
+    own = {"TUNER_TABLES": "~/tables:~nobody-of-this-name/tables"} | ({} if home is None else {"HOME": home})
+    if not home:
+        own["XDG_DATA_HOME"] = str(tmp_path)  # without $HOME, the user's home is the one of /etc/passwd
+        commands.pop()
+    program = [sys.executable, "-W", "ignore", "-c", TYPE_ALL, json.dumps(commands), ""]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, env=kept | own, timeout=120)
+    assert "Traceback" not in done.stderr
+    assert "rule default" in done.stdout
+    assert re.findall(r"^-> (\d)", done.stderr, re.MULTILINE) == ["1"] * len(commands)
+    assert len(re.findall(r"^tuner: .*--db or \$TUNER_DB", done.stderr, re.MULTILINE)) == len(commands) - 1
+
+
+def test_with_stdin_closed_commands_work(places):
+    for command in ("show winners --db {good}", "export {out} --db {good}"):
+        typed = shlex.join([sys.executable, "-m", "tuner", *command.format(**places).split()])
+        done = subprocess.run(["bash", "-c", f"{typed} <&-"], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
