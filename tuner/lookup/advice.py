@@ -32,7 +32,8 @@ def command(problem: Problem) -> str:
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
         return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     try:
-        return shlex.join(["tuner", "run", "--kernel", p.op, "--problem", text.write(p)])
+        op = str(p.op)  # of a damaged row it may be anything
+        return shlex.join(["tuner", "run", "--kernel", op, "--problem", text.write(p)])
     except ProblemError:
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
 
