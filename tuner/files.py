@@ -24,8 +24,8 @@ _LONGEST = 200  # characters of a path that is too long for any file
 def check_regular(path: Path, noun: str, *, error: type[TunerError] = TunerError) -> None:
     """Refuse what a reader would wait for or never come to the end of: a pipe, a socket or a device.
 
-    So is a path that cannot be looked at, where Path.exists() raises an error or says no, depending on the error. A
-    folder and a file that is not there pass: whoever opens them says what they are.
+    A path that cannot be looked at is refused too (no permission, a loop of links), because Path.exists() would raise.
+    A folder passes, and so does a file that is not there: whoever opens them says what they are.
 
     Args:
         path: what is about to be opened.
@@ -58,13 +58,11 @@ def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -
     """
     check_regular(path, noun, error=error)
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_BYTES + 1)
+        if path.stat().st_size > LARGEST_BYTES:
+            raise error(f"{path} has more than {LARGEST_BYTES >> 30} GiB: expected a {noun}: name another file")
+        return path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as e:
         raise error(f"cannot read the {noun} {path}: {_why(e)}") from e
-    if len(content) > LARGEST_BYTES:
-        raise error(f"{path} has more than {LARGEST_BYTES >> 30} GiB: expected a {noun}: name another file")
-    return content.removeprefix(codecs.BOM_UTF8)
 
 
 def parse_json(content: str | bytes) -> Any:
