@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,7 @@ class Progress(Observer):
             rich.progress.TextColumn("{task.fields[best]}"),
             rich.progress.TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=sys.stderr is None or not sys.stderr.isatty(),  # FORCE_COLOR in a log wants no bar there
         )
         self._tasks: dict[Problem, rich.progress.TaskID] = {}
 

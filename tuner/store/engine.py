@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, StatementError
 from sqlalchemy.pool import QueuePool
 
+from tuner import files
 from tuner.errors import StoreError
 from tuner.location import database_location, sqlite_path
 from tuner.store.column_values import StrayValue
@@ -110,8 +111,7 @@ def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_
     path = database.path
     if path.is_dir():
         raise StoreError(f"{database.label} is a folder: expected a database file, for instance {path / 'tuner.db'}")
-    if path.exists() and not path.is_file():
-        raise StoreError(f"{database.label} is no regular file: name a database with --db or $TUNER_DB")
+    files.check_regular(path, "database", error=StoreError)
     if read_only and not path.exists():
         raise StoreError(f"no database at {database.label}: `tuner run` makes one, --db or $TUNER_DB names another")
     if not read_only:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Executable, FromClause, RowMapping, Table, select
 
+from tuner import files
 from tuner.errors import UsageError
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
@@ -154,7 +154,7 @@ def problem_of(row: RowMapping) -> Problem:
     """
     fields = {column.name: row[column] for column in problem.c if column is not problem.c.problem_id}
     try:
-        return Problem.from_fields(fields | {"extras": json.loads(fields["extras"])})
+        return Problem.from_fields(fields | {"extras": files.parse_json(fields["extras"])})
     except _UNREADABLE as e:
         raise StrayValue(f"{_row('problem', row[problem.c.problem_id])}: {e}") from e
 
