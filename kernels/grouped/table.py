@@ -40,7 +40,7 @@ def table_of(rows: tuple[Row, ...], device: torch.device) -> tuple[torch.Tensor,
     if device.type == "meta":
         return torch.empty(len(rows), COLUMNS, dtype=torch.int64, device=device), ()
     if device.type != "cuda":
-        return torch.tensor(rows, dtype=torch.int64), ()
+        return torch.tensor(rows, dtype=torch.int64, device="cpu"), ()
     if not torch.cuda.is_current_stream_capturing():
         return _kept(rows, device, torch.cuda.current_stream(device).cuda_stream), ()
     table = torch.empty(len(rows), COLUMNS, dtype=torch.int64, device=device)
@@ -50,7 +50,7 @@ def table_of(rows: tuple[Row, ...], device: torch.device) -> tuple[torch.Tensor,
 @functools.lru_cache(maxsize=256)
 def _kept(rows: tuple[Row, ...], device: torch.device, stream: int) -> torch.Tensor:  # noqa: ARG001  part of the key
     # Each stream has its own table: a launch on another stream would not wait for this copy.
-    table = torch.tensor(rows, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
+    table = torch.tensor(rows, dtype=torch.int64, device="cpu").pin_memory().to(device, non_blocking=True)
     # A capture may not load binaries, so the kernel that fills tables is loaded here.
     launching.run((_writing(table, 0, rows[0]),))
     return table

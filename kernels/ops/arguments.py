@@ -54,8 +54,37 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return by_torch and not _is_wrapped(tensor)
 
 
+def in_memory(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose values lie in memory as kernels read them; torch only marks negated tensors and some zeros.
+
+    Raises:
+        InputError: its memory was freed.
+    """
+    if compat.is_zerotensor(tensor):
+        return torch.zeros_like(tensor)
+    check_allocated(name, tensor, "use it before its storage is resized to 0")
+    return tensor.resolve_neg()  # x.conj().imag, for instance
+
+
+def check_allocated(name: str, tensor: torch.Tensor, remedy: str) -> None:
+    """Check that a tensor has memory at all: a kernel would read and write at address 0."""
+    if tensor.numel() and tensor.device.type != "meta" and tensor.data_ptr() == 0:
+        raise InputError(f"{name} has no memory (its storage was freed): expected {tensor.numel()} elements; {remedy}")
+
+
+def is_recorded() -> bool:
+    """Whether torch.jit.trace, make_fx or a FakeTensorMode records the operators of this call; a launch is none."""
+    modes = (compat.proxy_mode_key, compat.fake_mode_key)
+    return torch.jit.is_tracing() or any(compat.get_dispatch_mode(key) is not None for key in modes)
+
+
 def check_memory(**tensors: torch.Tensor | None) -> None:
-    """Check that each tensor has memory of its own."""
+    """Check that each tensor has memory of its own, and that nobody records operators in place of their values."""
+    if is_recorded() and all(tensor is None or has_memory(tensor) for tensor in tensors.values()):
+        raise InputError(
+            "torch.jit.trace, make_fx or a FakeTensorMode records this call: expected `matmul`, which alone is an "
+            "operator to them; use torch's own op there"
+        )
     for name, tensor in tensors.items():
         if tensor is not None and not has_memory(tensor):
             raise InputError(
@@ -67,9 +96,10 @@ def check_memory(**tensors: torch.Tensor | None) -> None:
 def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
     """Check that a [..., M, K], b [K, N] and `bias` fit each other in shape, dtype and device."""
     if a.dim() < 2:
-        raise InputError(f"a has shape {shown(a)}: expected [..., M, K]; for one row use a.unsqueeze(0)")
+        remedy = "use matmul(a.unsqueeze(0), b).squeeze(0)" if a.dim() else "multiply by a number with *"
+        raise InputError(f"a has shape {shown(a)}: expected [..., M, K]; {remedy}")
     if b.dim() != 2:
-        raise InputError(f"b has shape {shown(b)}: expected [K, N]; call matmul once for each matrix of a batch")
+        raise InputError(f"b has shape {shown(b)}: expected [K, N]; {_instead_of(a, b)}")
     if a.shape[-1] != b.shape[0]:
         raise InputError(
             f"a {shown(a)} and b {shown(b)} do not fit: a's last size must be b's first; "
@@ -78,6 +108,20 @@ def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) 
     check_kinds(a, b)
     if bias is not None:
         check_bias(bias, a, b)
+
+
+def _instead_of(a: torch.Tensor, b: torch.Tensor) -> str:
+    """What to type for a product by a b that is no matrix, whose result is torch.matmul's."""
+    if b.dim() < 2:
+        return "use matmul(a, b.unsqueeze(1)).squeeze(-1)" if b.dim() else "multiply by a number with *"
+    if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0]:
+        return "use bmm(a, b)"
+    try:
+        lead = ", ".join(map(str, torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])))
+    except RuntimeError:
+        return f"its leading dimensions do not fit those of a {shown(a)} either"
+    one, other = (f"{name}.expand({lead}, -1, -1).flatten(0, -3)" for name in "ab")
+    return f"use bmm({one}, {other}).unflatten(0, ({lead},))"
 
 
 def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -137,10 +181,12 @@ def out_dtype_of(
     # As in torch, an `out` whose dtype is not the operation's is an error unless `out_dtype` requests it.
     if out is not None and out.dtype != dtype:
         found, expected = dtypes.name_of(out.dtype), dtypes.name_of(dtype)
+        if found not in known:
+            raise InputError(f"out is {found}: expected {_one_of(known)}; leave out= away and use .to(torch.{found})")
         raise InputError(f"out is {found}: expected {expected}; to have {found}, add out_dtype=torch.{found}")
-    if dtypes.name_of(dtype) not in known:
-        remedy = ", or scale_a and scale_b" if known == ("int32",) else ""
-        raise InputError(f"out_dtype is {dtypes.name_of(dtype)}: expected {_one_of(known)}{remedy}")
+    if (found := dtypes.name_of(dtype)) not in known:
+        remedy = f"; leave out_dtype= away and use .to(torch.{found})" if requested is not None else ""
+        raise InputError(f"out_dtype is {found}: expected {_one_of(known)}{remedy}")
     return dtype
 
 
@@ -180,7 +226,9 @@ def scales_of(
     if scale_a is None or scale_b is None:
         if scale_a is not scale_b:
             missing, given = ("scale_a", "scale_b") if scale_a is None else ("scale_b", "scale_a")
-            raise InputError(f"{given} is given without {missing}: expected both; {missing} may be torch.ones(1)")
+            raise InputError(
+                f"{given} is given without {missing}: expected both; {missing} may be torch.ones(1, device=a.device)"
+            )
         return "none", None, None
     name = dtypes.name_of(a.dtype)
     if name != "int8" and not dtypes.is_fp8(name):
@@ -237,7 +285,7 @@ def check_epilogue(dtype: torch.dtype, bias: torch.Tensor | None, activation: st
     """Check that an int32 result has neither bias nor activation."""
     if dtype == torch.int32 and (bias is not None or activation != "none"):
         found = "bias" if bias is not None else "activation"
-        raise InputError(f"{found} is given and the result is int32: leave it out, or give scale_a and scale_b")
+        raise InputError(f"{found} is given and the result is int32: leave it out, or use matmul with scales")
 
 
 def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.Tensor | None, ...]) -> None:
@@ -255,10 +303,13 @@ def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.T
 
 def check_written(out: torch.Tensor) -> None:
     """Check that `out` is not marked as negated, and that each of its elements has memory of its own."""
+    if compat.is_zerotensor(out):
+        raise InputError("out is one of torch's zeros without memory: expected plain memory; leave out= away")
+    check_allocated("out", out, "leave out= away")
     if out.is_neg():
         raise InputError("out has torch's negative bit (x.conj().imag?): expected plain memory; leave out= away")
     if overlaps_itself(out):
-        raise InputError("out has elements that share memory (an expanded tensor?): expected one of its own for each")
+        raise InputError("out has elements that share memory (expanded?): expected its own for each; leave out= away")
 
 
 def ask_derivatives(*tensors: torch.Tensor | None) -> bool:
@@ -267,10 +318,14 @@ def ask_derivatives(*tensors: torch.Tensor | None) -> bool:
         for tensor in tensors:  # takes half as long as `any`
             if tensor is not None and tensor.requires_grad:
                 return True
-    # Inside an autograd.Function, which has its own rule for tangents, tangents need not be propagated.
-    if compat.forward_ad_state()[compat.FORWARD_LEVEL] < 0 or not compat.is_fwd_grad_enabled():
+    if not takes_tangents():
         return False
     return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def takes_tangents() -> bool:
+    """Whether tangents are propagated: in a dual level, but not in an autograd.Function, which has its own rule."""
+    return bool(compat.forward_ad_state()[compat.FORWARD_LEVEL] >= 0 and compat.is_fwd_grad_enabled())
 
 
 def check_gradients(*tensors: torch.Tensor | None) -> None:

@@ -133,4 +133,4 @@ def _tensor_key(tensor: torch.Tensor | None) -> Hashable:
     if tensor is None:
         return None
     at = tensor.data_ptr() & 15
-    return tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), at
+    return tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, tensor.device, at

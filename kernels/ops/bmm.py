@@ -7,6 +7,7 @@ import torch
 from tuner.errors import InputError
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.batched.operands import is_aligned, placement
+from tuner.kernels.ops import autocast
 from tuner.kernels.ops.arguments import (
     activation_of,
     check_bias,
@@ -16,6 +17,7 @@ from tuner.kernels.ops.arguments import (
     check_memory,
     check_out,
     check_tensors,
+    in_memory,
     out_dtype_of,
     precision_of,
     shown,
@@ -63,7 +65,14 @@ def bmm(
     options = (activation, out_dtype, None if precision == "default" else precision)
     alone = out is None and bias is None
     found = CALL_CACHE.run_two(a, b, options) if alone else CALL_CACHE.run((a, b, bias), options, out)
-    return _checked_call((out, a, b, bias), options) if found is None else found
+    if found is not None:
+        return found
+    if autocast.is_on(a):
+        if out is None and out_dtype is None and options[2] is None:
+            a, b, bias = autocast.lowered(a, b, bias)
+        with autocast.off(a):
+            return bmm(a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype, precision=precision)
+    return _checked_call((out, a, b, bias), options)
 
 
 _Tensors = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]
@@ -75,9 +84,8 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
     (out, a, b, bias), (activation, out_dtype, precision) = given, options
     check_tensors(a=a, b=b, bias=bias, out=out)
     check_memory(a=a, b=b, bias=bias, out=out)
-    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
-    a, b = a.resolve_neg(), b.resolve_neg()
-    bias = None if bias is None else bias.resolve_neg()
+    a, b = in_memory("a", a), in_memory("b", b)
+    bias = None if bias is None else in_memory("bias", bias)
     _check_shapes(a, b)
     check_kinds(a, b)
     if bias is not None:
@@ -106,9 +114,14 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
 
 
 def _check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
-    for name, tensor, expected in (("a", a, "[B, M, K]"), ("b", b, "[B, K, N]")):
+    for name, tensor, other, expected in (("a", a, b, "[B, M, K]"), ("b", b, a, "[B, K, N]")):
         if tensor.dim() != 3:
-            raise InputError(f"{name} has shape {shown(tensor)}: expected {expected}; for one product use matmul")
+            remedy = "for one product use matmul"
+            if tensor.dim() == 2 and other.dim() == 3:
+                remedy = f"use {name}.expand({other.shape[0]}, -1, -1)"
+            elif tensor.dim() > 3:
+                remedy = "use bmm(a.flatten(0, -3), b.flatten(0, -3)) and .unflatten(0, ...)"
+            raise InputError(f"{name} has shape {shown(tensor)}: expected {expected}; {remedy}")
     if a.shape[0] != b.shape[0]:
         raise InputError(
             f"a {shown(a)} and b {shown(b)} do not fit: as many matrices are expected of both; one for all goes in as "

@@ -7,7 +7,7 @@ import torch
 from tuner.errors import InputError
 from tuner.kernels.base.sharing import share_memory
 from tuner.kernels.elementwise.spec import DTYPES
-from tuner.kernels.ops.arguments import check_dense, check_device, check_memory, check_written, shown
+from tuner.kernels.ops.arguments import check_dense, check_device, check_memory, check_written, in_memory, shown
 from tuner.problem import dtype
 
 
@@ -21,8 +21,7 @@ def check_input(name: str, tensor: object) -> torch.Tensor:
     if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
         raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
     check_device(name, tensor)
-    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
-    return tensor.resolve_neg()
+    return in_memory(name, tensor)
 
 
 def check_alike(x: torch.Tensor, y: torch.Tensor) -> None:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from tuner.errors import InputError
+from tuner.kernels.ops import autocast
 from tuner.kernels.ops.arguments import activation_of, check_operands, check_tensors, out_dtype_of
 from tuner.launch import compat
 from tuner.problem import dtype as dtypes
@@ -169,7 +170,8 @@ class Product(torch.autograd.Function):  # type: ignore[misc]  # the type checke
         _, needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
         bias_dtype = ctx.bias_dtype if needs_bias else None
         multiply = functools.partial(ctx.multiply, precision=ctx.precision)
-        return (None, *of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), None, None, None)
+        with autocast.off(grad):  # as in the forward pass, whatever is on by now
+            return (None, *of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), None, None, None)
 
 
 def of_product(  # noqa: PLR0917

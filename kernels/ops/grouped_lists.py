@@ -19,12 +19,15 @@ from tuner.kernels.ops.arguments import (
     check_operands,
     check_out,
     check_tensors,
+    in_memory,
     out_dtype_of,
     precision_of,
 )
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.problem import product
 from tuner.problem import Problem
+from tuner.problem.dtype import name_of
+from tuner.problem.gemm_fields import MAX_SIZE
 
 
 def listed_mm(
@@ -53,15 +56,20 @@ def listed_mm(
     check_epilogue(dtype, None, activation)
     for index, (one, other) in enumerate(pairs):
         if (one.dtype, other.dtype, one.device) != (first.dtype, pairs[0][1].dtype, first.device):
-            raise InputError(f"a[{index}] and b[{index}] are not of the dtypes and the device of a[0] and b[0]")
+            raise InputError(
+                f"a[{index}] and b[{index}] are not of the dtypes and the device of a[0] and b[0]: expected one kind; "
+                "call it once for each"
+            )
         check_gradients(one, other)
     if given is None:
         results = [torch.empty(one.shape[0], other.shape[1], dtype=dtype, device=first.device) for one, other in pairs]
     else:
         results = given
-        for result, (one, other) in zip(results, pairs, strict=True):
+        for index, (result, (one, other)) in enumerate(zip(results, pairs, strict=True)):
+            if result.dtype != dtype:
+                found, expected = name_of(result.dtype), name_of(dtype)
+                raise InputError(f"out[{index}] is {found} and out[0] {expected}: expected one dtype; leave out= away")
             check_out(result, (one.shape[0], other.shape[1]), tuple(matrix for pair in pairs for matrix in pair))
-            out_dtype_of(first, result, dtype)
             check_gradients(result)
         if (shared := first_shared(results)) is not None:
             one, other = shared
@@ -84,8 +92,9 @@ def _problem(
     """The problem that stands for a list: M is the sum of all rows, N and K are the largest."""
     filled = [matrix for matrix in (*a, *b, *out) if matrix.numel()]
     n, k = (max(1, *(matrix.shape[1] for matrix in matrices)) for matrices in (b, a))
+    rows = [matrix.shape[0] for matrix in a]
     return product(
-        (max(1, sum(matrix.shape[0] for matrix in a)), n, k),
+        (max(1, *rows, min(sum(rows), MAX_SIZE)), n, k),
         (a[0], b[0], out[0]),
         (stored(a)[0] == "t", stored(b)[0] == "t"),
         aligned=is_aligned(*filled) and stored(out)[0] == "n",
@@ -98,7 +107,10 @@ def _problem(
 
 def _list_of(name: str, value: object, length: int) -> list[torch.Tensor]:
     if not isinstance(value, (list, tuple)):
-        raise InputError(f"{name} is of type {type(value).__name__} and a a list: expected a list of {length} matrices")
+        remedy = f"use list({name})" if isinstance(value, torch.Tensor) and value.dim() == 3 else f"use [{name}]"
+        raise InputError(
+            f"{name} is of type {type(value).__name__} and a a list: expected a list of {length} matrices; {remedy}"
+        )
     if len(value) != length:
         raise InputError(f"{name} has {len(value)} matrices and a {length}: expected as many")
     return list(value)
@@ -108,10 +120,12 @@ def _resolved(index: int, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tenso
     try:
         check_tensors(a=a, b=b)
         check_memory(a=a, b=b)
-        a, b = a.resolve_neg(), b.resolve_neg()
+        a, b = in_memory("a", a), in_memory("b", b)
+        for name, matrix, expected, vector in (("a", a, "[M, K]", 0), ("b", b, "[K, N]", 1)):
+            if matrix.dim() != 2:
+                remedy = f"use {name}.unsqueeze({vector})" if matrix.dim() == 1 else f"give each of {name}.unbind()"
+                raise InputError(f"{name} has shape {list(matrix.shape)}: expected {expected}; {remedy}")
         check_operands(a, b, None)
-        if a.dim() != 2:
-            raise InputError(f"a has shape {list(a.shape)}: expected [M, K]")
     except InputError as e:
         raise InputError(f"pair {index}: {e}") from None
     return a, b

@@ -20,6 +20,7 @@ from tuner.kernels.ops.arguments import (
     check_memory,
     check_out,
     check_tensors,
+    in_memory,
     out_dtype_of,
     precision_of,
     shown,
@@ -88,16 +89,19 @@ _Options = tuple[str | None, torch.dtype | str | None, str | None]
 def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
     """Run a call with `offs` whose arguments must be checked, and store its plan."""
     (out, a, b, offs, bias), (activation, out_dtype, precision) = given, options
+    if isinstance(a, (list, tuple)):
+        raise InputError("offs is given and a is a list: expected no offs with lists; leave offs away")
+    if isinstance(b, (list, tuple)):
+        raise InputError("b is a list and a is not: expected [G, K, N] with offs; use torch.stack(b), or two lists")
     check_tensors(a=a, b=b, offs=offs, bias=bias, out=out)
     assert isinstance(a, torch.Tensor)
     assert isinstance(b, torch.Tensor)
     assert out is None or isinstance(out, torch.Tensor)
     check_memory(a=a, b=b, offs=offs, bias=bias, out=out)
-    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
-    a, b = a.resolve_neg(), b.resolve_neg()
-    bias = None if bias is None else bias.resolve_neg()
-    offs = _check_shapes(a, b, offs)
+    a, b = in_memory("a", a), in_memory("b", b)
+    bias, offs = (None if each is None else in_memory(name, each) for name, each in (("bias", bias), ("offs", offs)))
     check_kinds(a, b)
+    offs = _check_shapes(a, b, offs)
     if bias is not None:
         _check_bias(bias, a, b)
     dtype = out_dtype_of(a, out, out_dtype)

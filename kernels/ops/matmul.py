@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
+from tuner.kernels.ops import autocast, gradients, torch_library
 from tuner.kernels.ops import backend as backends
-from tuner.kernels.ops import gradients, torch_library
 from tuner.kernels.ops.arguments import (
     activation_of,
     ask_derivatives,
@@ -19,6 +19,8 @@ from tuner.kernels.ops.arguments import (
     check_tensors,
     fast_accum_of,
     has_memory,
+    in_memory,
+    is_recorded,
     out_dtype_of,
     precision_of,
     scales_of,
@@ -33,6 +35,7 @@ from tuner.problem import Problem
 _is_compiling = torch.compiler.is_compiling
 _Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
 """The arguments activation, out_dtype, precision and fast_accum of `matmul`; None for torch's own precision."""
+_OPTION_NAMES = ("activation", "out_dtype", "precision", "fast_accum")
 _PLAIN: _Options = (None, None, None, None)
 """The options of most calls. A dict finds a key faster when it is the same object each time."""
 CALL_CACHE = CallCache()
@@ -78,7 +81,8 @@ def matmul(
     Sums are float32, those of int8 int32.
 
     The config comes from `tuner.lookup`; nothing is measured and nothing written. Sizes of 0 give what torch gives.
-    Gradients flow to `a`, `b` and `bias` of float dtypes of 16 and 32 bits, through the same kernels.
+    Gradients flow to `a`, `b` and `bias` of float dtypes of 16 and 32 bits, through the same kernels. Under
+    torch.autocast these are cast as torch.matmul casts them (docs/ops.md).
 
     Args:
         a: [..., M, K] with any strides; leading dimensions are flattened into M (copied only where torch must).
@@ -121,6 +125,8 @@ def matmul(
     if result is not None:
         return result
     given = _Tensors(out, a, b, bias, scale_a, scale_b)
+    if autocast.is_on(a):
+        return _autocast_call(given, options, None)
     if _is_traced(given):
         return torch_library.matmul(matmul, a, b, out, bias, scale_a, scale_b, *options)
     check_tensors(**given._asdict())
@@ -136,13 +142,28 @@ def _operands(given: _Tensors) -> tuple[torch.Tensor | None, ...]:
 
 
 def _is_traced(given: _Tensors) -> bool:
-    """Whether torch needs an operator, because it compiles, or a tensor belongs to a trace, torch.func or a wrapper."""
-    return _is_compiling() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
+    """Whether torch needs an operator: it compiles or records, or a tensor belongs to torch.func or a wrapper."""
+    if _is_compiling() or is_recorded():
+        return True
+    return any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
+
+
+def _autocast_call(given: _Tensors, options: _Options, backend: str | None) -> torch.Tensor:
+    """Run a call as torch.autocast asks for; as in torch, it leaves alone what has `out` or says the dtype itself."""
+    out, a, b, bias, scale_a, scale_b = given
+    _, out_dtype, precision, _ = options
+    named: dict[str, Any] = dict(zip(_OPTION_NAMES, options, strict=True))
+    if out is None and out_dtype is None and precision is None and scale_a is None and scale_b is None:
+        a, b, bias = autocast.lowered(a, b, bias)
+    with autocast.off(given.a):
+        return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, backend=backend, **named)
 
 
 def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
     """Run a call that torch's library may serve."""
     out, a, b, bias, scale_a, scale_b = given
+    if autocast.is_on(a):
+        return _autocast_call(given, options, backend)
     request = None
     try:
         free = not _is_traced(given) and not ask_derivatives(*given)
@@ -154,27 +175,21 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
             request = None if is_decided else backends.BackendRequest(backend, kind)
         elif free:
             request = backends.BackendRequest(backend, None)
-    except (AttributeError, TypeError, RuntimeError) as e:
-        backends.check(backend)
-        check_tensors(**given._asdict())
-        if not isinstance(e, TypeError):
-            raise
-        request = backends.BackendRequest(backend, None)  # an option is not hashable: the checks name it
+    except (AttributeError, TypeError, RuntimeError, ValueError):
+        request = backends.BackendRequest(backend, None)  # the checks name what is of a wrong type or has no memory
     backends.check(backend)
     if request is not None:
         check_tensors(**given._asdict())
         return _checked_call(given, options, request)
-    named: dict[str, Any] = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
+    named: dict[str, Any] = dict(zip(_OPTION_NAMES, options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 
 def _checked_call(given: _Tensors, options: _Options, request: backends.BackendRequest | None = None) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan."""
-    # torch only marks some tensors as negated (x.conj().imag), but kernels read plain memory.
-    a, b, out = given.a.resolve_neg(), given.b.resolve_neg(), given.out
-    bias = None if given.bias is None else given.bias.resolve_neg()
+    out, (a, b, bias, scale_a, scale_b) = given.out, _in_memory(given)
     check_operands(a, b, bias)
-    scaling, scale_a, scale_b = scales_of(a, b, given.scale_a, given.scale_b)
+    scaling, scale_a, scale_b = scales_of(a, b, scale_a, scale_b)
     shape = (*a.shape[:-1], b.shape[1])
     activation, out_dtype, precision, fast_accum = options
     dtype, uses_accum = out_dtype_of(a, out, out_dtype, scaling), fast_accum_of(a, fast_accum, scaling)
@@ -204,6 +219,12 @@ def _checked_call(given: _Tensors, options: _Options, request: backends.BackendR
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
+
+
+def _in_memory(given: _Tensors) -> tuple[Any, ...]:
+    """The tensors of a call but `out`."""
+    named = list(given._asdict().items())[1:]
+    return tuple(None if each is None else in_memory(name, each) for name, each in named)
 
 
 def _launch(tensors: _Tensors, kind: _ProductOptions, request: backends.BackendRequest | None) -> Recording | None:

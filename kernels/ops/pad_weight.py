@@ -6,7 +6,8 @@ import torch
 
 from tuner.errors import InputError
 from tuner.kernels.base.operands import ROW_BYTES, padded_extent, placement, row_alignment
-from tuner.kernels.ops.arguments import check_tensors
+from tuner.kernels.ops.arguments import check_memory, check_tensors, has_memory, in_memory
+from tuner.launch import compat
 
 
 def pad_weight(weight: torch.Tensor) -> torch.Tensor:
@@ -31,8 +32,12 @@ def pad_weight(weight: torch.Tensor) -> torch.Tensor:
     if weight.dim() != 2:
         raise InputError(f"weight has shape {list(weight.shape)}: expected [N, K]; pad the matrices of a batch singly")
     weight = weight.detach()
-    if row_alignment(weight) == ROW_BYTES and not placement(weight).transposed:
-        return weight
+    if has_memory(weight):
+        weight = in_memory("weight", weight)
+        if row_alignment(weight) == ROW_BYTES and not placement(weight).transposed:
+            return weight
+    elif compat.is_functorch_wrapped_tensor(weight):
+        check_memory(weight=weight)
     rows, columns = weight.shape
     room = weight.new_zeros(rows, padded_extent(columns, weight.element_size()))
     padded = room[:, :columns]

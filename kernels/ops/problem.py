@@ -7,12 +7,19 @@ from typing import Any
 
 import torch
 
+from tuner.errors import InputError
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
+from tuner.problem.gemm_fields import MAX_SIZE
 
 _MOST = 8192
 """The most cached problems. With more, all are dropped, which bounds the memory of processes with many shapes."""
 _problems: dict[Hashable, Problem] = {}
+_SPLITTING = {
+    "M": "call it for some of a's rows at a time (leading dimensions count as rows)",
+    "N": "call it for some of b's columns at a time",
+    "K": "add up the products of parts, a[..., :k] with b[..., :k, :] and so on",
+}
 
 
 def problem_of(make: Callable[..., Problem], tensors: tuple[torch.Tensor, ...], *options: Hashable) -> Problem:
@@ -25,6 +32,12 @@ def problem_of(make: Callable[..., Problem], tensors: tuple[torch.Tensor, ...], 
             _problems.clear()
         _problems[key] = problem
     return problem
+
+
+def check_size(name: str, size: int) -> None:
+    """Check that M, N or K of a call fits into the kernels' arguments."""
+    if size > MAX_SIZE:
+        raise InputError(f"{name} is {size}: expected at most {MAX_SIZE}; {_SPLITTING[name]}")
 
 
 def product(
@@ -40,7 +53,12 @@ def product(
         tensors: A, B and the output, which give the dtypes.
         transposed: Whether A and B are stored column by column.
         fields: All other fields of `Problem`.
+
+    Raises:
+        InputError: a size does not fit into 32 bits.
     """
+    for name, size in zip("MNK", shape, strict=True):
+        check_size(name, size)
     a, b, out = (dtypes.name_of(tensor.dtype) for tensor in tensors)
     layout = "".join("t" if each else "n" for each in transposed)
     return Problem(*shape, a_dtype=a, b_dtype=b, out_dtype=out, layout=layout, **fields)

@@ -9,6 +9,7 @@ import torch
 from tuner.errors import InputError
 from tuner.kernels.base.operands import is_aligned, placement
 from tuner.kernels.elementwise.spec import Tensors
+from tuner.kernels.ops import autocast
 from tuner.kernels.ops.arguments import check_gradients
 from tuner.kernels.ops.dispatch import flattened, launch
 from tuner.kernels.ops.elementwise_arguments import check_input, check_out
@@ -41,7 +42,11 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
         KernelError: no installed kernel serves the problem on this device.
     """
     found = CALL_CACHE.run_one(x, ()) if out is None else CALL_CACHE.run((x,), (), out)
-    return _checked_call(x, out) if found is None else found
+    if found is not None:
+        return found
+    if out is None and autocast.is_on(x) and x.is_cuda and x.dtype in autocast.HALVES:
+        return softmax(x.float())  # on the CPU autocast leaves softmax alone
+    return _checked_call(x, out)
 
 
 def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
@@ -69,6 +74,8 @@ def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
 
 def _problem(matrix: torch.Tensor, out: torch.Tensor) -> Problem:
     rows, columns = matrix.shape
+    if columns > MAX_SIZE:
+        raise InputError(f"x has rows of {columns} elements: expected at most {MAX_SIZE}; use torch.softmax(x, -1)")
     return Problem(
         min(rows, MAX_SIZE),
         columns,

@@ -10,15 +10,17 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.ops import gradients
+from tuner.kernels.ops import autocast, gradients
 from tuner.kernels.ops.arguments import (
     activation_of,
     ask_derivatives,
     check_epilogue,
     check_operands,
     check_tensors,
+    is_recorded,
     out_dtype_of,
     scales_of,
+    takes_tangents,
 )
 from tuner.kernels.ops.gradients import Multiply
 from tuner.problem import dtype as dtypes
@@ -49,11 +51,14 @@ def matmul(  # noqa: PLR0917  as the op has them
     dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
     name = activation_of(activation)
     ops = torch.ops.triton_tuner
-    by_func = not torch.compiler.is_compiling() and gradients.transformed(a, b, bias)
+    # torch.func.linearize records tangents, which cannot be asked for there.
+    is_compiled = torch.compiler.is_compiling()
+    has_tangents = not is_compiled and is_recorded() and takes_tangents()
+    by_func = not is_compiled and (has_tangents or gradients.transformed(a, b, bias))
     if by_func and gradients.obstacle(a, out, scale_a, scale_b, dtype) is None:
         # torch.func refuses gradients of an operator, and assumes that its tangents are zeros.
         return gradients.activated(gradients.Product.apply(multiply, a, b, bias, dtype, precision, fast_accum), name)
-    if ask_derivatives(a, b, out, bias, scale_a, scale_b):
+    if has_tangents or ask_derivatives(a, b, out, bias, scale_a, scale_b):
         gradients.check(a, out, scale_a, scale_b, dtype)
         # As in an eager call, the operator computes the product, and torch the activation.
         product = ops.matmul(a, b, bias, None, None, "none", dtype, precision, fast_accum)
@@ -75,7 +80,7 @@ def _run(  # noqa: PLR0917
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     named = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
-    with torch.no_grad():
+    with torch.no_grad(), autocast.off(a):
         return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 

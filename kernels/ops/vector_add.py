@@ -8,6 +8,7 @@ import torch
 
 from tuner.errors import InputError
 from tuner.kernels.elementwise.spec import Tensors
+from tuner.kernels.ops import autocast
 from tuner.kernels.ops.arguments import check_gradients, shown
 from tuner.kernels.ops.dispatch import launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out
@@ -40,7 +41,11 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = N
         KernelError: no installed kernel serves the problem on this device.
     """
     found = CALL_CACHE.run_two(x, y, ()) if out is None else CALL_CACHE.run((x, y), (), out)
-    return _checked_call((out, x, y)) if found is None else found
+    if found is not None:
+        return found
+    if out is None and autocast.is_on(x) and autocast.differ(x, y):
+        return vector_add(*autocast.widened(x, y))
+    return _checked_call((out, x, y))
 
 
 def _checked_call(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -51,10 +56,9 @@ def _checked_call(given: tuple[torch.Tensor | None, torch.Tensor, torch.Tensor])
         if vector.dim() != 1:
             raise InputError(f"{name} has shape {shown(vector)}: expected [M]; use {name}.flatten()")
     if x.shape != y.shape:
-        raise InputError(
-            f"x {shown(x)} and y {shown(y)} do not fit: expected one length; one value for all goes in as "
-            f"y.expand({len(x)})"
-        )
+        short, long = ("x", y) if len(x) == 1 else ("y", x)
+        remedy = f"; one value for all goes in as {short}.expand({len(long)})" if 1 in (len(x), len(y)) else ""
+        raise InputError(f"x {shown(x)} and y {shown(y)} do not fit: expected one length{remedy}")
     check_alike(x, y)
     out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x, y)
     check_gradients(x, y, out)

@@ -63,3 +63,35 @@ def test_later_calls_are_right_and_look_nothing_up(name, given, monkeypatch):
         assert not given or found is out["out"]
         seen.append(len(looked))
     assert len(set(seen)) == 1, "another call than the first was looked at"
+
+
+def test_autocast_casts_as_torchs_own_on_a_gpu_and_not_once_it_ends():
+    x, y = half(256), torch.randn(256, device="cuda")
+    a, b = torch.randn(64, 256, device="cuda"), half(256, 128)
+    pairs = [
+        (matmul, torch.matmul, (a, b)),
+        (matmul, torch.matmul, (a, a.t())),
+        (bmm, torch.bmm, (a[None], b[None])),
+        (vector_add, torch.add, (x, y)),
+        (softmax, lambda x: torch.softmax(x, -1), (b,)),
+    ]
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+        for op, reference, given in pairs:
+            with torch.autocast("cuda", dtype=dtype):
+                found, expected = op(*given), reference(*given)
+            torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2 * float(expected.abs().max()))
+        assert matmul(a, a.t()).dtype == torch.float32
+        assert softmax(b).dtype == torch.float16
+
+
+def test_a_training_step_under_autocast_is_torchs_on_a_gpu():
+    given = [torch.randn(*shape, device="cuda") for shape in ((64, 256), (128, 256), (128,))]
+    results = []
+    for linear in (lambda x, w, bias: matmul(x, w.t(), bias=bias), torch.nn.functional.linear):
+        leaves = [each.clone().requires_grad_() for each in given]
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = linear(*leaves)
+        out.float().square().sum().backward()
+        results.append((out.detach(), *[leaf.grad for leaf in leaves]))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2 * float(expected.abs().max()))

@@ -137,7 +137,7 @@ def ok(*shape: int) -> torch.Tensor:
 
 ERRORS = {
     "a is None: expected a torch.Tensor": lambda: bmm(None, ok(2, 4, 4)),
-    "a has shape [4, 4]: expected [B, M, K]; for one product use matmul": lambda: bmm(ok(4, 4), ok(2, 4, 4)),
+    "a has shape [4, 4]: expected [B, M, K]; use a.expand(": lambda: bmm(ok(4, 4), ok(2, 4, 4)),
     "b has shape [4, 4]: expected [B, K, N]": lambda: bmm(ok(2, 4, 4), ok(4, 4)),
     "one for all goes in as x.expand(B, -1, -1)": lambda: bmm(ok(2, 4, 4), ok(1, 4, 4)),
     "weights stored [B, N, K] go in as weights.mT": lambda: bmm(ok(2, 4, 5), ok(2, 4, 5)),

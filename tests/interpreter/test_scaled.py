@@ -191,7 +191,7 @@ WRONG = {
     "fast_accum cannot be with scales of blocks": lambda: matmul(
         ok(4, 256), ok(256, 4), scale_a=torch.ones(4, 2), scale_b=torch.ones(2, 1), fast_accum=True
     ),
-    "out_dtype is bfloat16: expected int32, or scale_a and scale_b": lambda: matmul(
+    "out_dtype is bfloat16: expected int32; leave out_dtype= away": lambda: matmul(
         i8(4, 4), i8(4, 4), out_dtype="bf16"
     ),
     "out_dtype is int32: expected one of float32, float16, bfloat16": lambda: matmul(
@@ -200,7 +200,7 @@ WRONG = {
     "out_dtype is int32: expected one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2": lambda: matmul(
         ok(4, 4), ok(4, 4), out_dtype="int32"
     ),
-    "bias is given and the result is int32: leave it out, or give scale_a and scale_b": lambda: matmul(
+    "bias is given and the result is int32: leave it out, or use matmul with scales": lambda: matmul(
         i8(4, 4), i8(4, 4), bias=torch.ones(4)
     ),
     "activation is given and the result is int32": lambda: matmul(i8(4, 4), i8(4, 4), activation="relu"),

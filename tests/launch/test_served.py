@@ -300,6 +300,16 @@ def test_torchs_float32_setting_is_asked_at_each_call(served):
     assert ieee != tf32
 
 
+def test_autocast_is_asked_at_each_call_and_has_plans_of_its_own(served):
+    calls = served("autocasting").printed["calls"]
+    plain, low, high = [[name] * 2 for name in ("float32", "bfloat16", "float16")]
+    expected = [*plain * 3, *low, *plain, *low, *plain, *high, *plain, *high, *plain, *plain * 3, *high, *plain]
+    assert [told["dtype"] for told in calls] == [*expected, *high, *plain]
+    # Every kind of call is looked up once: the second of two calls runs a plan, and so do the last rounds.
+    assert [told["looked"] for told in calls][1::2] == [0] * (len(calls) // 2)
+    assert [told["looked"] for told in calls[-14:]] == [0] * 14
+
+
 def test_a_plan_holds_no_tensor_of_the_call_it_was_made_of(served):
     report = served("forgotten")
     assert report.printed["plans"] == 4

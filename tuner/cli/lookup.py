@@ -84,14 +84,11 @@ def _this_device() -> Device:
 
 
 def _device(name: str) -> Device:
-    """Return a device by slug or architecture: one that a source has rows for, or a known one of each architecture."""
-    known = KNOWN | {device.slug: device for device in (INTERPRETER, *KNOWN.values())}
-    holding = {slug: source for source in resolver().sources() for slug in source.slugs()}
-    if name in holding:
-        known |= {device.slug: device for device in holding[name].devices()}
-    if name not in known:
-        raise UsageError(f"unknown device {name!r}: known are {', '.join(sorted({*known, *holding}))}")
-    return known[name]
+    """Return a device by slug or name, or the known one of an architecture."""
+    try:
+        return KNOWN.get(name) or resolver().device(name)
+    except DeviceError as e:
+        raise UsageError(str(e)) from e
 
 
 def _print(problem: Problem, device: Device, decision: Decision) -> None:

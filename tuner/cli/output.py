@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -40,14 +43,51 @@ _PIECE = 16
 """A column folded to fewer characters cannot be read."""
 
 
+_document: TextIO | None = None
+"""Where a JSON document goes while `document_only` keeps stdout for it."""
+
+
+@contextlib.contextmanager
+def document_only() -> Iterator[None]:
+    """Keep stdout for one JSON document: what else is printed there, by a user's module for one, goes to stderr."""
+    global _document  # noqa: PLW0603
+    before = sys.stdout
+    if before is None:  # a shell closed it
+        yield
+    elif _is_descriptor_1(before):
+        # The descriptor is moved, because C code and child processes print too, and for good, because atexit does.
+        before.flush()
+        _document = os.fdopen(os.dup(1), "w", encoding=before.encoding, errors=before.errors)
+        os.dup2(2, 1)
+        yield
+    else:
+        _document = before
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        _document = None
+
+
+def _is_descriptor_1(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == 1
+    except (OSError, ValueError):  # a stream in memory, which takes stdout's place in a test
+        return False
+
+
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout."""
-    click.echo(json.dumps(document, indent=2, sort_keys=True))
+    click.echo(json.dumps(document, indent=2, sort_keys=True), file=_document)
 
 
 def quantity(number: int, noun: str) -> str:
     """Return a number with its noun: "1 row", "2 rows", "0 aliases"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def span(seconds: float) -> str:
+    """Return a rough time span: "40 s", "5 min", "3 h"."""
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
@@ -63,20 +103,38 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     from rich.console import Console
     from rich.table import Table
 
-    listed = list(rows)
+    listed = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
     if not listed:
         click.echo(empty, err=True)
         return
-    table = Table(box=None, pad_edge=False)
+    # FORCE_COLOR makes rich take a pipe for a terminal: styles are wanted there, lines folded to a width are not.
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:  # rich would take half a millisecond for each row
+        click.echo("\n".join(_plain_lines(columns, listed)))
+        return
+    if not on_terminal or console.width < _narrowest(columns, listed):
+        console = Console(markup=False, highlight=False, width=10_000)
+    # rich takes colours away for NO_COLOR, and leaves bold.
+    table = Table(box=None, pad_edge=False, header_style="" if os.environ.get("NO_COLOR") else "bold")
     for name in columns:
         number = _is_number(name)
         table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in listed:
         table.add_row(*row)
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal or console.width < _narrowest(columns, listed):
-        console = Console(markup=False, highlight=False, width=10_000)
-    console.print(table)
+    with console.capture() as captured:  # rich would end the process where a pipe is closed
+        console.print(table)
+    click.echo(captured.get(), nl=False)
+
+
+def _plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        pads = [" " * (width - cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+        parts = zip(columns, row, pads, strict=True)
+        yield "  ".join(pad + cell if _is_number(name) else cell + pad for name, cell, pad in parts)
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

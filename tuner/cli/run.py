@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tuner.sweep.run import Problems
 
 Suggested = Mapping[Problem, Sequence[Config]]
+_TRIALS = 48
+"""About how many configs of a problem are tried under the interpreter; each is launched to be checked and timed."""
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -102,7 +104,8 @@ def run(
     def problems(device: Device) -> list[Problem | Ladder]:
         found = [*missed(device), *named]
         if device.is_interpreter:
-            options.warn_of_large([each.rungs[-1] if isinstance(each, Ladder) else each for each in found])
+            largest = [each.rungs[-1] if isinstance(each, Ladder) else each for each in found]
+            options.warn_of_large(largest, 2 * min(given["trials"] or _TRIALS, _TRIALS))
         return found
 
     work = _dry_run if given["dry_run"] else _run
@@ -185,7 +188,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, g
 def _exit_code(report: Report) -> int:
     if report.interrupted:
         return 130
-    return 1 if report.untried or any(problem.winner is None for problem in report.problems) else 0
+    return 1 if report.without_winner else 0
 
 
 def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:

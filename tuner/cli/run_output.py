@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -10,7 +12,7 @@ import click
 import rich.progress
 from rich.console import Console
 
-from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, winner_document
+from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, span, winner_document
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -18,6 +20,9 @@ from tuner.problem.family import ESTIMATED, Family
 from tuner.store.records import Outcome
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
+
+_LONG_S = 30.0
+"""A search that ends sooner needs no estimate."""
 
 
 class Progress(Observer):
@@ -32,7 +37,7 @@ class Progress(Observer):
             rich.progress.TextColumn("{task.fields[best]}"),
             rich.progress.TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=sys.stderr is None or not sys.stderr.isatty(),  # FORCE_COLOR in a log wants no bar there
         )
         self._tasks: dict[Problem, rich.progress.TaskID] = {}
 
@@ -60,9 +65,13 @@ class Progress(Observer):
         )
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
-        """Advance the bar."""
+        """Advance the bar; where the interpreter will take long, say how long after the first trial."""
         best = "" if job.best_us is None else f"best {job.best_us:.2f} us"
         self._bar.update(self._tasks[job.problem], total=job.most, completed=len(job.outcomes), best=best)
+        left = job.most - len(job.outcomes)
+        rest_s = left * job.stopwatch.phases_s.get("search", 0.0)
+        if job.device.is_interpreter and job.measured == 1 and rest_s > _LONG_S:
+            self._say(f"{job.problem}: up to {quantity(left, 'trial')} to go, about {span(rest_s)}, then finals")
 
     def problem_ended(self, report: ProblemReport) -> None:
         """Replace the bar by one line."""
@@ -120,19 +129,21 @@ def closing_table(report: Report) -> None:
         for ended in report.problems
         if ended.winner is not None
     ]
-    print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
+    with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended, read or not
+        print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
     if report.interrupted or report.is_spent:
         click.echo(_left(report), err=True)
 
 
 def _left(report: Report) -> str:
     """Say what a sweep that was cut short leaves undone, and how to go on."""
-    left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
     why = "interrupted" if report.interrupted else SPENT
     further = "every trial is kept, the same command (without --fresh) goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
-    return f"{why}: {quantity(left, 'problem')} without a winner; {further}"
+    kept = len(report.untried) - len(report.untuned)
+    others = f", {kept} not begun have one" if kept else ""
+    return f"{why}: {quantity(report.without_winner, 'problem')} without a winner{others}; {further}"
 
 
 def report_json(report: Report) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Repeated calls of an op: the launch plan of an equal earlier call is found and run, with nothing else in between.
 
 A plan serves calls whose tensors are like those that it was made from. The guards by which TorchDynamo chooses a
-compiled program test that in one step: class, dtype, device, sizes, strides, whether a gradient may be asked for, and
-the negative bit. The rest is a dict's key: the options, the alignment, and which tensors begin at one address. The key
-also has the numbers of elements, so that few guards are asked in vain. A call whose tensors lie where those of an
-earlier call lay is found by its addresses alone.
+compiled program test that in one step: class, dtype, device, sizes, strides, whether a gradient may be asked for, the
+negative bit, and whether autocast is on for the device. The rest is a dict's key: the options, the alignment, and which
+tensors begin at one address. The key also has the numbers of elements, so that few guards are asked in vain. A call
+whose tensors lie where those of an earlier call lay is found by its addresses alone.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class CallCache:
         self, given: tuple[Tensor, ...], addresses: Addresses, options: tuple[Hashable, ...], at: Hashable
     ) -> BoundPlan | None:
         """The plan of a call whose tensors have not been at these addresses before."""
+        if 0 in addresses:
+            return None  # freed memory, which the checks name
         key = _key(given, addresses, options)
         bound: BoundPlan
         for bound in self._by_key.get(key, ()):
@@ -156,7 +158,10 @@ class CallCache:
         given, options = _given(operands, options, out)
         if any(type(each) not in _PLAIN_TENSORS or each.is_neg() for each in given) or not _guards_hold():
             return
-        key = _key(given, tuple(map(_address, given)), options)
+        starts = tuple(map(_address, given))
+        if 0 in starts:
+            return  # one of torch's zeros without memory
+        key = _key(given, starts, options)
         if any(bound.matches(*given) for bound in self._by_key.get(key, ())):
             return  # a plan exists, but a hook listened to this launch
         read = given if out is None else given[1:]
@@ -219,7 +224,16 @@ def _guards_hold() -> bool:
     if compat.TensorGuards is None or compat.neg_view is None:
         return False
     one, wide = (torch.empty(size, device="cpu") for size in ((4, 2), (4, 4)))
-    guard = _guard([one])
+    with torch.autocast("cpu", enabled=False):
+        guard = _guard([one])
+    with torch.autocast("cpu"):
+        if guard(one):
+            return False  # torch.autocast asks for other dtypes
+    with torch.autocast("cpu", enabled=False):
+        return _tells_apart(guard, one, wide)
+
+
+def _tells_apart(guard: Callable[..., bool], one: Tensor, wide: Tensor) -> bool:
     sizes = (one[:2], one.view(2, 4), one.view(1, 4, 2), wide[:, :2], one.view(2, 4).t())
     kinds = (one.int(), one.to("meta"), torch.nn.Parameter(one), one.clone().requires_grad_(), compat.neg_view(one))
     return guard(one.clone()) and not any(map(guard, (*sizes, *kinds)))

@@ -28,12 +28,19 @@ _TORCH: dict[str, tuple[str, Any]] = {
     "cuda_get_device": ("torch:_C._cuda_getDevice", None),  # torch 2.9 to 2.13, CUDA builds only
     # A tensor with the negative bit, to test the guards with. Without it no call is remembered.
     "neg_view": ("torch:_neg_view", None),  # torch 2.9 to 2.13
+    # Whether a tensor is one of torch's zeros without memory (tangents of torch.func). Without it none is taken to be.
+    "is_zerotensor": ("torch:_is_zerotensor", lambda _: False),  # torch 2.9 to 2.13
     # Whether forward-mode derivatives are on inside of a dual level. Without it they are taken to be.
     "is_fwd_grad_enabled": ("torch:_C._is_fwd_grad_enabled", lambda: True),  # torch 2.9 to 2.13
     # Whether torch.func has wrapped a tensor. Nothing can replace them: a kernel given a wrapper reads address 0.
     "is_functorch_wrapped_tensor": ("torch:_C._functorch.is_functorch_wrapped_tensor", _REQUIRED),  # torch 2.9 to 2.13
     "is_batchedtensor": ("torch:_C._functorch.is_batchedtensor", _REQUIRED),  # torch 2.9 to 2.13
     "is_gradtrackingtensor": ("torch:_C._functorch.is_gradtrackingtensor", _REQUIRED),  # torch 2.9 to 2.13
+    # The modes in which make_fx and FakeTensorMode record operators. Without these names a launch there is an error of
+    # torch's.
+    "get_dispatch_mode": ("torch:_C._get_dispatch_mode", lambda _: None),  # torch 2.9 to 2.13
+    "proxy_mode_key": ("torch:_C._TorchDispatchModeKey.PROXY", None),  # torch 2.9 to 2.13
+    "fake_mode_key": ("torch:_C._TorchDispatchModeKey.FAKE", None),  # torch 2.9 to 2.13
     # torch's GEMMs that have no public function. Without one the library counts as having no such product.
     "scaled_mm": ("torch:_scaled_mm", None),  # torch 2.9 to 2.13
     "scaled_mm_v2": ("torch:ops.aten._scaled_mm_v2.out", None),  # torch 2.10 to 2.13
@@ -62,6 +69,10 @@ _TRITON: dict[str, tuple[str, Any]] = {
     "CompilationError": ("triton.compiler.errors:CompilationError", _REQUIRED),  # Triton 3.6 to 3.9
     "OutOfResources": ("triton.runtime.errors:OutOfResources", _REQUIRED),  # Triton 3.6 to 3.9
     "PTXASError": ("triton.runtime.errors:PTXASError", _REQUIRED),  # Triton 3.6 to 3.9
+    # The class whose attributes others read of a decorated kernel, and by which torch knows one.
+    "Autotuner": ("triton.runtime:Autotuner", _REQUIRED),  # Triton 3.6 to 3.9
+    # The class of what `triton.heuristics` returns, which a decorated kernel may lie below.
+    "Heuristics": ("triton.runtime:Heuristics", _REQUIRED),  # Triton 3.6 to 3.9
     # A driver that owns no device, by which `tuner` compiles for any GPU.
     "GPUTarget": ("triton.backends.compiler:GPUTarget", _REQUIRED),  # Triton 3.6 to 3.9
     "DriverBase": ("triton.backends.driver:DriverBase", _REQUIRED),  # Triton 3.6 to 3.9

@@ -17,7 +17,7 @@ NEAREST = 3
 """How many tuned problems are shown where none was near enough for borrowing."""
 
 
-def explain(problem: Problem, device: Device | None = None) -> str:
+def explain(problem: Problem, device: Device | str | None = None) -> str:
     """How `lookup` comes to its answer for a problem, as text of several lines.
 
     Every source that was asked and what it holds, every row refused and why, the config, the rule and the grade, its
@@ -25,7 +25,7 @@ def explain(problem: Problem, device: Device | None = None) -> str:
 
     Args:
         problem: what is to be computed.
-        device: the GPU model to look up for; None is this process's own.
+        device: as `lookup` takes it.
 
     Raises:
         DeviceError, KernelError: see `lookup`.

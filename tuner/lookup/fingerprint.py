@@ -16,7 +16,7 @@ from tuner.lookup.lookup import resolver
 from tuner.lookup.row import Row
 
 
-def digest(device: Device | None = None) -> str:
+def digest(device: Device | str | None = None) -> str:
     """SHA-256 over all that a lookup's answer follows from; reads every source and imports every kernel.
 
     That is the device, the versions of triton-tuner, Triton and each kernel, the match rules, every source's rows for
@@ -24,16 +24,16 @@ def digest(device: Device | None = None) -> str:
     configs that failed to launch in this process. Where sources lie is left out: ranks may mount one folder twice.
 
     Args:
-        device: the GPU model; None is this process's own.
+        device: as `lookup` takes it.
 
     Returns:
         "sha256:" and 64 hex digits.
 
     Raises:
-        DeviceError: no device was given and this process has none.
+        DeviceError: see `lookup`.
     """
     found = resolver()
-    device = device or found.here()
+    device = found.device(device)
     content = hashlib.sha256()
     for part in (_versions(device), *_winners(found.winners(device)), *_failures(device)):
         content.update(f"{json.dumps(part, sort_keys=True)}\n".encode())

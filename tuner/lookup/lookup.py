@@ -20,23 +20,26 @@ from tuner.lookup.row import Row
 from tuner.problem import Problem
 
 
-def lookup(problem: Problem, device: Device | None = None) -> Match:
+def lookup(problem: Problem, device: Device | str | None = None) -> Match:
     """The config to use for a problem: an exact one, a neighbour's, or the default formula's.
 
     Args:
         problem: what is to be computed.
-        device: the GPU model to look up for; None is this process's own, found once.
+        device: the GPU model to look up for, or its slug or name ("nvidia-h200-sm90-132", "NVIDIA H200"); None is this
+            process's own, found once.
 
     Returns:
         The match. Asked again, it is the same object.
 
     Raises:
-        DeviceError: no device was given and this process has none.
+        DeviceError: no device was given and this process has none, or the name is not of one device.
         KernelError: no installed kernel serves the problem on the device.
     """
     try:
-        return _resolver.own[problem] if device is None else _resolver.answers[device.slug][problem]
-    except KeyError:
+        if device is None:
+            return _resolver.own[problem]
+        return _resolver.answers[device.slug][problem]  # type: ignore[union-attr]  # a name has no slug
+    except (KeyError, AttributeError):
         pass  # an error below is not to be shown as raised while this one was handled
     return _resolver.answer(problem, device)
 
@@ -48,7 +51,8 @@ def use(where: str | Path | None) -> None:
         where: a path. None forgets all that was named and everything that was read: the next lookup reads afresh.
 
     Raises:
-        TableError: it cannot be read, or is a folder without tables. The sources stay as they were.
+        TableError: it cannot be read, or is a folder without tables or with one that cannot be read. The sources stay
+            as they were.
     """
     global _resolver  # noqa: PLW0603  one assignment swaps sources and answers together: no reader sees half of it
     if where is None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
-from tuner.kernel import registry
+from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.lookup.decision import Decision, Match, Offer, Refusal
 from tuner.lookup.device_winners import DeviceWinners
@@ -23,6 +23,7 @@ from tuner.lookup.regret import Regret
 from tuner.lookup.row import BAD_VALUE, Row
 from tuner.problem import Problem
 from tuner.problem.distance import key_distance
+from tuner.problem.generic_key import SOURCE
 
 NEAR_M = 2.0
 """The largest factor between the two Ms of `near_m`. Within it the best tile height differs by one step."""
@@ -81,12 +82,13 @@ def decide(
         KernelError: no kernel serves the problem.
     """
     weighing = _Weighing(problem, device)
-    for winners in by_source:
-        for row in sorted(winners.rows.get(problem, ()), key=grade, reverse=True):  # "exact" before "compatible"
-            if weighing.usable("exact", winners, row):
-                return weighing.decision("exact", winners, row)
+    for own in _own(problem):
+        for winners in by_source:
+            for row in sorted(winners.rows.get(own, ()), key=grade, reverse=True):  # "exact" before "compatible"
+                if weighing.usable("exact", winners, row):
+                    return weighing.decision("exact", winners, row)
     if problem.is_keyed:
-        for winners, row in _by_key(problem, by_source):
+        for winners, row in _by_key(problem, device, by_source):
             if weighing.usable("near_key", winners, row):
                 return weighing.decision("near_key", winners, row)
         return weighing.default(_figure_of_default(problem, by_source))
@@ -114,10 +116,10 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
     try:
         if (why := failed.get((device.slug, problem, row.config))) is not None:
             raise KernelError(f"{FAILED}: {why}")
-        spec = registry.find(problem.op, row.config.kernel)
+        spec = registry.find(problem.op, row.config.kernel, problem.source)
         if spec.version != row.kernel_version:
             return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
-        if (reason := spec.supports(problem, device)) is not None:
+        if (reason := spec.supports(problem, device) or _of_another_source(row, problem, spec)) is not None:
             return reason
         space = spec.space(problem, device)
         if odd := space.odd_parameters(row.config):
@@ -128,6 +130,13 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
         return str(e)
     except BAD_VALUE as e:
         return f"not a config of {row.config.kernel}: {row.config} ({type(e).__name__}: {e})"
+
+
+def _of_another_source(row: Row, problem: Problem, spec: KernelSpec) -> str | None:
+    """Why a row of a database that names no sources in its problems was not measured with this kernel, or None."""
+    if not problem.source or row.problem.source or row.source_hash in ("", spec.former_source_hash()):
+        return None
+    return f"stale: measured with another source of {spec.name}"
 
 
 def grade(row: Row) -> str:
@@ -220,16 +229,27 @@ class _Weighing:
         return estimate if 0 < estimate < math.inf else None
 
 
-def _by_key(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[tuple[DeviceWinners, Row]]:
+def _own(problem: Problem) -> Iterator[Problem]:
+    """The problem itself; of one that was made by hand, without a source, then that of the only kernel of its name."""
+    yield problem
+    if problem.is_keyed and not problem.source and len(specs := registry.of(problem.op)) == 1:
+        (spec,) = specs.values()
+        extras = {**dict(problem.extras), SOURCE: spec.source_hash()[:16]}
+        yield Problem.keyed(problem.op, extras, dtype=problem.a_dtype)
+
+
+def _by_key(
+    problem: Problem, device: Device, by_source: Iterable[DeviceWinners]
+) -> Iterator[tuple[DeviceWinners, Row]]:
     """Rows for the other keys of an op, the nearest first, whatever their distance.
 
     They are not weighed: the formula of such a kernel is the first config of its list, which promises nothing.
     """
-    if not all(spec.borrows for spec in registry.of(problem.op).values()):
-        return
+    borrows = all(spec.borrows for spec in registry.serving(problem, device))
     lenders = _lenders(by_source, problem, "near_key")
     known = ((key_distance(tuned, problem), tuned, winners) for winners in lenders for tuned in winners.rows)
-    near = ((away, tuned, winners) for away, tuned, winners in known if away is not None and tuned != problem)
+    # A row of this key that does not say for which source it was tuned is no neighbour's, and not exact either.
+    near = (found for found in known if found[0] is not None and found[1] != problem and (borrows or not found[0]))
     for _, tuned, winners in sorted(near, key=lambda found: found[:2]):
         for row in winners.rows[tuned]:
             yield winners, row

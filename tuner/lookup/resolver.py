@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -64,14 +64,15 @@ class Resolver:
         self.answers: dict[str, dict[Problem, Match]] = {}
         self.own: dict[Problem, Match] = {}
         self.missed: dict[tuple[str, Problem], Missed] = {}
+        self._reported: set[Hashable] = set()
         self._here: Device | None = None
         self._sources: list[Source] | None = None
         self._winners: dict[tuple[str, int], DeviceWinners] = {}
         self._relatives: dict[tuple[str, int], list[tuple[int, DeviceWinners]]] = {}
 
-    def answer(self, problem: Problem, device: Device | None) -> Match:
+    def answer(self, problem: Problem, device: Device | str | None) -> Match:
         """Decide, keep and return the answer; log a miss and a refused row, and count the calls of a miss."""
-        device = device or self._here or self.here()
+        device = self.device(device)
         if (missed := self.missed.get((device.slug, problem))) is not None:
             return missed.called()
         while True:
@@ -83,7 +84,7 @@ class Resolver:
                     return missed.called()
                 if (device.slug, problem, decision.match.config) in match_rules.failed:  # dropped meanwhile
                     continue
-                advice.report(problem, device, decision)
+                advice.report(problem, device, decision, self._reported)
                 return self._keep(problem, device, decision.match)
 
     def _keep(self, problem: Problem, device: Device, match: Match) -> Match:
@@ -99,9 +100,11 @@ class Resolver:
         missed = self.missed[device.slug, problem] = Missed(match, counter)
         return missed.called()
 
-    def explanation(self, problem: Problem, device: Device | None) -> tuple[Device, list[DeviceWinners], Decision]:
+    def explanation(
+        self, problem: Problem, device: Device | str | None
+    ) -> tuple[Device, list[DeviceWinners], Decision]:
         """The device, what every source holds for it, and the decision; reads every source."""
-        device = device or self.here()
+        device = self.device(device)
         return device, list(self._by_source(device.slug)), self.decide(problem, device)
 
     def winners(self, device: Device) -> Iterator[tuple[int, DeviceWinners]]:
@@ -113,6 +116,16 @@ class Resolver:
         """The decision about a problem, from these sources; nothing is kept."""
         own, others = partial(self._by_source, device.slug), partial(self._of_relatives, device)
         return match_rules.decide(problem, device, _Repeatable(own), _Repeatable(others))
+
+    def device(self, given: Device | str | None) -> Device:
+        """A device itself, the one of a slug or name, or this process's for None."""
+        if given is None:
+            return self._here or self.here()
+        if isinstance(given, Device):
+            return given
+        from tuner.lookup import device_names
+
+        return device_names.named(given, self.sources())
 
     def here(self) -> Device:
         """This process's device."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from tuner.errors import TunerError
+from tuner.errors import TunerError, one_line
 from tuner.hardware.device import Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -62,6 +62,7 @@ class Row:
         median_us: microseconds a call.
         vs_default, vs_vendor: the default config's and torch's time over the winner's; None where not measured.
         ties: how many configs were within 0.5% of the fastest, the winner counted.
+        source_hash: the hash of the kernel's source, which databases hold; "" in a row of a table.
     """
 
     problem: Problem
@@ -72,6 +73,7 @@ class Row:
     vs_default: float | None
     vs_vendor: float | None
     ties: int
+    source_hash: str = field(default="", compare=False)
 
     def fields(self, environment: int) -> dict[str, Any]:
         """Every part by name, as a table's file holds it, in its order.
@@ -151,7 +153,7 @@ def positive(value: Any, name: str, *, optional: bool = False) -> float | None:
 
 def reason(e: Exception) -> str:
     """What an error of `BAD_VALUE` says, in one line that a log can bear: a mangled value may have any length."""
-    text = f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else str(e)
+    text = f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else one_line(e)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 

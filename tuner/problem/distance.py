@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tuner.problem import Problem, dtype
-from tuner.problem.generic_key import Extra
+from tuner.problem.generic_key import SOURCE, Extra
 
 _TILE = 128
 """The edge of the tiles used to count waves, as in the configs of large problems."""
@@ -33,14 +34,14 @@ class Place:
 def place(problem: Problem) -> Place:
     """Return a problem's coordinates."""
     p = problem
-    numbers = [(name, value) for name, value in p.extras if _is_number(value)]
+    numbers: list[tuple[str, Any]] = [(name, value) for name, value in p.extras if _is_number(value)]
     words = tuple((name, value) for name, value in p.extras if not _is_number(value))
     dtype_names = (p.a_dtype, p.b_dtype, p.out_dtype)
     widths = tuple((dtype.ITEMSIZE.get(name, name), name.startswith("int")) for name in dtype_names)
     return Place(
         (p.op, widths, p.aligned, p.precision, tuple(name for name, _ in numbers), words),
         (*dtype_names, p.layout, p.epilogue),
-        (*map(math.log2, p.shape), *(math.log2(1 + abs(float(value))) for _, value in numbers)),
+        (*map(math.log2, p.shape), *(math.log2(1 + abs(value)) for _, value in numbers)),
         math.log2(-(-p.m // _TILE) * -(-p.n // _TILE)),
     )
 
@@ -68,8 +69,8 @@ def _is_number(value: object) -> bool:
 def key_distance(one: Problem, other: Problem) -> float | None:
     """Return how far apart two problems of an op are; None where a config of one says nothing about the other.
 
-    Words, truth values and dtypes must agree. Numbers differ by their logarithms. An argument that is aligned or 1 in
-    only one of the problems counts like a factor of 2 in a number.
+    Words, truth values, dtypes and, where both are known, the kernels' sources must agree. Numbers differ by their
+    logarithms. An argument that is aligned or 1 in only one of the problems counts like a factor of 2 in a number.
     """
     if (one.op, one.a_dtype) != (other.op, other.a_dtype):
         return None
@@ -77,12 +78,12 @@ def key_distance(one: Problem, other: Problem) -> float | None:
     away = 0.0
     for name in mine.keys() | its.keys():
         a, b = mine.get(name), its.get(name)
-        if a == b:
-            continue
+        if a == b or (name == SOURCE and None in (a, b)):
+            continue  # what was tuned before sources were recorded is a guess: near, and never the same
         if name.endswith((".aligned", ".one")):
             away += 1.0
         elif _is_size(a) and _is_size(b):
-            away += abs(math.log2((a + 1) / (b + 1)))  # type: ignore[operator]  # both are numbers
+            away += abs(math.log2(a + 1) - math.log2(b + 1))  # type: ignore[operator]  # both are numbers
         else:
             return None
     return away

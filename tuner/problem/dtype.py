@@ -37,16 +37,16 @@ SHORT = {
 }
 
 
-def canonical(name: str) -> str:
+def canonical(name: str | torch.dtype) -> str:
     """Return torch's name of a dtype.
 
     Args:
-        name: torch's name ("bfloat16", "torch.bfloat16") or a short one ("bf16", "e4m3").
+        name: a torch dtype, its name ("bfloat16", "torch.bfloat16") or a short one ("bf16", "e4m3").
 
     Raises:
         ProblemError: the name is unknown.
     """
-    plain = name.strip().lower().removeprefix("torch.")
+    plain = str(name).strip().lower().removeprefix("torch.")
     plain = SHORT.get(plain, plain)
     if plain not in ITEMSIZE:
         known = ", ".join([*ITEMSIZE, "bf16", "fp16", "fp32", "e4m3", "e5m2", "i8"])
@@ -54,13 +54,13 @@ def canonical(name: str) -> str:
     return plain
 
 
-def spelled(name: str) -> str:
+def spelled(name: str | torch.dtype) -> str:
     """Return torch's name of any dtype, even one that no GEMM has ("int64"); short names are understood.
 
     Raises:
         ProblemError: the text is not a name.
     """
-    plain = name.strip().removeprefix("torch.")
+    plain = str(name).strip().removeprefix("torch.")
     plain = SHORT.get(plain.lower(), plain)
     if not plain.isidentifier():
         raise ProblemError(

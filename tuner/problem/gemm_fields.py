@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from typing import SupportsIndex
+
 from tuner.errors import ProblemError
 from tuner.problem import dtype
 from tuner.problem.generic_key import Extra
@@ -20,17 +23,31 @@ MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
 
 
-def check_size(name: str, size: int) -> None:
-    """Check a size, which must fit into a kernel's run-time arguments."""
-    if isinstance(size, bool) or not isinstance(size, int):
+def check_size(name: str, size: SupportsIndex) -> int:
+    """Return a size, of any type of whole number, as an int; it must fit into a kernel's run-time arguments."""
+    try:
+        whole = operator.index(size)
+    except TypeError:
+        whole = None
+    if whole is None or isinstance(size, bool):
         raise ProblemError(f"{name} must be a whole number, got {size!r}")
-    if not 1 <= size <= MAX_SIZE:
-        raise ProblemError(f"{name} must be from 1 to {MAX_SIZE}, got {size}")
+    if not 1 <= whole <= MAX_SIZE:
+        raise ProblemError(f"{name} must be from 1 to {MAX_SIZE}, got {whole}")
+    return whole
+
+
+def check_extra(op: str, name: str, value: object) -> Extra:
+    """Return a value of a problem's extras as JSON holds it; numpy's numbers and truth values become Python's."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if type(value).__module__ == "numpy" and isinstance(found := getattr(value, "tolist", str)(), (bool, int, float)):
+        return found
+    raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r}")
 
 
 def check_epilogue(epilogue: str) -> str:
     """Return the canonical spelling of an epilogue."""
-    parts = epilogue.split("+")
+    parts = str(epilogue).split("+")
     activation = parts[-1] if parts[0] == "bias" else parts[0]
     known = activation in ACTIVATIONS or parts == ["bias"]
     if not known or len(parts) > 2 or (len(parts) == 2 and parts[0] != "bias"):

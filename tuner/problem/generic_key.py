@@ -6,10 +6,14 @@ arguments that may change which config is fastest, by argument and fact, where t
     Mean.dtype = "float32"    the dtype differs from that of most operands
     X.aligned = False         the address (in bytes) or stride (in elements) is no multiple of 16
     stride.one = True         the stride is 1; a matrix's strides say which of its dimensions is contiguous
+
+One more word, `SOURCE`, says which kernel the problem is of: two packages may give their kernels one name, and a kernel
+that was edited is another one (`tuner.tuned.source`).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -24,9 +28,14 @@ LAYOUT = "keyed"
 SIZED = ("matmul", "bmm", "grouped_mm", "vector_add", "softmax")
 """Ops whose problems have M, N and K; no other op may have one of these names."""
 FACTS = ("dtype", "aligned", "one")
+SOURCE = "kernel.source"
+"""The name under which extras hold the first 16 hex digits of the hash of the kernel's source."""
 
 _OP = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
-_NAME = re.compile(rf"[^\W\d]\w*(\.({'|'.join(FACTS)}))?")
+_NAME = re.compile(rf"[^\W\d]\w*(\.({'|'.join(FACTS)}))?|{re.escape(SOURCE)}")
+_PAIR = re.compile(r'\s*([^\s=,][^=,]*?)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s",][^,]*?)\s*(?=,|\Z)')
+_PLAIN = re.compile(r"[\w.:/+-]+", re.ASCII)
+"""Words that need no quotes, here or in a shell."""
 _TRUTH = {"true": True, "false": False}
 
 
@@ -42,7 +51,7 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
     for name, value in extras.items():
         if not _NAME.fullmatch(name):
             raise ProblemError(f"{op}: {name!r} is no name of a key: expected N, or an argument's fact such as X.dtype")
-        if not isinstance(value, (int, float, str)):
+        if canonical(value) is None:
             raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r}")
     name = dtypes.spelled(dtype)
     return {
@@ -57,8 +66,27 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
         "aligned": not any(known.endswith(".aligned") for known in extras),
         "epilogue": "none",
         "precision": "default",
-        "extras": tuple(sorted(extras.items())),
+        "extras": tuple((name, canonical(extras[name])) for name in sorted(extras)),
     }
+
+
+def canonical(value: Any) -> Extra | None:
+    """Return a number, truth value or word as files hold it; None for anything else.
+
+    Numbers of numpy and members of enums that are numbers or words become those. JSON has no infinity and NaN, and NaN
+    equals nothing, so they become words. Minus zero is zero.
+    """
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) + 0.0 if math.isfinite(value) else str(float(value))
+    if isinstance(value, str):
+        return str.__str__(value).encode(errors="backslashreplace").decode()
+    return None
 
 
 def check_op(op: str) -> None:
@@ -70,13 +98,18 @@ def check_op(op: str) -> None:
 
 
 def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
-    """Return a key in words: "M=4096", "N=1024", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)"."""
+    """Return a key in words: "M=4096", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)".
+
+    The source is left out: whoever reads this knows which kernel it is about.
+    """
     named: list[str] = []
     facts: dict[str, list[str]] = {}
     for name, value in extras:
         argument, dot, fact = name.partition(".")
+        if name == SOURCE:
+            continue
         if not dot:
-            named.append(f"{name}={value}")
+            named.append(f"{name}={cell_of(value) if isinstance(value, str) else value}")
         elif fact == "dtype":
             facts.setdefault(f"dtype {value}", []).append(argument)
         else:
@@ -87,24 +120,38 @@ def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
 
 
 def cells(text: str) -> dict[str, str]:
-    """Read "M=4096,N=1024" into cells by name.
+    """Read "M=4096,N=1024" into cells by name. A cell in double quotes may hold commas, and keeps its quotes.
 
     Raises:
         ProblemError: a part is not NAME=VALUE, or a name occurs twice.
     """
     found: dict[str, str] = {}
-    for part in text.split(","):
-        name, mark, value = (piece.strip() for piece in part.partition("="))
-        if not (name and mark and value):
+    start = 0
+    while start <= len(text):
+        pair = _PAIR.match(text, start)
+        if pair is None:
             raise ProblemError(f"not a problem: {text!r}: expected NAME=VALUE pairs, for instance M=4096,N=1024")
+        name, cell = pair.groups()
         if name in found:
             raise ProblemError(f"not a problem: {text!r}: {name} is there twice")
-        found[name] = value
+        found[name] = cell
+        start = pair.end() + 1
     return found
 
 
 def value(cell: str) -> Extra:
-    """Return a cell's value: a whole number, a number, true or false, or else a word."""
+    """Return a cell's value: a whole number, a number, true or false, or else a word.
+
+    A cell in double quotes is a JSON string, and always a word: "true", "12" and "" are.
+
+    Raises:
+        ProblemError: the quotes hold no JSON string.
+    """
+    if cell.startswith('"'):
+        try:
+            return str(json.loads(cell))
+        except ValueError as e:
+            raise ProblemError(f'{cell!r} is no word in quotes ({e}): expected one such as "a, b"') from e
     if cell.lower() in _TRUTH:
         return _TRUTH[cell.lower()]
     for kind in (int, float):
@@ -112,5 +159,14 @@ def value(cell: str) -> Extra:
             number = kind(cell)
         except ValueError:
             continue
-        return number if math.isfinite(number) else cell
+        return cell if math.isnan(number) else number
     return cell
+
+
+def cell_of(extra: Extra) -> str:
+    """Return the cell that `cells` and `value` read as this value."""
+    if isinstance(extra, bool):
+        return str(extra).lower()
+    if not isinstance(extra, str):
+        return repr(extra)
+    return extra if _PLAIN.fullmatch(extra) and value(extra) == extra else json.dumps(extra)

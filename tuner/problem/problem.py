@@ -61,10 +61,10 @@ class Problem:
         n: int,
         k: int,
         *,
-        dtype: str = "float16",
-        a_dtype: str | None = None,
-        b_dtype: str | None = None,
-        out_dtype: str | None = None,
+        dtype: str | torch.dtype = "float16",
+        a_dtype: str | torch.dtype | None = None,
+        b_dtype: str | torch.dtype | None = None,
+        out_dtype: str | torch.dtype | None = None,
         layout: str = "nn",
         aligned: bool | None = None,
         epilogue: str = "none",
@@ -79,7 +79,7 @@ class Problem:
 
         Args:
             m, n, k: sizes in elements.
-            dtype: the dtype of both operands unless `a_dtype` or `b_dtype` is given; torch's names or short ones.
+            dtype: the dtype of both operands unless `a_dtype` or `b_dtype` is given; torch's, its names or short ones.
             a_dtype, b_dtype, out_dtype: the dtypes of A, B and the output; the output defaults to what torch would
                 return (bfloat16 for fp8 and scaled int8).
             layout: nn, nt, tn, tt.
@@ -100,11 +100,11 @@ class Problem:
         if layout == keyed.LAYOUT:
             self._set(keyed.fields(op, a_dtype or dtype, extras or {}, (m, n, k)))
             return
-        a_dtype = dtypes.canonical(a_dtype or dtype)
-        b_dtype = dtypes.canonical(b_dtype or dtype)
+        a_dtype, b_dtype = dtypes.canonical(a_dtype or dtype), dtypes.canonical(b_dtype or dtype)
         extras = dict(extras or {})
         given = (("scaling", scaling), ("fast_accum", fast_accum), ("b_padded", b_padded or None))
         extras |= {name: value for name, value in given if value is not None}
+        extras = {name: gemm_fields.check_extra(op, name, value) for name, value in extras.items()}
         if op == "matmul":
             gemm_fields.check_scaling(extras, a_dtype)
         scaled = "scaling" in extras
@@ -113,15 +113,14 @@ class Problem:
             del extras["fast_accum"]
         if layout not in LAYOUTS:
             raise ProblemError(f"unknown layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
-        for name, size in (("M", m), ("N", n), ("K", k)):
-            gemm_fields.check_size(name, size)
+        m, n, k = (gemm_fields.check_size(name, size) for name, size in (("M", m), ("N", n), ("K", k)))
         if not gemm_fields.gains_by_padding(n, k, b_dtype, layout):
             extras.pop("b_padded", None)
         values: dict[str, Any] = {
             "op": op,
-            "m": int(m),
-            "n": int(n),
-            "k": int(k),
+            "m": m,
+            "n": n,
+            "k": k,
             "a_dtype": a_dtype,
             "b_dtype": b_dtype,
             "out_dtype": out_dtype,
@@ -136,14 +135,14 @@ class Problem:
         self._set(values)
 
     @staticmethod
-    def keyed(op: str, key: Mapping[str, Extra], *, dtype: str = "float16") -> Problem:
+    def keyed(op: str, key: Mapping[str, Extra], *, dtype: str | torch.dtype = "float16") -> Problem:
         """Make a problem of an op without M, N and K: `Problem.keyed("layer_norm", {"M": 4096, "N": 1024})`.
 
         Args:
             op: the operation, which is the `name` given to `tuner.tuned`.
             key: the values that identify the problem, by name, and facts about arguments
                 (`tuner.problem.generic_key`).
-            dtype: the dtype of most operands.
+            dtype: the dtype of most operands: torch's, or its name.
 
         Raises:
             ProblemError: a name or a value is invalid.
@@ -164,12 +163,11 @@ class Problem:
 
     def __getitem__(self, name: str) -> Extra:
         """What `extras` holds under a name: `problem["N"]` of a problem that has an N of its own."""
-        for known, value in self.extras:
-            if known == name:
+        for each, value in self.extras:
+            if each == name:
                 return value
-        raise KeyError(
-            f"{self.op} has no key {name!r}: it has {', '.join(known for known, _ in self.extras) or 'none'}"
-        )
+        known = ", ".join(known for known, _ in self.extras if known != keyed.SOURCE) or "none"
+        raise KeyError(f"{self.op} has no key {name!r}: it has {known}")
 
     def __str__(self) -> str:
         if self.is_keyed:
@@ -188,6 +186,11 @@ class Problem:
     def is_keyed(self) -> bool:
         """Whether all of its key is in `extras`; `m`, `n` and `k` are 1 then and say nothing."""
         return self.layout == keyed.LAYOUT
+
+    @property
+    def source(self) -> str:
+        """Which kernel it is a problem of, where several may have its op's name (`generic_key.SOURCE`); else ""."""
+        return str(dict(self.extras).get(keyed.SOURCE, "")) if self.is_keyed else ""
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -50,16 +51,19 @@ def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None) -
     """
     start = time.monotonic()
     problem, past = step.problem, past or Past()
-    task = make_search_task(
-        problem,
-        device,
-        trials=plan.trials,
-        seed=plan.seed,
-        nearby=lambda: nearest(problem, past.winners, device.sm_count),
-        suggested=[*step.configs, *plan.suggested.get(problem, ())],
-        errors=lambda: errors_nearby(problem, device, past.times_us),
-    )
-    job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
+    try:
+        task = make_search_task(
+            problem,
+            device,
+            trials=plan.trials,
+            seed=plan.seed,
+            nearby=lambda: nearest(problem, past.winners, device.sm_count),
+            suggested=[*step.configs, *plan.suggested.get(problem, ())],
+            errors=lambda: errors_nearby(problem, device, past.times_us),
+        )
+        job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
+    except SystemExit as e:  # of a user's `make_inputs` or rules
+        raise KernelError(f"the code of its kernel called sys.exit({e})") from e
     job.draft_s = time.monotonic() - start
     return job
 

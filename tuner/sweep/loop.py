@@ -106,6 +106,7 @@ class Loop:
             # However the loop ends, what was measured is kept.
             self._commit(force=True)
         self._report.interrupted = stop.is_set()
+        self._report.untuned = self._history.without_winner(self._report.untried)
 
     def _late(self) -> bool:
         """Return whether the rest of the time budget is for finals alone."""

@@ -80,6 +80,7 @@ class Report:
 
     Attributes:
         families: ladders whose every step ended.
+        untuned: those of `untried` that no earlier run decided either.
         compiled: how many binaries were made.
         compile_s: wall time from the first request for a binary to the last result.
         start_s: wall time from the start of the workers until they had opened their devices.
@@ -91,11 +92,17 @@ class Report:
     problems: list[ProblemReport] = field(default_factory=list)
     untried: list[Problem] = field(default_factory=list)
     families: list[Family] = field(default_factory=list)
+    untuned: list[Problem] = field(default_factory=list)
     interrupted: bool = False
     compiled: int = 0
     compile_s: float = 0.0
     start_s: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def without_winner(self) -> int:
+        """How many problems have no winner, of this run or of an earlier one."""
+        return len(self.untuned) + sum(problem.winner is None for problem in self.problems)
 
     @property
     def is_spent(self) -> bool:

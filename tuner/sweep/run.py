@@ -14,8 +14,10 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.location import sqlite_path
+from tuner.pace import announced
 from tuner.problem import Problem
 from tuner.problem.family import Ladder
+from tuner.store import health
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
@@ -53,6 +55,7 @@ def sweep(
         DeviceError: a GPU is not there.
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
+        KeyboardInterrupt: `stop` was set before the workers were ready.
     """
     if not callable(problems):
         problems = tuple(problems)  # read a second time where the device is not the expected one
@@ -66,7 +69,7 @@ def sweep(
         todo = _agenda(problems, expected) if expected else Agenda(())
         if expected and todo:
             prefetcher.request(todo.take(), expected)
-        device, environment = crew.wait_until_ready()
+        device, environment = crew.wait_until_ready(stop)
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
             todo = _agenda(problems, device)
@@ -77,17 +80,14 @@ def sweep(
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
-        status = RunStatus.FAILED
         try:
             loop.work(todo, stop or threading.Event())
-            status = RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE
-        except KeyboardInterrupt:
-            status = RunStatus.INTERRUPTED
-            raise
-        finally:
+        except BaseException as e:
+            # A store that cannot be written may be what raised.
             with contextlib.suppress(StoreError):
-                # A store that cannot be written has raised already.
-                store.end_run(run, status)
+                store.end_run(run, RunStatus.INTERRUPTED if isinstance(e, KeyboardInterrupt) else RunStatus.FAILED)
+            raise
+        store.end_run(run, RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE)
         if crew.pool is not None:
             report.compiled, report.compile_s = crew.pool.compiled, crew.pool.seconds
         report.seconds = time.monotonic() - crew.begun
@@ -115,7 +115,7 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     """Return what `sweep` would do; nothing is measured or written.
 
     Args:
-        location: the database; one that does not exist yet knows no trials.
+        location: the database; one that does not exist yet, or is empty, knows no trials.
         problems: as for `sweep`.
         gpu: CUDA index, None for the interpreter.
         plan: as for `sweep`.
@@ -127,13 +127,13 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     with contextlib.ExitStack() as stack:
         device, environment = stack.enter_context(Crew([gpu], compilers=False)).wait_until_ready()
         store = None
-        if not plan.fresh and (path is None or path.exists()):
+        if not plan.fresh and (path is None or path.exists()) and health.current(location)[1] is not None:
             store = stack.enter_context(Store.open(location, read_only=True))
         history = History(store, device, environment, fresh=plan.fresh)
         listed = list(problems(device) if callable(problems) else problems)
         each = [one.rungs if isinstance(one, Ladder) else (one,) for one in listed]
-        todo = dict.fromkeys(problem for some in each for problem in some)
-        return [_forecast(problem, device, plan, history) for problem in todo]
+        todo = list(dict.fromkeys(problem for some in each for problem in some))
+        return [_forecast(problem, device, plan, history) for problem in announced(todo, "problems")]
 
 
 def _forecast(problem: Problem, device: Device, plan: Plan, history: History) -> Forecast:

@@ -7,6 +7,7 @@ import functools
 from tuner.kernels.base.operands import ROW_BYTES, VECTOR_BYTES, make_operands, row_alignment
 from tuner.kernels.space import odd_rows
 from tuner.problem import Problem, dtype
+from tuner.problem.gemm_fields import MAX_SIZE
 
 _UNIT = 16
 """A multiple of this is aligned in every dtype, and a size rounded up to one takes the same tiles as before."""
@@ -18,15 +19,26 @@ def padded_problem(problem: Problem) -> Problem:
 
     K is rounded up to whole sectors, as padded rows are, so that rows of 8-bit elements do not count as slow for TMA.
     """
-    along_k = max(_UNIT, odd_rows.SECTOR_BYTES // dtype.ITEMSIZE[problem.a_dtype])
-    m, n, k = (-(-size // unit) * unit for size, unit in zip(problem.shape, (_UNIT, _UNIT, along_k), strict=True))
+    m, n, k = _padded_shape(problem)
     return Problem.from_fields({**problem.fields(), "m": m, "n": n, "k": k, "aligned": True})
+
+
+def cannot_pad(problem: Problem) -> str | None:
+    """Why the sizes of a problem cannot be rounded up, or None."""
+    return f"padded sizes would exceed {MAX_SIZE}" if max(_padded_shape(problem)) > MAX_SIZE else None
+
+
+def _padded_shape(problem: Problem) -> tuple[int, ...]:
+    along_k = max(_UNIT, odd_rows.SECTOR_BYTES // dtype.ITEMSIZE[problem.a_dtype])
+    return tuple(-(-size // unit) * unit for size, unit in zip(problem.shape, (_UNIT, _UNIT, along_k), strict=True))
 
 
 @functools.lru_cache(maxsize=4096)
 def _alignments(problem: Problem) -> dict[str, int]:
     """The alignment of the rows of A and of B as `make_operands` lays them out (`operands.row_alignment`)."""
-    operands = make_operands(problem, "meta", 0)
+    # Sizes that differ by whole cache lines are aligned alike; torch refuses a tensor of 2^63 bytes even on meta.
+    m, n, k = (size if size <= ROW_BYTES else ROW_BYTES + size % ROW_BYTES for size in problem.shape)
+    operands = make_operands(problem.with_shape(m, n, k), "meta", 0)
     return {"a": row_alignment(operands.a), "b": row_alignment(operands.b)}
 
 

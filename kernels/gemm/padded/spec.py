@@ -24,7 +24,7 @@ from tuner.kernels.gemm.padded import copy as padding
 from tuner.kernels.gemm.padded import copy_ahead, copy_ahead_jit
 from tuner.kernels.gemm.padded import copy_jit as padding_kernel
 from tuner.kernels.gemm.padded.copy_ahead import CHUNK_SIZE_K
-from tuner.kernels.gemm.padded.problem import copied_operands, padded_problem, stored_by_tma
+from tuner.kernels.gemm.padded.problem import cannot_pad, copied_operands, padded_problem, stored_by_tma
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.spec import gemm_spec
 from tuner.kernels.gemm.tma import persistent as persistent_tma
@@ -85,7 +85,8 @@ def _reasons(problem: Problem, device: Device) -> dict[str, str | None]:
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := cannot_align(problem) or tma_space.supports(padded_problem(problem), device):
+    reason = cannot_align(problem) or cannot_pad(problem)
+    if reason or (reason := tma_space.supports(padded_problem(problem), device)):
         return reason
     if problem.aligned and copied_operands(problem, "ab") == "none":
         return "aligned, and rows of whole 128 bytes: nothing is to be padded"

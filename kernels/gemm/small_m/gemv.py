@@ -55,10 +55,11 @@ def _static(
     m, n, k = shape
     block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
     block_m = tile_resources.next_power_of_two(m)
-    stride_am, stride_ak, stride_bk, stride_bn, _, _ = strides
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = strides
     spans = (
         (block_m - 1) * stride_am + (block_k - 1) * stride_ak,
         (block_k - 1) * stride_bk + (block_n - 1) * stride_bn,
+        (block_m - 1) * stride_cm + (block_n - 1) * stride_cn,
     )
     along_k = stride_bn != 1 and stride_bk == 1
     constants = {

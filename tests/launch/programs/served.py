@@ -291,6 +291,23 @@ def changing() -> None:
         call(a, b, precision="default")
 
 
+def autocasting() -> None:
+    """torch.autocast decides in which dtype equal tensors are multiplied, at each call."""
+    a, b, row = torch.empty(256, 256), torch.empty(256, 256), torch.empty(256)
+    half = row.bfloat16()
+    for dtype in (None, torch.bfloat16, torch.float16, None, torch.float16):
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            for op, given, options in (
+                (matmul, (a, b), {}),
+                (matmul, (a, b), {"out": torch.empty(256, 256)}),
+                (bmm, (a[None], b[None]), {}),
+                *([] if dtype is None else [(vector_add, (row, half), {})]),
+            ):
+                for _ in range(2):
+                    call(*given, op=op, **options)
+                    told[-1]["dtype"] = str(keep[-1][1].dtype).removeprefix("torch.")
+
+
 def mapped() -> None:
     """By torch.func, whose tensors have no memory of their own."""
     a, weights = torch.empty(2, 256, 256, dtype=torch.float16), torch.empty(2, 256, 256, dtype=torch.float16)

@@ -18,6 +18,7 @@ from tuner.lookup import match_rules
 from tuner.lookup.advice import command
 from tuner.lookup.row import BAD_VALUE, Provenance, Row
 from tuner.lookup.table import Table
+from tuner.pace import announced
 from tuner.store.records import PROTOCOL
 from tuner.tables.verify.finding import Finding, Level
 
@@ -108,8 +109,8 @@ def _environments(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(Level.NOTE, "environments", found, "one, so that figures compare")
 
 
-def _usable(subject: Subject) -> Iterator[Finding]:
-    """Rows that a lookup refuses."""
+def _configs(subject: Subject) -> Iterator[Finding]:
+    """Rows that a lookup refuses, and rows that it uses though no search would have tried them."""
     table = subject.table
     known = registry.specs()
     if table.rows and table.op not in {op for op, _ in known}:
@@ -118,10 +119,12 @@ def _usable(subject: Subject) -> Iterator[Finding]:
         advice = "install the package that has its kernels, or name one: --kernel MODULE:NAME"
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
-    for row in table.rows:
+    for row in announced(table.rows, f"rows of {table.file_name}"):
         reason = match_rules.refusal(row, row.problem, table.device)
         if reason is not None:
             yield _refused(subject, row, reason)
+        else:
+            yield from _untried(subject, row)
 
 
 def _refused(subject: Subject, row: Row, reason: str) -> Finding:
@@ -140,6 +143,11 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
         return subject.finding(
             level, "stale", found, f"version {spec.version}, which is installed", row=row, advice=advice
         )
+    here = sorted({spec.source_hash()[:8] for spec in registry.of(op).values()})
+    if row.problem.source and row.problem.source[:8] not in here:
+        found = f"source {row.problem.source[:8]} of {name}, a lookup passes over it"
+        advice = f"install the package that has it; if {name} was edited, tune again: {again}"
+        return subject.finding(Level.NOTE, "source", found, f"one of {', '.join(here)}", row=row, advice=advice)
     found = f"{row.config.label}: {reason}"
     expected = f"what runs on {subject.table.device.name}"
     measured = row.made.environment.triton
@@ -148,26 +156,21 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     return subject.finding(Level.ERROR, "invalid", found, expected, row=row, advice=again)
 
 
-def _searched(subject: Subject) -> Iterator[Finding]:
-    """Rows that a lookup uses and that no search would have tried."""
-    device = subject.table.device
-    for row in subject.table.rows:
-        if match_rules.refusal(row, row.problem, device) is not None:
-            continue
-        try:
-            reason = _outside(row, device)
-        except BAD_VALUE as e:
-            reason = f"its space cannot be made: {type(e).__name__}: {e}"
-        if reason is not None:
-            found = f"{row.config.label}: {reason}"
-            expected = f"a config of {row.config.kernel}'s search space"
-            yield subject.finding(Level.WARNING, "untried", found, expected, row=row, advice=command(row.problem))
+def _untried(subject: Subject, row: Row) -> Iterator[Finding]:
+    try:
+        reason = _outside(row, subject.table.device)
+    except BAD_VALUE as e:
+        reason = f"its space cannot be made: {type(e).__name__}: {e}"
+    if reason is not None:
+        found = f"{row.config.label}: {reason}"
+        expected = f"a config of {row.config.kernel}'s search space"
+        yield subject.finding(Level.WARNING, "untried", found, expected, row=row, advice=command(row.problem))
 
 
 def _outside(row: Row, device: Device) -> str | None:
     """Why a search would not try a row's config; None where it would, or where the config is the default one."""
     config, problem = row.config, row.problem
-    spec = registry.find(problem.op, config.kernel)
+    spec = registry.find(problem.op, config.kernel, problem.source)
     space = spec.space(problem, device)
     if (reason := space.rejection(config)) is None:
         if (same := space.canonicalize(config)) != config:
@@ -216,5 +219,5 @@ def _losing(subject: Subject) -> Iterator[Finding]:
             yield subject.finding(Level.NOTE, "losing", found, "1 at least, where that can be had", row=row)
 
 
-CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _usable, _searched, _evidence, _losing)
+CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _configs, _evidence, _losing)
 """The checks in their order; none needs a GPU."""

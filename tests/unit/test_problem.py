@@ -1,0 +1,108 @@
+"""What a problem and a lookup may be given: dtypes, sizes and devices as torch, numpy and drivers spell them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import tuner
+from tuner.errors import DeviceError, ProblemError
+from tuner.hardware.device import INTERPRETER, KNOWN, describe
+from tuner.problem import Problem
+from tuner.problem.gemm_fields import MAX_SIZE
+
+SHAPES = [
+    *((MAX_SIZE, 1, 1), (1, MAX_SIZE, 1), (1, 1, MAX_SIZE), (MAX_SIZE, 8, 8), (8, MAX_SIZE, 8), (8, 8, MAX_SIZE)),
+    *((MAX_SIZE - 15, 16, 16), (MAX_SIZE - 127, MAX_SIZE - 127, 64), (MAX_SIZE, MAX_SIZE, MAX_SIZE)),
+]
+KINDS = [
+    {"dtype": "bf16", "layout": "nt"},
+    {"dtype": "fp32", "layout": "tn"},
+    {"dtype": "i8", "layout": "nn"},
+    {"dtype": "e4m3", "layout": "nt", "scaling": "block"},
+    {"dtype": "fp16", "b_padded": True, "epilogue": "bias+gelu"},
+    {"dtype": "fp16", "op": "bmm", "extras": {"batch": MAX_SIZE}},
+    {"dtype": "fp16", "op": "grouped_mm", "extras": {"groups": 4}},
+]
+
+
+@pytest.fixture(autouse=True)
+def untuned(monkeypatch, tmp_path):
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "none.db"))
+    tuner.use(None)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: " ".join(map(str, kind.values())))
+def test_a_problem_of_the_largest_sizes_has_a_config(kind, shape):
+    for arch in ("sm_90", "sm_100"):
+        problem = Problem(*shape, **kind)
+        assert tuner.lookup(problem, KNOWN[arch]).rule == "default"
+        assert str(problem) in tuner.explain(problem, KNOWN[arch])
+
+
+def test_torchs_dtypes_stand_for_their_names():
+    assert Problem(8, 8, 8, dtype=torch.bfloat16) == Problem(8, 8, 8, dtype="bf16")
+    each = Problem(8, 8, 8, a_dtype=torch.float8_e4m3fn, b_dtype=torch.float8_e5m2, out_dtype=torch.float32)
+    assert each == Problem(8, 8, 8, a_dtype="e4m3", b_dtype="e5m2", out_dtype="fp32")
+    assert Problem.keyed("norm", {"N": 8}, dtype=torch.float16) == Problem.keyed("norm", {"N": 8}, dtype="fp16")
+    for wrong in (torch.int64, 5, None, np.float16):
+        with pytest.raises(ProblemError, match=r"unknown dtype .*: expected one of float32"):
+            Problem(8, 8, 8, dtype=wrong)
+
+
+def test_any_type_of_whole_number_is_a_size_and_ends_as_an_int():
+    given = Problem(np.int64(8), np.uint8(16), torch.tensor(32), op="bmm", extras={"batch": np.int64(4)})
+    assert given == Problem(8, 16, 32, op="bmm", extras={"batch": 4})
+    assert json.loads(json.dumps(given.fields())) == given.fields()
+    assert json.dumps(Problem(8, 8, 8, dtype="e4m3", fast_accum=np.bool_(False)).fields())
+    assert given.with_shape(np.int32(1), 2, 3) == Problem(1, 2, 3, op="bmm", extras={"batch": 4}, aligned=True)
+    for wrong in (True, np.True_, 8.0, "8", None, torch.ones(2, dtype=torch.int64)):
+        with pytest.raises(ProblemError, match="M must be a whole number, got"):
+            Problem(wrong, 8, 8)
+    for wrong in ([4], None, torch.ones(1)):
+        with pytest.raises(ProblemError, match="bmm: batch must be a number, a truth value or a word, got"):
+            Problem(8, 8, 8, op="bmm", extras={"batch": wrong})
+
+
+@pytest.mark.parametrize("name", ["nvidia-h200-sm90-132", "NVIDIA H200", "nvidia h200"])
+def test_a_device_is_known_by_its_slug_and_by_its_name(name):
+    problem = Problem(64, 64, 64)
+    assert tuner.lookup(problem, name) is tuner.lookup(problem, KNOWN["sm_90"])
+    assert tuner.explain(problem, name) == tuner.explain(problem, KNOWN["sm_90"])
+    assert tuner.digest(name) == tuner.digest(KNOWN["sm_90"])
+    assert tuner.lookup(problem, "interpreter") is tuner.lookup(problem, INTERPRETER)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sm_90", "'sm_90' is an architecture: expected a device; use 'nvidia-h200-sm90-132'"),
+        ("gfx942", "'gfx942' is an architecture: expected a device; use 'amd-instinct-mi300x-gfx942-304'"),
+        ("H100", "unknown device 'H100': expected one of amd-instinct-mi300x-gfx942-304, "),
+        ("", "unknown device '': expected one of "),
+        (0, "device is 0: expected a slug, a name or a Device; for GPU 0 use tuner.device.current(0)"),
+        (torch.device("cuda:0"), "device is device(type='cuda', index=0): expected a slug"),
+    ],
+    ids=str,
+)
+def test_what_is_no_device_is_one_line_that_names_the_devices(name, message):
+    for ask in (tuner.lookup, tuner.explain):
+        with pytest.raises(DeviceError) as raised:
+            ask(Problem(64, 64, 64), name)
+        assert str(raised.value).startswith(message)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_device_of_a_table_is_known_by_name_and_several_of_one_name_are_listed(make_row, make_table, tmp_path):
+    other = describe(name="NVIDIA H200", arch="sm_90", sm_count=66, memory_bytes=2**36, l2_bytes=2**25)
+    tuner.use(make_table(make_row(64), device=other).write(tmp_path))
+    assert tuner.lookup(Problem(64, 64, 64), other.slug)
+    expected = r"'NVIDIA H200' is the name of several devices: expected a device; use 'nvidia-h200-sm90-132' or '.*-66'"
+    with pytest.raises(DeviceError, match=expected):
+        tuner.lookup(Problem(64, 64, 64), "NVIDIA H200")
+    with pytest.raises(DeviceError, match=r"'sm_90' is an architecture: .*-132' or '.*-66'"):
+        tuner.lookup(Problem(64, 64, 64), "sm_90")
