@@ -295,7 +295,7 @@ def _middle(low: int, high: int) -> int | None:
     """
     if high <= _TILE:
         return None
-    step = max(_TILE, 1 << (high.bit_length() - 6))
+    step = max(_TILE, 1 << max(0, high.bit_length() - 6))
     middle = math.ceil((low + high) / 2 / step) * step
     if not low < middle < high:
         middle -= step
