@@ -12,7 +12,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem, family
 from tuner.problem.family import Family, Range
 from tuner.store.records import Winner
-from tuner.sweep.ladder import CHECKS, MOST_PROBES, PROBE, Agenda
+from tuner.sweep.ladder import CHECKS, MOST_PROBES, PROBE, Agenda, Result
 
 H200 = KNOWN["sm_90"]
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
@@ -28,10 +28,11 @@ def problem(m: int) -> Problem:
 
 
 def time_us(config: Config, problem: Problem) -> float:
-    """Waves of tiles on 132 multiprocessors, and no less than the memory takes."""
+    """Waves of tiles on 132 multiprocessors, the memory's time at least, and slow rows beyond the end of one tile."""
     rows, columns = config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]
     tiles = math.ceil(problem.m / rows) * math.ceil(problem.n / columns)
-    return max(12.0, math.ceil(tiles / 132) * (1.0 + rows * columns / 2000))
+    beyond = max(0, rows - problem.m) / rows if rows > 16 else 0.0
+    return max(12.0, math.ceil(tiles / 132) * (1.0 + rows * columns / 2000)) * (1 + beyond)
 
 
 def winner(problem: Problem, config: Config, tied: tuple[Config, ...] = ()) -> Winner:
@@ -48,7 +49,8 @@ def climb(agenda: Agenda, tuned: dict[Problem, Winner]) -> list[Family]:
         tied = [config for config in CONFIGS if time_us(config, step.problem) <= 1.005 * best]
         ratios = {config: time_us(config, step.problem) / best for config in (*tied, *step.configs)}
         tuned[step.problem] = winner(step.problem, tied[0], tuple(tied[1:]))
-        found += agenda.ended(step.problem, tuned[step.problem], ratios, set(tuned))
+        measured = {config: time_us(config, step.problem) for config in CONFIGS[::2]}
+        found += agenda.ended(step.problem, Result(tuned[step.problem], ratios, measured), set(tuned))
     return found
 
 
@@ -61,11 +63,11 @@ def test_every_m_of_the_range_is_served_at_little_loss(last):
     lost = []
     for m in range(1, last + 1):
         serving = next(each for each in found.ranges if m <= each.last_m)
-        config = tuned[problem(serving.last_m)].config
+        config = tuned[problem(serving.row_m)].config
         lost.append(time_us(config, problem(m)) / min(time_us(one, problem(m)) for one in CONFIGS))
     assert max(lost) < 1.3
     assert math.exp(sum(map(math.log, lost)) / len(lost)) < 1.02
-    assert all(problem(each.last_m) in tuned for each in found.ranges)
+    assert all(problem(each.row_m) in tuned for each in found.ranges)
 
 
 def test_anchors_come_first_then_rungs_then_probes_then_checks():
@@ -76,7 +78,7 @@ def test_anchors_come_first_then_rungs_then_probes_then_checks():
         step = agenda.take()
         order.append(step)
         tuned[step.problem] = winner(step.problem, min(CONFIGS, key=lambda config: time_us(config, step.problem)))
-        agenda.ended(step.problem, tuned[step.problem], {}, set(tuned))
+        agenda.ended(step.problem, Result(tuned[step.problem]), set(tuned))
     ms = [step.problem.m for step in order]
     rungs = family.rungs(1, 1000)
     assert ms[: 1 + 5] == [7, 1, 16, 64, 256, 1000]
@@ -108,7 +110,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_ranges():
         for _ in range(stop):
             step = agenda.take()
             tuned[step.problem] = winner(step.problem, min(CONFIGS, key=lambda one, at=step.problem: time_us(one, at)))
-            agenda.ended(step.problem, tuned[step.problem], {}, set(tuned))
+            agenda.ended(step.problem, Result(tuned[step.problem]), set(tuned))
         assert [found.ranges for found in climb(Agenda([], [ladder], time_us), {})] == [whole[0].ranges]
 
 
@@ -119,9 +121,9 @@ def test_a_rung_without_a_winner_falls_to_the_next_above_and_the_last_ones_are_n
     while agenda:
         step = agenda.take()
         won = None if step.problem.m in (4, 64) else winner(step.problem, CONFIGS[step.problem.m % len(CONFIGS)])
-        found += agenda.ended(step.problem, won, {}, set())
+        found += agenda.ended(step.problem, Result(won), set())
     (only,) = found
-    assert (only.first_m, only.last_m) == (1, 48)
+    assert (only.first_m, only.last_m) == (1, 33)
     assert 4 not in [each.last_m for each in only.ranges]
     assert only.check is None
 
@@ -130,7 +132,7 @@ def test_a_ladder_that_no_kernel_serves_gives_no_family():
     (ladder,) = family.ladders(range(1, 65), problem)
     agenda = Agenda([], [ladder], time_us)
     while agenda:
-        assert agenda.ended(agenda.take().problem, None, {}, set()) == []
+        assert agenda.ended(agenda.take().problem, Result(None), set()) == []
 
 
 def test_configs_that_tie_are_one_range():
@@ -141,5 +143,5 @@ def test_configs_that_tie_are_one_range():
     while agenda:
         m = agenda.take().problem.m
         config, tied = won.get(m, (CONFIGS[0], ()))
-        found += agenda.ended(problem(m), winner(problem(m), config, tied), {}, {problem(3)})
-    assert found[0].ranges == (Range(1, 1, "measured"), Range(2, 4, "measured"))
+        found += agenda.ended(problem(m), Result(winner(problem(m), config, tied)), {problem(3)})
+    assert found[0].ranges == (Range(1, 1, 1, "measured"), Range(2, 4, 4, "measured"))

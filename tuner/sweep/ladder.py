@@ -17,6 +17,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, MEASURED, Check, Family, Ladder, Range
 from tuner.store.records import Winner
+from tuner.sweep.finals import TIE
 from tuner.sweep.race import PROBED, Race
 from tuner.sweep.search import Search, Strategy
 from tuner.sweep.search_task import SearchTask
@@ -28,7 +29,12 @@ CHECKS = 3
 MOST_PROBES = 24
 """The most Ms played between one ladder's rungs."""
 GAP = 0.03
-"""How much slower than the rung below an M just above it may be expected to be, served by the rung above."""
+"""How much slower than its winner a point may be with the next point's config that serves what lies between."""
+RISE = 0.1
+"""How much longer the upper of two points may take with that config than the lower with its winner.
+
+What lies between cannot lose more, since no config takes less time for more rows.
+"""
 _TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
 
@@ -61,6 +67,21 @@ class Step:
     must_play: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a step ended.
+
+    Attributes:
+        winner: the problem's winner; None without one.
+        ratios: the times of the finals' contestants over the fastest's; empty where no finals were held.
+        times_us: microseconds of each config whose trial is COMPLETE, those of earlier runs included.
+    """
+
+    winner: Winner | None
+    ratios: Mapping[Config, float] = field(default_factory=dict)
+    times_us: Mapping[Config, float] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Climb:
     """The work on one ladder.
@@ -80,6 +101,7 @@ class Climb:
     family: Family | None = None
     is_over: bool = False
     _points: dict[int, Winner] = field(default_factory=dict)
+    _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
     _later: list[int] = field(default_factory=list)
     _probes: int = 0
@@ -93,21 +115,21 @@ class Climb:
         self._later = [m for m in ms if m not in anchors]
         return self._wait_for(Step(self.ladder.at(m)) for m in anchors)
 
-    def ended(self, m: int, winner: Winner | None, ratios: Mapping[Config, float], tuned: set[Problem]) -> list[Step]:
+    def ended(self, m: int, result: Result, tuned: set[Problem]) -> list[Step]:
         """Take note of how a step ended; return the steps that follow from it.
 
         Args:
             m: the step's M.
-            winner: the problem's winner; None without one.
-            ratios: the times of the finals' contestants over the fastest's; empty where no finals were held.
+            result: how it ended.
             tuned: the problems that have a winner, at which no check is made.
         """
         self._waiting.discard(m)
         if m in self._served:
-            if (ratio := ratios.get(self._served[m])) is not None:
+            if (ratio := result.ratios.get(self._served[m])) is not None:
                 self._lost.append(max(1.0, ratio))
-        elif winner is not None:
-            self._points[m] = winner
+        elif result.winner is not None:
+            self._points[m] = result.winner
+            self._times[m] = result.times_us
         return [] if self._waiting else self._next(tuned)
 
     def _next(self, tuned: set[Problem]) -> list[Step]:
@@ -115,7 +137,7 @@ class Climb:
             rest, self._later = self._later, []
             return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m)) for m in rest)
         if not self._served and (probes := self._probes_between()):
-            return self._wait_for(probes)
+            return self._wait_for(probes)  # their results may call for more
         if not self._points or tuple(self.ranges()) in self.known:
             self.is_over = True
             return []
@@ -137,7 +159,7 @@ class Climb:
         return found
 
     def _probes_between(self) -> list[Step]:
-        """Return a step between each two neighbouring points of which the upper may not serve all Ms down to the lower.
+        """Return a step between each two neighbouring points of which neither may serve what lies between.
 
         The widest come first.
         """
@@ -153,43 +175,66 @@ class Climb:
         return [
             (low, high)
             for low, high in pairwise(sorted(self._points))
-            if _middle(low, high) is not None and self._step_up(low, high) > GAP
+            if _middle(low, high) is not None and self._may_lose(low, high)
         ]
 
-    def _step_up(self, low: int, high: int) -> float:
-        """Return how much slower than a point an M just above it is expected to be, served by the next point's config.
+    def _may_lose(self, low: int, high: int) -> bool:
+        loss = self._between(low, high)[1]
+        return loss > GAP or (1 + loss) * self._points[high].median_us > (1 + RISE) * self._points[low].median_us
 
-        A config is never slower for fewer rows; how much faster it is the model says.
+    def _between(self, low: int, high: int) -> tuple[int, float]:
+        """Return which of two neighbouring points serves the Ms between them, and what that may lose.
+
+        It is the one whose config loses less at the other point.
         """
-        above = self._points[high]
-        whole = self.estimate(above.config, self.ladder.at(high))
-        part = self.estimate(above.config, self.ladder.at(low + 1))
-        share = min(1.0, part / whole) if part and whole else 1.0
-        return above.median_us * share / self._points[low].median_us - 1
+        return min((high, self._loss(high, low)), (low, self._loss(low, high)), key=lambda found: found[1])
+
+    def _loss(self, won: int, at: int) -> float:
+        """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
+
+        Where it was not measured there, the model says by how much its time differs.
+        """
+        config, there = self._points[won].config, self._points[at]
+        if config in (there.config, *there.tied):
+            return 0.0
+        time_us = self._times.get(at, {}).get(config)
+        if time_us is None:
+            here, other = self.estimate(config, self.ladder.at(won)), self.estimate(config, self.ladder.at(at))
+            time_us = self._points[won].median_us * (other / here if here and other else 1.0)
+        best_us = self._times.get(at, {}).get(there.config, there.median_us)
+        return max(0.0, time_us / best_us - 1)
 
     def ranges(self) -> list[Range]:
-        """Return the ranges that the points found so far give, ascending.
-
-        An M is served by the config of the next point above it: both fill the same tiles, or the same config won, or
-        tied, on both sides of it.
-        """
-        undecided = set(self._undecided())
+        """Return the ranges that the points found so far give, ascending."""
         ms = sorted(self._points)
-        ranges: list[Range] = []
-        for low, high in reversed(list(zip([None, *ms], ms, strict=False))):
-            first_m = self.ladder.first_m if low is None else low + 1
-            evidence = ESTIMATED if (low, high) in undecided else MEASURED
-            above = ranges[0] if ranges else None
-            if above is not None and self._goes_on(high, above.last_m):
-                ranges[0] = Range(first_m, above.last_m, evidence)
-            else:
-                ranges.insert(0, Range(first_m, high, evidence))
+        undecided = set(self._undecided())
+        ranges = [Range(ms[-1], ms[-1], ms[-1], MEASURED)]
+        for low, high in reversed(list(pairwise(ms))):
+            if high - low > 1:
+                row_m = self._between(low, high)[0]
+                evidence = ESTIMATED if (low, high) in undecided else MEASURED
+                goes_on = self._same(row_m, ranges[0].row_m) or self._loss(ranges[0].row_m, low) <= TIE
+                if row_m == high and not goes_on:  # its own M was given to the range above, with which it ties
+                    ranges[0] = ranges[0]._replace(first_m=high + 1)
+                    ranges.insert(0, Range(low + 1, high, high, evidence))
+                else:
+                    self._extend(ranges, Range(low + 1, high - 1, row_m, evidence), goes_on=goes_on)
+            won = self._points[low]
+            goes_on = self._points[ranges[0].row_m].config in (won.config, *won.tied)
+            self._extend(ranges, Range(low, low, low, MEASURED), goes_on=goes_on)
+        ranges[0] = ranges[0]._replace(first_m=self.ladder.first_m)
         return ranges
 
-    def _goes_on(self, m: int, last_m: int) -> bool:
-        """Whether the config of the range that ends at `last_m` serves a point below it as well as its own winner."""
-        config = self._points[last_m].config
-        return config == self._points[m].config or config in self._points[m].tied
+    def _extend(self, ranges: list[Range], below: Range, *, goes_on: bool) -> None:
+        """Put Ms before the first range: into it, where its config serves them too."""
+        if not goes_on:
+            ranges.insert(0, below)
+            return
+        evidence = ESTIMATED if ESTIMATED in (below.evidence, ranges[0].evidence) else MEASURED
+        ranges[0] = ranges[0]._replace(first_m=below.first_m, evidence=evidence)
+
+    def _same(self, one: int, other: int) -> bool:
+        return self._points[one].config == self._points[other].config
 
     def _checks(self, tuned: set[Problem]) -> list[Step]:
         """Return steps at random Ms, each with the config that the ranges give it."""
@@ -201,7 +246,7 @@ class Climb:
             problem = self.ladder.at(m)
             if m not in self._points and problem not in tuned and len(self._served) < CHECKS:
                 serving = next(each for each in ranges if m <= each.last_m)
-                self._served[m] = self._points[serving.last_m].config
+                self._served[m] = self._points[serving.row_m].config
         return [Step(self.ladder.at(m), None, (config,), must_play=True) for m, config in self._served.items()]
 
     def _check(self) -> Check | None:
@@ -259,18 +304,16 @@ class Agenda:
         self._of.clear()
         return given_up
 
-    def ended(
-        self, problem: Problem, winner: Winner | None, ratios: Mapping[Config, float], tuned: set[Problem]
-    ) -> list[Family]:
+    def ended(self, problem: Problem, result: Result, tuned: set[Problem]) -> list[Family]:
         """Take note of how a problem ended; returns the families that are complete by it.
 
         Args:
             problem: what ended.
-            winner, ratios, tuned: see `Climb.ended`.
+            result, tuned: see `Climb.ended`.
         """
         complete = []
         for climb in self._of.pop(problem, ()):
-            self._add(climb, climb.ended(problem.m, winner, ratios, tuned))
+            self._add(climb, climb.ended(problem.m, result, tuned))
             if climb.family is not None:
                 complete.append(climb.family)
         return complete

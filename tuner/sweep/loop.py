@@ -17,7 +17,7 @@ from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
-from tuner.sweep.ladder import Agenda
+from tuner.sweep.ladder import Agenda, Result
 from tuner.sweep.report import Observer, Plan, ProblemReport, Report
 from tuner.sweep.supervisor import Phase, WorkerSupervisor
 
@@ -201,7 +201,8 @@ class Loop:
         if job is not None:
             past.times_us[report.problem] = job.times_us
         tuned = {winner.problem for winner in past.winners}
-        for family in self._agenda.ended(report.problem, report.winner, job.ratios if job else {}, tuned):
+        result = Result(report.winner, job.ratios, job.times_us) if job else Result(None)
+        for family in self._agenda.ended(report.problem, result, tuned):
             self._store.record_family(self._run, family)
             self._report.families.append(family)
             self._observer.family_decided(family)
