@@ -110,7 +110,7 @@ def _allocator(like: Tensor) -> Callable[[], Tensor]:
 
 
 def _current_device() -> Callable[[], int]:
-    asked: Callable[[], int] = compat.driver.active.get_current_device
+    asked: Callable[[], int] = compat.active_driver().get_current_device
     # torch's own wrapper first tests whether CUDA was initialized, which it was.
     if asked is torch.cuda.current_device and compat.cuda_get_device is not None:
         asked = compat.cuda_get_device

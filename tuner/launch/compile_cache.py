@@ -54,6 +54,7 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
     make = getattr(caches, "default_factory", None)
     if make is None or isinstance(make, _BinderFactory):
         return
+    compat.prepare_driver()
     caches.default_factory = _BinderFactory(function, make, find_shipped)
     if caches:
         function.compile = CachedCompile(function.compile, find_shipped)
@@ -109,7 +110,7 @@ class CachedCompile:
             return None
         shipped = None if self._find_shipped is None else self._find_shipped()
         if shipped is not None:
-            kernel = shipped.kernel(key, src.fn, compat.driver.active.get_current_device(), source=src)
+            kernel = shipped.kernel(key, src.fn, compat.active_driver().get_current_device(), source=src)
             if kernel is not None:
                 return kernel
         return _load(key, target, src)

@@ -91,7 +91,7 @@ class LaunchPlan:
         self.index = index
         self.steps = tuple(steps)
         self.temporaries = tuple(temporaries)
-        self.stream_of: Callable[[int], int] = compat.driver.active.get_current_stream
+        self.stream_of: Callable[[int], int] = compat.active_driver().get_current_stream
 
     def launcher(self) -> tuple[Callable[..., None], Mapping[tuple[int, ...], tuple[Any, ...]]]:
         """A function and a mapping such that `function(*arguments[stream, *addresses])` is the cheapest launch."""

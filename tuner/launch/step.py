@@ -1,19 +1,20 @@
 """One launch of a plan: a compiled kernel whose arguments are complete except for the call's addresses.
 
-A step calls the C function beneath `CompiledKernel.run` where `compat.driver_launch` knows it, with arguments that are
-made once for the same addresses. Elsewhere it calls `CompiledKernel.run` itself.
+A step calls the driver itself, with a launch that is packed once for the same addresses. Where `packed.packer_of` does
+not know the kernel's arguments, it calls `CompiledKernel.run`.
 """
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tuner.launch import compat
+from tuner.launch import compat, cuda
 from tuner.launch.arguments import BoundedCache, DirectStep
+from tuner.launch.packed import Packed, packer_of
 
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call; all of them are integers."""
@@ -131,54 +132,38 @@ def _at(rest: Mapping[str, Any], at: int) -> Any:
 
 
 def _direct_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
-    """A step by the C function beneath `run`; None where `compat.driver_launch` gives none."""
-    ranks = [len(argument.rest["shape"]) if isinstance(argument, _DescriptorArgument) else None for argument in given]
-    found = compat.driver_launch(kernel, ranks)
-    if found is None:
+    """A step by the driver itself; None where a launch is more than that."""
+    packer, launch = packer_of(kernel.src.signature, kernel.metadata), cuda.launcher()
+    if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
         return None
-    fixed, flattened = found.fixed, _DeviceArguments(kernel, given, constexprs=not found.in_a_list)
+    flattened = _DeviceArguments(kernel, given)
 
-    def in_a_row(stream: int, *addresses: int) -> tuple[Any, ...]:
-        return *grid, stream, *fixed, *flattened.at(addresses)
+    def packed(stream: int, *addresses: int) -> Packed:
+        return packer.pack(kernel.function, grid, stream, flattened.at(addresses))
 
-    def in_a_list(stream: int, *addresses: int) -> tuple[Any, ...]:
-        return *grid, stream, *fixed, flattened.at(addresses)
-
-    return DirectStep(kernel, found.function, in_a_list if found.in_a_list else in_a_row)
-
-
-def _encoded_descriptors(
-    descriptor: _DescriptorArgument, made: Callable[..., list[Any]], meta: Any
-) -> BoundedCache[int, Any]:
-    """Encoded descriptors by address. They consist of address, sizes and strides, so they never become wrong."""
-    rest = (meta, None)[: len(inspect.signature(made).parameters) - 1]
-
-    def encoded(at: int) -> Any:
-        return made(_at(descriptor.rest, at), *rest)[0]  # encoded by Triton itself
-
-    return BoundedCache(encoded, MOST_DESCRIPTORS)
+    return DirectStep(kernel, launch, packed)
 
 
 class _DeviceArguments:
     """A kernel's arguments as the device takes them, with the places of addresses and of descriptors."""
 
-    def __init__(self, kernel: Any, given: Sequence[Any], *, constexprs: bool) -> None:
-        made = compat.make_tensordesc_arg
+    def __init__(self, kernel: Any, given: Sequence[Any]) -> None:
         metas = iter(kernel.metadata.tensordesc_meta or ())
         self._template: list[Any] = []
         self._places: list[tuple[int, _AddressArgument]] = []
-        self._descriptors: list[tuple[int, _AddressArgument, BoundedCache[int, Any]]] = []
+        self._descriptors: list[tuple[int, _AddressArgument, BoundedCache[int, bytes]]] = []
         for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
             here = len(self._template)
             if isinstance(argument, _DescriptorArgument):
-                self._descriptors.append((here, argument.place, _encoded_descriptors(argument, made, next(metas))))
-                self._template += [None, *argument.rest["shape"], *argument.rest["strides"]]
+                rest = SimpleNamespace(**argument.rest)
+                # They consist of address, sizes and strides, so they never become wrong.
+                encoded = BoundedCache(functools.partial(cuda.tensor_map, next(metas), rest), MOST_DESCRIPTORS)
+                self._descriptors.append((here, argument.place, encoded))
+                self._template += [None, *rest.shape, *rest.strides]
             elif kind != "constexpr":
                 if isinstance(argument, _AddressArgument):
                     self._places.append((here, argument))
-                self._template.append(argument)
-            elif constexprs:
-                self._template.append(None)
+                self._template.append(0 if argument is None else argument)
 
     def at(self, addresses: Sequence[int]) -> list[Any]:
         """The arguments of a call with these addresses."""
