@@ -116,3 +116,29 @@ def test_every_launch_is_bit_for_bit_the_one_of_tritons_launcher(bare, by_triton
         assert one == other
     assert {PDL, CLUSTERS} <= {attribute[0] for launch in ours for attribute in launch.attributes}
     assert any(len(param) == 128 for launch in bare[1].launches for param in launch.params)
+
+
+@pytest.fixture(scope="module")
+def kinds(make_stub, tmp_path_factory):
+    """What kernels that nobody shipped launch: by Triton's module, and where no compiler can build it."""
+    stub = make_stub()
+    ordinary = stub.run("kinds.py")
+    stub.work = tmp_path_factory.mktemp("kinds")
+    return ordinary, stub.run("kinds.py", "late", **NO_COMPILER)
+
+
+def test_without_compiler_what_nobody_shipped_is_compiled_and_launched_with_the_same_arguments(kinds):
+    ordinary, ours = ([one for one in report.launches if one.name == "kinds"] for report in kinds)
+    assert len(ours) == 2  # an empty grid is no launch
+    for one, other in zip(ours, ordinary, strict=True):
+        assert one.params[1:] == other.params[1:]
+        assert replace(one, params=()) == replace(other, params=())
+    assert [launch.address(0) for launch in ours] == [kinds[1].printed["pointer"]] * 2
+
+
+def test_without_compiler_a_tuple_among_the_arguments_is_one_error_that_says_what_to_do(kinds):
+    ordinary, ours = kinds
+    assert (ordinary.printed["unreachable"], len(ordinary.launches)) == ("", 3)
+    assert ours.printed["unreachable"].startswith("KernelError: paired cannot be launched")
+    assert "install a C compiler" in ours.printed["unreachable"]
+    assert len(ours.launches) == 2

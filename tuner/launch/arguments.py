@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 MOST = 512
-"""Entries of one step's cache, about 600 B each. The layers of a model share their plans."""
+"""Entries of one step's cache, about 1 KB each. The layers of a model share their plans."""
 MOST_IN_ALL_CACHES = 65_536
 """Entries of all caches of a process. Where M takes every value there are thousands of plans, each with many layers."""
 
@@ -45,10 +45,10 @@ class BoundedCache(dict[_Key, _Value]):
 
 
 class DirectStep:
-    """A launch by the driver's C function, with its arguments cached.
+    """A launch by NVIDIA's driver, with its arguments cached.
 
     Attributes:
-        launch: The C function.
+        launch: The driver's function.
         arguments: The function's arguments by (stream, *addresses).
     """
 

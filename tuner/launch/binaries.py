@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
-from tuner.launch import compat
+from tuner.launch import active_driver, compat
 from tuner.lookup import lookup
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
@@ -156,7 +156,7 @@ def _triton_and_target() -> tuple[str, list[Any]]:
     """The version of Triton, and the target that it compiles for."""
     import triton
 
-    target = compat.active_driver().get_current_target()
+    target = active_driver.active().get_current_target()
     return str(triton.__version__), [target.backend, target.arch, target.warp_size]
 
 

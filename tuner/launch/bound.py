@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tuner.launch import compat
+from tuner.launch import active_driver, compat
 from tuner.launch.plan import LaunchPlan
 
 Addresses = tuple[int, ...]
@@ -110,7 +110,7 @@ def _allocator(like: Tensor) -> Callable[[], Tensor]:
 
 
 def _current_device() -> Callable[[], int]:
-    asked: Callable[[], int] = compat.active_driver().get_current_device
+    asked: Callable[[], int] = active_driver.active().get_current_device
     # torch's own wrapper first tests whether CUDA was initialized, which it was.
     if asked is torch.cuda.current_device and compat.cuda_get_device is not None:
         asked = compat.cuda_get_device

@@ -8,7 +8,6 @@ that the name was seen in. Public names, `triton.knobs` among them, and the publ
 
 from __future__ import annotations
 
-import os
 import pkgutil
 from collections.abc import Mapping
 from typing import Any
@@ -111,24 +110,3 @@ def forward_ad_state() -> Mapping[str, Any]:
 
     state = vars(forward_ad)
     return state if FORWARD_LEVEL in state else {FORWARD_LEVEL: 0}
-
-
-def prepare_driver() -> None:
-    """Make `nvidia_driver.NvidiaDriver` the active driver, if NVIDIA's is what Triton would make active now.
-
-    Which driver is active, if any, is `_active` in Triton 3.6 to 3.9. Without that name Triton's own becomes active.
-    """
-    config = __getattr__("driver")
-    if getattr(config, "_active", config) is not None:
-        return
-    found = [name for name, each in __getattr__("backends").items() if each.driver.is_active()]
-    if found == ["nvidia"] and os.environ.get("TRITON_DEFAULT_BACKEND") in (None, "", "nvidia"):
-        from tuner.launch.nvidia_driver import NvidiaDriver
-
-        config.set_active(NvidiaDriver())
-
-
-def active_driver() -> Any:
-    """Triton's active driver, see `prepare_driver`: the current device, its stream and target."""
-    prepare_driver()
-    return __getattr__("driver").active

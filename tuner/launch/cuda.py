@@ -107,7 +107,7 @@ def ensure_context() -> bool:
     check(_call("cuCtxGetCurrent", byref(context)))
     if context:
         return False
-    check(_call("cuDevicePrimaryCtxRetain", byref(context), compat.active_driver().get_current_device()))
+    check(_call("cuDevicePrimaryCtxRetain", byref(context), compat.driver.active.get_current_device()))
     check(_call("cuCtxSetCurrent", context))
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from triton import knobs
@@ -29,7 +30,8 @@ class DriverLauncher:
             size, alignment = self._scratch
             scratch = compat.allocator.get()(x * y * z * size, alignment, stream) if size else None
             assert self._launch is not None
-            self._launch(*self._packer.pack(function, (x, y, z), stream, values, cuda.device_address(scratch)))
+            handle, memory = ctypes.c_void_p(function), cuda.device_address(scratch)
+            self._launch(*self._packer.pack(handle, (x, y, z), stream, values, memory))
         if leave is not None:
             leave(launch_metadata)
 
@@ -47,7 +49,7 @@ class DriverLauncher:
         return values
 
 
-class DriverKernel(compat.CompiledKernel):  # type: ignore[misc, valid-type]
+class DriverKernel(compat.CompiledKernel):  # type: ignore[misc]
     """A CompiledKernel that is loaded and launched without Triton's module, wherever `packer_of` knows its arguments.
 
     It overrides what CompiledKernel calls before its first use in Triton 3.6 to 3.9. Where a Triton calls something
@@ -64,7 +66,7 @@ class DriverKernel(compat.CompiledKernel):  # type: ignore[misc, valid-type]
         if packer is None:
             super()._init_handles()
             return
-        device = compat.active_driver().get_current_device()
+        device = compat.driver.active.get_current_device()
         _check(metadata.shared, cuda.properties(device)["max_shared_mem"], "shared memory")
         self._tell(knobs.runtime.kernel_load_start_hook)
         loaded = cuda.load(self.name, self.kernel, metadata.shared, device, metadata.num_ctas)

@@ -20,7 +20,7 @@ _NOT_BUILT = (RuntimeError, OSError, AssertionError, subprocess.CalledProcessErr
 """Raised where Triton's module, or a launcher of Triton 3.6, cannot be built."""
 
 
-class NvidiaDriver(compat.CudaDriver):  # type: ignore[misc, valid-type]
+class NvidiaDriver(compat.CudaDriver):  # type: ignore[misc]
     """Triton's driver of NVIDIA's GPUs, but for its module: that is built when it is first needed.
 
     Attributes:
@@ -52,17 +52,17 @@ class _DriverUtils:
         return astuple(cuda.load(name, binary, shared, device))
 
     def __getattr__(self, name: str) -> Any:
-        raise KernelError(
-            f"Triton's driver module cannot be built ({self._why}): expected it for `{name}`; install a C compiler and "
-            "Python's headers, or launch kernels that take numbers and tensors alone"
-        )
+        raise self._why
 
 
 def _launcher(src: Any, metadata: Any) -> Any:
     try:
         return compat.CudaLauncher(src, metadata)
-    except (KernelError, *_NOT_BUILT):
+    except _NOT_BUILT as e:
         packer = packer_of(src.signature, metadata)
         if packer is None:
-            raise
+            raise KernelError(
+                f"{src.fn.__name__} cannot be launched: {e} Its arguments need Triton's driver module: install a C "
+                "compiler and Python's headers, or give it numbers and tensors alone"
+            ) from e
         return DriverLauncher(src, metadata, packer)

@@ -91,7 +91,9 @@ class Packer:
         self._clusters = metadata.num_ctas
         self._fixed = (32 * metadata.num_warps, 1, 1, metadata.shared)
 
-    def pack(self, function: int, grid: Sequence[int], stream: int, values: Sequence[Any], scratch: int = 0) -> Packed:
+    def pack(
+        self, function: ctypes.c_void_p, grid: Sequence[int], stream: int, values: Sequence[Any], scratch: int = 0
+    ) -> Packed:
         """Pack one launch.
 
         Args:
@@ -106,8 +108,9 @@ class Packer:
             for at, converted in self._converted:
                 values[at] = converted(values[at])
         memory = self._memory()
-        start = -ctypes.addressof(memory) % cuda.MAP_ALIGNMENT
-        base = ctypes.addressof(memory) + start
+        at = ctypes.addressof(memory)
+        start = -at % cuda.MAP_ALIGNMENT
+        base = at + start
         x, y, z = grid
         self._struct.pack_into(
             *(memory, start, *values, scratch, 0, *[base + offset for offset in self._offsets], self._attributes),
@@ -115,7 +118,7 @@ class Packer:
             *(base + self._configuration - len(self._attributes), len(self._attributes) // _ATTRIBUTE.size),
         )
         configuration = ctypes.byref(memory, start + self._configuration)
-        return configuration, ctypes.c_void_p(function), ctypes.byref(memory, start + self._pointers), None
+        return configuration, function, ctypes.byref(memory, start + self._pointers), None
 
 
 def _layout(kinds: Sequence[str]) -> tuple[str, list[int]]:

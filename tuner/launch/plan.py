@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.launch import compat
+from tuner.launch import active_driver
 from tuner.launch.arguments import DirectStep, PassThrough
 from tuner.launch.step import Address, Step, make_step
 from tuner.lookup import lookup
@@ -91,7 +91,7 @@ class LaunchPlan:
         self.index = index
         self.steps = tuple(steps)
         self.temporaries = tuple(temporaries)
-        self.stream_of: Callable[[int], int] = compat.active_driver().get_current_stream
+        self.stream_of: Callable[[int], int] = active_driver.active().get_current_stream
 
     def launcher(self) -> tuple[Callable[..., None], Mapping[tuple[int, ...], tuple[Any, ...]]]:
         """A function and a mapping such that `function(*arguments[stream, *addresses])` is the cheapest launch."""

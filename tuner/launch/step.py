@@ -6,6 +6,7 @@ not know the kernel's arguments, it calls `CompiledKernel.run`.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,10 +137,10 @@ def _direct_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> St
     packer, launch = packer_of(kernel.src.signature, kernel.metadata), cuda.launcher()
     if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
         return None
-    flattened = _DeviceArguments(kernel, given)
+    flattened, function = _DeviceArguments(kernel, given), ctypes.c_void_p(kernel.function)
 
     def packed(stream: int, *addresses: int) -> Packed:
-        return packer.pack(kernel.function, grid, stream, flattened.at(addresses))
+        return packer.pack(function, grid, stream, flattened.at(addresses))
 
     return DirectStep(kernel, launch, packed)
 
