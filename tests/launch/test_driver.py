@@ -87,17 +87,18 @@ def by_triton(make_stub, shipped, tmp_path_factory):
 
 
 def comparable(report):
-    """Launches whose addresses are those of the call's tensors by their place among them, all others alike."""
-    calls = report.printed["calls"]
-    names = {at: f"tensor {n}.{m}" for n, call in enumerate(calls) for m, at in reversed([*enumerate(call)])}
+    """Launches whose addresses are named by the call's tensor that lies there; what a call allocates has no name."""
 
-    def told(param: bytes) -> object:
+    def told(param: bytes, call: list[int]) -> object:
         at = int.from_bytes(param[:8], "little")
         if len(param) not in (8, 128) or at < 2**32:
             return param
-        return names.get(at, "memory"), param[8:]
+        return call.index(at) if at in call else None, param[8:]
 
-    return [replace(launch, params=tuple(map(told, launch.params))) for launch in report.launches]
+    return [
+        replace(launch, params=tuple(told(param, call) for param in launch.params))
+        for launch, call in zip(report.launches, report.printed["calls"], strict=True)
+    ]
 
 
 def test_a_process_without_compiler_and_cache_serves_every_op_that_ships(bare):

@@ -72,8 +72,8 @@ class DriverKernel(compat.CompiledKernel):  # type: ignore[misc]
         loaded = cuda.load(self.name, self.kernel, metadata.shared, device, metadata.num_ctas)
         _check(metadata.num_warps * metadata.target.warp_size, loaded.threads, "threads")
         self.n_regs, self.n_spills, self.n_max_threads = loaded.registers, loaded.spilled, loaded.threads
-        self._run = DriverLauncher(self.src, metadata, packer)
         self.module, self.function = loaded.module, loaded.function
+        self._run = DriverLauncher(self.src, metadata, packer)  # last: another thread launches when it is there
         self._tell(knobs.runtime.kernel_load_end_hook)
 
     def _tell(self, hook: Any) -> None:
