@@ -3,50 +3,68 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from math import copysign
 from typing import Any
 
 from triton import knobs
 
 from tuner.launch import compat, cuda
-from tuner.launch.packed import Packer, packer_of
+from tuner.launch.arguments import MOST, BoundedCache
+from tuner.launch.packed import Packed, Packer, packer_of
 
 
 class DriverLauncher:
-    """Launches a kernel; it is called as Triton's own launchers are."""
+    """Launches a kernel; it is called as Triton's own launchers are. Launches with equal arguments are packed once."""
 
     def __init__(self, src: Any, metadata: Any, packer: Packer) -> None:
         self._packer, self._launch = packer, cuda.launcher()
-        self._kinds, self._metas = [*src.signature.values()], metadata.tensordesc_meta or ()
+        kinds = [(at, kind[0]) for at, kind in enumerate(src.signature.values()) if kind != "constexpr"]
+        self._kinds = [(at, letter == "*", letter == "t") for at, letter in kinds]  # pointers, tensordesc
+        self._has_floats = any(letter in "fb" for _, letter in kinds)
+        self._metas = metadata.tensordesc_meta or ()
         self._scratch = metadata.global_scratch_size * metadata.num_ctas, metadata.global_scratch_align
+        self._packed = BoundedCache(self._pack, MOST)
 
     def __call__(self, *given: Any) -> None:
         """Launch, between a profiler's hooks if there are any."""
         x, y, z, stream, function, _packed, launch_metadata, enter, leave, *arguments = given
-        cuda.ensure_context()
         if enter is not None:
             enter(launch_metadata)
-        values = self._values(arguments)
-        if x * y * z > 0:
+        programs = x * y * z
+        if programs > 0:
             size, alignment = self._scratch
-            scratch = compat.allocator.get()(x * y * z * size, alignment, stream) if size else None
+            scratch = compat.allocator.get()(programs * size, alignment, stream) if size else None
+            values = self._values(arguments)
+            # 0.0 and -0.0 would be one key.
+            signs = tuple([copysign(1, value) for value in values if value == 0]) if self._has_floats else ()
+            key = (x, y, z, stream, function, scratch and scratch.data_ptr(), signs, *values)
             assert self._launch is not None
-            handle, memory = ctypes.c_void_p(function), cuda.device_address(scratch)
-            self._launch(*self._packer.pack(handle, (x, y, z), stream, values, memory))
+            self._launch(*self._packed[key])
         if leave is not None:
             leave(launch_metadata)
 
-    def _values(self, arguments: list[Any]) -> list[Any]:
+    def _values(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arguments as the device takes them."""
         values: list[Any] = []
         metas = iter(self._metas)
-        for kind, argument in zip(self._kinds, arguments, strict=True):
-            if kind[0] == "*":
-                values.append(cuda.device_address(argument))
-            elif kind.startswith("tensordesc"):
+        for at, is_pointer, is_described in self._kinds:
+            argument = arguments[at]
+            if is_pointer:
+                values.append(argument.data_ptr() if hasattr(argument, "data_ptr") else argument or 0)
+            elif is_described:
                 encoded = cuda.tensor_map(next(metas), argument, argument.base.data_ptr())
                 values += [encoded, *argument.shape, *argument.strides]
-            elif kind != "constexpr":
+            else:
                 values.append(argument)
         return values
+
+    def _pack(self, key: tuple[Any, ...]) -> Packed:
+        cuda.ensure_context()
+        x, y, z, stream, function, scratch, _signs, *values = key
+        for at in self._packer.pointers:
+            values[at] = cuda.device_address(values[at])
+        return self._packer.pack(ctypes.c_void_p(function), (x, y, z), stream, values, scratch or 0)
 
 
 class DriverKernel(compat.CompiledKernel):  # type: ignore[misc]

@@ -70,6 +70,9 @@ class Packer:
 
     Triton gives each kernel two more parameters, memory for its own use and for profilers, which a kernel without need
     of it ignores.
+
+    Attributes:
+        pointers: The places of addresses among the arguments.
     """
 
     def __init__(self, kinds: Sequence[str], metadata: Any) -> None:
@@ -80,6 +83,7 @@ class Packer:
             metadata: The compiled kernel's metadata.
         """
         attributes = b"".join(_attributes(metadata))
+        self.pointers = [at for at, kind in enumerate(kinds) if kind[0] == "*"]
         self._converted = [(at, _CONVERTERS[kind]) for at, kind in enumerate(kinds) if kind in _CONVERTERS]
         layout, self._offsets = _layout([*kinds, "u64", "u64"])
         head = f"{layout}{len(self._offsets)}Q{len(attributes)}s"

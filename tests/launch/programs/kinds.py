@@ -41,7 +41,7 @@ def paired(out, pair):
 
 compiles = stub_driver.activate(late=sys.argv[1:] == ["late"])
 out = torch.empty(256)
-for single, truth in ((1e300, True), (-2.5, False)):
+for single, truth in ((1e300, True), (-2.5, False), (0.0, True), (-0.0, True)):
     kinds[(3, 2)](out, -5, -300, 200, 2**31 + 7, 0.1, 0.1, 0.1, single, truth, 2**63 + 5, None, 64)
 kinds[(0,)](out, 1, 1, 1, 2, 0.5, 0.5, 0.5, 0.5, True, 2**63 + 5, None, 64)
 unreachable = ""
