@@ -73,10 +73,10 @@ def launcher() -> Callable[..., None] | None:
     Called with objects it takes half the time that it takes with integers. A thread without a context gets the current
     device's, as by Triton.
     """
-    try:
-        function = ctypes.CDLL("libcuda.so.1")["cuLaunchKernelEx"]
-    except (OSError, AttributeError):
+    found = library()
+    if found is None or not hasattr(found, "cuLaunchKernelEx"):
         return None
+    function = found["cuLaunchKernelEx"]
     function.errcheck = _checked  # type: ignore[assignment]
     return function
 
