@@ -46,7 +46,7 @@ def bind(
         no_overlap: See `BoundPlan`.
     """
     index, stream_of, allocate = plan.index, plan.stream_of, _allocator(result)
-    launch, arguments = plan.launcher()
+    launch = plan.launcher()
     # On a machine with one device no other can be current.
     several, current = torch.cuda.device_count() > 1, _current_device()
 
@@ -54,7 +54,7 @@ def bind(
         if several and current() != index:
             return run_new((a_at, b_at))
         out = allocate()
-        launch(*arguments[stream_of(index), out.data_ptr(), a_at, b_at])
+        launch(stream_of(index), out.data_ptr(), a_at, b_at)
         return out
 
     def run_new(addresses: Addresses) -> Tensor:
@@ -62,16 +62,14 @@ def bind(
             with torch.cuda.device(index):
                 return run_new(addresses)
         out = allocate()
-        called = (stream_of(index), out.data_ptr(), *addresses)
-        launch(*arguments[called])
+        launch(stream_of(index), out.data_ptr(), *addresses)
         return out
 
     def run_into(addresses: Addresses) -> None:
         if several and current() != index:
             with torch.cuda.device(index):
                 return run_into(addresses)
-        called = (stream_of(index), *addresses)
-        return launch(*arguments[called])
+        return launch(stream_of(index), *addresses)
 
     return BoundPlan(matches, no_overlap, run_two, run_new, run_into)
 

@@ -172,6 +172,7 @@ def device_address(at: int) -> int:
     """
     if at == 0:
         return 0
+    ensure_context()
     found = ctypes.c_uint64()
     code = _call("cuPointerGetAttribute", byref(found), _DEVICE_POINTER, ctypes.c_uint64(at))
     if code == _INVALID_VALUE:

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from math import copysign
 from typing import Any
 
 from triton import knobs
 
 from tuner.launch import compat, cuda
 from tuner.launch.arguments import MOST, BoundedCache
-from tuner.launch.packed import Packed, Packer, packer_of
+from tuner.launch.packed import Frame, Packer, packer_of
 
 
 class DriverLauncher:
-    """Launches a kernel; it is called as Triton's own launchers are. Launches with equal arguments are packed once."""
+    """Launches a kernel; it is called as Triton's own launchers are."""
 
     def __init__(self, src: Any, metadata: Any, packer: Packer) -> None:
         self._packer, self._launch = packer, cuda.launcher()
-        kinds = [(at, kind[0]) for at, kind in enumerate(src.signature.values()) if kind != "constexpr"]
-        self._kinds = [(at, letter == "*", letter == "t") for at, letter in kinds]  # pointers, tensordesc
-        self._has_floats = any(letter in "fb" for _, letter in kinds)
-        self._metas = metadata.tensordesc_meta or ()
+        kinds = [(at, kind) for at, kind in enumerate(src.signature.values()) if kind != "constexpr"]
+        self._taken = [at for at, _ in kinds]
+        self._pointers = [here for here, (_, kind) in enumerate(kinds) if kind[0] == "*"]
+        described = [here for here, (_, kind) in enumerate(kinds) if kind.startswith("tensordesc")]
+        self._described = [*zip(described, metadata.tensordesc_meta or (), strict=True)][::-1]
+        self._handle = ctypes.c_void_p()
         self._scratch = metadata.global_scratch_size * metadata.num_ctas, metadata.global_scratch_align
-        self._packed = BoundedCache(self._pack, MOST)
+        self._addresses = BoundedCache(cuda.device_address, MOST)
+        self._frames: list[Frame] = []
 
     def __call__(self, *given: Any) -> None:
         """Launch, between a profiler's hooks if there are any."""
@@ -36,35 +38,32 @@ class DriverLauncher:
             size, alignment = self._scratch
             scratch = compat.allocator.get()(programs * size, alignment, stream) if size else None
             values = self._values(arguments)
-            # 0.0 and -0.0 would be one key.
-            signs = tuple([copysign(1, value) for value in values if value == 0]) if self._has_floats else ()
-            key = (x, y, z, stream, function, scratch and scratch.data_ptr(), signs, *values)
+            values.append(scratch.data_ptr() if scratch else 0)
+            try:
+                frame = self._frames.pop()
+            except IndexError:
+                frame = self._packer.frame()
+            self._packer.fill(frame, (x, y, z), stream, values)
+            configuration, parameters = frame.arguments
             assert self._launch is not None
-            self._launch(*self._packed[key])
+            if self._handle.value != function:
+                self._handle = ctypes.c_void_p(function)
+            self._launch(configuration, self._handle, parameters, None)
+            self._frames.append(frame)
         if leave is not None:
             leave(launch_metadata)
 
     def _values(self, arguments: Sequence[Any]) -> list[Any]:
         """The arguments as the device takes them."""
-        values: list[Any] = []
-        metas = iter(self._metas)
-        for at, is_pointer, is_described in self._kinds:
-            argument = arguments[at]
-            if is_pointer:
-                values.append(argument.data_ptr() if hasattr(argument, "data_ptr") else argument or 0)
-            elif is_described:
-                encoded = cuda.tensor_map(next(metas), argument, argument.base.data_ptr())
-                values += [encoded, *argument.shape, *argument.strides]
-            else:
-                values.append(argument)
+        values = [arguments[at] for at in self._taken]
+        for at in self._pointers:
+            given = values[at]
+            values[at] = self._addresses[given.data_ptr() if hasattr(given, "data_ptr") else given or 0]
+        for at, meta in self._described:  # from the last on: each becomes several
+            given = values[at]
+            encoded = cuda.tensor_map(meta, given, given.base.data_ptr())
+            values[at : at + 1] = encoded, *given.shape, *given.strides
         return values
-
-    def _pack(self, key: tuple[Any, ...]) -> Packed:
-        cuda.ensure_context()
-        x, y, z, stream, function, scratch, _signs, *values = key
-        for at in self._packer.pointers:
-            values[at] = cuda.device_address(values[at])
-        return self._packer.pack(ctypes.c_void_p(function), (x, y, z), stream, values, scratch or 0)
 
 
 class DriverKernel(compat.CompiledKernel):  # type: ignore[misc]
