@@ -18,8 +18,6 @@ from tuner.launch import compat
 MAP_BYTES = 128
 """The size of an encoded descriptor, CUtensorMap."""
 MAP_ALIGNMENT = 64
-_PORTABLE_CLUSTER = 8
-"""Programs of a cluster that every device takes; more are asked for by an attribute."""
 _SHARED_BYTES = 49_152
 """Shared memory of a program that need not be asked for."""
 _TF32 = 11
@@ -123,7 +121,7 @@ def properties(device: int) -> dict[str, int]:
     return found
 
 
-def load(name: str, binary: bytes, shared: int, device: int, num_ctas: int = 1) -> Loaded:
+def load(name: str, binary: bytes, shared: int, device: int) -> Loaded:
     """Load a function of a binary; it may have the shared memory that it needs, and clusters of any size.
 
     Args:
@@ -131,7 +129,6 @@ def load(name: str, binary: bytes, shared: int, device: int, num_ctas: int = 1) 
         binary: The cubin, which must outlive the function.
         shared: The bytes of shared memory that a launch will ask for.
         device: The index of the current device.
-        num_ctas: The programs of a cluster.
     """
     ensure_context()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -147,8 +144,7 @@ def load(name: str, binary: bytes, shared: int, device: int, num_ctas: int = 1) 
     if shared > _SHARED_BYTES and most > _SHARED_BYTES:
         check(_call("cuFuncSetCacheConfig", function, _PREFER_SHARED))
         check(_call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, most - attribute(_STATIC_SHARED)))
-    if num_ctas > _PORTABLE_CLUSTER:
-        check(_call("cuFuncSetAttribute", function, _ANY_CLUSTER, 1))
+    _call("cuFuncSetAttribute", function, _ANY_CLUSTER, 1)  # more than 8 programs; refused where there are no clusters
     resources = attribute(_REGISTERS), attribute(_LOCAL) // 4, attribute(_MAX_THREADS)
     return Loaded(module.value or 0, function.value or 0, *resources)
 

@@ -86,7 +86,7 @@ class DriverKernel(compat.CompiledKernel):  # type: ignore[misc]
         device = compat.driver.active.get_current_device()
         _check(metadata.shared, cuda.properties(device)["max_shared_mem"], "shared memory")
         self._tell(knobs.runtime.kernel_load_start_hook)
-        loaded = cuda.load(self.name, self.kernel, metadata.shared, device, metadata.num_ctas)
+        loaded = cuda.load(self.name, self.kernel, metadata.shared, device)
         _check(metadata.num_warps * metadata.target.warp_size, loaded.threads, "threads")
         self.n_regs, self.n_spills, self.n_max_threads = loaded.registers, loaded.spilled, loaded.threads
         self.module, self.function = loaded.module, loaded.function
