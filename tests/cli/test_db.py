@@ -136,7 +136,7 @@ def test_what_is_no_database_of_ours_is_one_line_and_exit_code_1(tuner, tmp_path
 def test_a_place_that_holds_no_database_is_one_line_and_exit_code_1(tuner, place, command):
     code, out, err = tuner(*command, "--db", place)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "xpected a path" in err or "name a database with --db" in err
+    assert "xpected a path" in err or "is no regular file: expected a database: name another" in err
     assert "secret" not in err
 
 
