@@ -80,10 +80,9 @@ def locate(location: str | None) -> Database:
     given = database_location(location)
     path = sqlite_path(given)
     if path is not None:
-        try:
-            return Database(given, path.expanduser())
-        except RuntimeError as e:
-            raise StoreError(f"not a database file: {given!r}: {e} Expected a path, or ./~ for a name like that") from e
+        if given.removeprefix("sqlite:///").startswith("~") and str(path).startswith("~"):
+            raise StoreError(f"not a database file: {given!r}: no such home: expected a path, or ./~ for such a name")
+        return Database(given, path)
     scheme = given.partition("://")[0]  # no more of it in a message: it may hold a password
     try:
         url = make_url(given)
