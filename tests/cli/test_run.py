@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -411,3 +412,27 @@ def test_an_interrupt_ends_every_phase_with_130_no_worker_stays_and_the_next_run
     assert process.returncode == 0, errors
     (ended,) = json.loads(output)["problems"]
     assert (ended["resumed"], ended["measured"], ended["winner"] is None) == (known, 2 - known, False)
+
+
+def test_a_range_of_ms_is_tuned_as_a_ladder_and_a_second_run_measures_nothing(tuner):
+    range_of_ms = ("--shape", "1-4x16x16", "--device", "interpreter", "--trials", "2")
+    done = tuner("run", *range_of_ms)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("matmul 1-4x16x16 float16 nn: ")]
+    assert re.search(r"\d ranges?", line)
+    assert {"matmul 1x16x16", "matmul 2x16x16", "matmul 4x16x16"} <= {
+        " ".join(line.split()[:2]) for line in done.stdout.splitlines()
+    }
+    again = tuner("run", *range_of_ms, "--json")
+    document = json.loads(again.stdout)
+    assert (again.returncode, sum(problem["measured"] for problem in document["problems"])) == (0, 0)
+    assert document["families"] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"), [("4-1x16x16", "write 1-4"), ("1-4x16", "not a shape"), ("0-4x16x16", "M must be from 1")]
+)
+def test_a_range_that_is_none_is_one_line(tuner, shape, said):
+    done = tuner("run", "--shape", shape, "--device", "interpreter")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert said in done.stderr

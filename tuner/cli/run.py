@@ -20,8 +20,9 @@ from tuner.errors import UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.lookup import misses
-from tuner.problem import Problem, parse_shape
+from tuner.problem import Problem, family
 from tuner.problem import suite as suites
+from tuner.problem.family import Ladder
 from tuner.tables.importing import candidates
 
 if TYPE_CHECKING:
@@ -100,10 +101,11 @@ def run(
     missed = _missed(records)
     gpus = options.gpus_of(given["device"])
 
-    def problems(device: Device) -> list[Problem]:
+    def problems(device: Device) -> list[Problem | Ladder]:
         found = [*missed(device), *named]
         if device.is_interpreter:
-            options.warn_of_large(found, 2 * min(given["trials"] or _TRIALS, _TRIALS))
+            largest = [each.rungs[-1] if isinstance(each, Ladder) else each for each in found]
+            options.warn_of_large(largest, 2 * min(given["trials"] or _TRIALS, _TRIALS))
         return found
 
     work = _dry_run if given["dry_run"] else _run
@@ -126,14 +128,16 @@ def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
 
 def _named(
     ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], given: dict[str, Any]
-) -> list[Problem]:
-    """Return the problems of the named kernel; without one, those with M, N and K."""
+) -> Sequence[Problem | Ladder]:
+    """Return the problems of the named kernel; without one, the problems and ladders with M, N and K."""
     if not given["names"]:
         if given["written"]:
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
         kind = {name: given[name] for name in ("dtype", "layout", "scaling")}
-        listed = [problem for name in suite_names for problem in suites.load(name)]
-        return [*listed, *(Problem(*parse_shape(shape), **kind) for shape in shapes)]
+        listed = [each for name in suite_names for each in suites.load_with_ladders(name)]
+        for shape in shapes:
+            listed += family.parse_shape(shape, lambda m, n, k: Problem(m, n, k, **kind))
+        return listed
     if shapes:
         raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
     specs = [kernel_options.find(name) for name in given["names"]]

@@ -16,6 +16,7 @@ from tuner.cli.output import FIGURES, config_document, figures, print_table, qua
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.problem.family import ESTIMATED, Family
 from tuner.store.records import Outcome
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
@@ -78,6 +79,10 @@ class Progress(Observer):
             self._bar.remove_task(task)
         self._say(problem_line(report))
 
+    def family_decided(self, family: Family) -> None:
+        """Say what a ladder gave."""
+        self._say(family_line(family))
+
     def _say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -103,6 +108,18 @@ def problem_line(report: ProblemReport) -> str:
         trials += f"; {report.stopped}"
     tail = report.reason or trials
     return f"{report.problem}: {winner.config.label}, {winner.median_us:.2f} us{ratios} ({tail})"
+
+
+def family_line(family: Family) -> str:
+    """One ladder's end in one line."""
+    last = family.at(family.last_m)
+    name = str(last).replace(f" {last.m}x", f" {family.first_m}-{last.m}x", 1)
+    estimated = sum(each.evidence == ESTIMATED for each in family.ranges)
+    found = quantity(len(family.ranges), "range") + (f", {estimated} of them estimated" if estimated else "")
+    if (check := family.check) is None:
+        return f"{name}: {found}"
+    lost = f"{check.geomean - 1:.1%} in the mean, {check.worst - 1:.1%} at most"
+    return f"{name}: {found}; at {quantity(check.played, 'random M')} they lost {lost}"
 
 
 def closing_table(report: Report) -> None:
@@ -157,6 +174,14 @@ def report_json(report: Report) -> dict[str, Any]:
             for problem in report.problems
         ],
         "untried": [problem.fields() for problem in report.untried],
+        "families": [
+            {
+                "problem": family.problem.fields(),
+                "ranges": [list(each) for each in family.ranges],
+                "check": None if family.check is None else family.check._asdict(),
+            }
+            for family in report.families
+        ],
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.problem.family import Family
 from tuner.store.records import Outcome, State, Winner
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.race import RACE
@@ -78,6 +79,7 @@ class Report:
     """How a sweep ended; problems that no GPU began are in `untried`.
 
     Attributes:
+        families: ladders whose every step ended.
         untuned: those of `untried` that no earlier run decided either.
         compiled: how many binaries were made.
         compile_s: wall time from the first request for a binary to the last result.
@@ -89,6 +91,7 @@ class Report:
     environment: Environment
     problems: list[ProblemReport] = field(default_factory=list)
     untried: list[Problem] = field(default_factory=list)
+    families: list[Family] = field(default_factory=list)
     untuned: list[Problem] = field(default_factory=list)
     interrupted: bool = False
     compiled: int = 0
@@ -134,3 +137,6 @@ class Observer:
 
     def problem_ended(self, report: ProblemReport) -> None:
         """A problem was decided or given up."""
+
+    def family_decided(self, family: Family) -> None:
+        """A ladder's every step ended."""
