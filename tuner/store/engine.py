@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -201,7 +202,8 @@ def faults(database: Database) -> Iterator[None]:
     except sqlite3.Error as e:
         raise StoreError(f"{database.label}: {_meaning(e)}") from e
     except StrayValue as e:
-        raise StoreError(f"{database.label}: damaged: {e}: `tuner db check --db {database.label}` says more") from e
+        advice = f"`tuner db check --db {shlex.quote(database.label)}` says more"
+        raise StoreError(f"{database.label}: damaged: {e}: {advice}") from e
     except UnicodeDecodeError as e:  # SQLite's own message cites damaged bytes
         raise StoreError(f"{database.label}: {_meaning(sqlite3.DatabaseError(f'malformed schema: {e}'))}") from e
     except OSError as e:
