@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -49,7 +50,7 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, update: 
 
     source = sources.named(place)
     if update and isinstance(source, sources.Database):
-        raise UsageError(f"{place} is a database: `tuner export DIR --db {place}`, then --update of DIR")
+        raise UsageError(f"{place} is a database: `tuner export DIR --db {shlex.quote(place)}`, then --update of DIR")
     listed = None if suite is None else suites.load(suite)
     with held_out.CaseRunner(options.gpus_of(device)[0]) as bench:
         model = bench.device
