@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner import files
 from tuner.cli import options
 from tuner.cli.output import print_json, quantity
 from tuner.errors import TunerError, UsageError
@@ -171,10 +172,9 @@ def _gpu(name: str, problems: Sequence[ListedProblem], rounds: int | None) -> in
 def _prepare(folder: Path) -> None:
     """Raise before anything is measured if the files could not be written."""
     from tuner.bench import chart
-    from tuner.bench.document import make_folder
 
     chart.require()
-    make_folder(folder)
+    files.make_folder(folder)
 
 
 def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:

@@ -104,12 +104,9 @@ def _save(binary: Binary, out: Path, stage: str | None) -> list[str]:
     stem = f"{binary.config.kernel}-{binary.arch}-{binary.config.digest}"
     texts = {stage: _text(binary, stage)} if stage else dict(binary.stages)
     texts["json"] = json.dumps(binary.facts(), indent=2, sort_keys=True) + "\n"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for suffix, text in texts.items():
-            files.write_text(out / f"{stem}.{suffix}", text)
-    except OSError as e:
-        raise TunerError(f"cannot write into {out}: {e.strerror}") from e
+    files.make_folder(out)
+    for suffix, text in texts.items():
+        files.write_text(out / f"{stem}.{suffix}", text)
     return [str(out / f"{stem}.{suffix}") for suffix in texts]
 
 
