@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tuner import files
-from tuner.cli.options import json_option
+from tuner.cli.options import Place, json_option
 from tuner.cli.output import print_json
 from tuner.errors import TunerError, UsageError
 from tuner.hardware.device import Device
@@ -41,7 +41,7 @@ _ALL = tuple(dict.fromkeys(stage for stages in STAGES.values() for stage in stag
     help="Compile for this GPU, which need not be here. [default: this machine's, else cuda:90]",
 )
 @click.option("--stage", type=click.Choice(_ALL), help="Print this form; with --diff, what differs in it.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Save every form (or --stage) there.")
+@click.option("--out", type=Place(file_okay=False, path_type=Path), help="Save every form (or --stage) there.")
 @json_option
 def inspect(
     kernel: str,
