@@ -58,7 +58,7 @@ def inspect(
 
     KERNEL is a kernel's name, or op/name. No GPU is needed. For several launches, the last one is shown.
     """
-    if diff and config:
+    if diff and config is not None:
         raise UsageError("--config and --diff exclude each other: --diff names both configs")
     spec, device = find_kernel(kernel), find_target(target)
     if target is None:
@@ -69,7 +69,7 @@ def inspect(
     if diff:
         chosen = [read_config(text, spec, problem, device) for text in diff]
     else:
-        chosen = [read_config(config, spec, problem, device) if config else choose(spec, problem, device)]
+        chosen = [choose(spec, problem, device) if config is None else read_config(config, spec, problem, device)]
     for one in chosen:
         if one.remark:
             click.echo(f"note: {one.config}: {one.remark}", err=True)

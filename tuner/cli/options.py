@@ -32,8 +32,11 @@ class Place(click.Path):
     """The name of a file, a folder or a database.
 
     An empty one is refused, which pathlib takes for the current folder, and a database's name for the user's own: a
-    script that types "$UNSET" means neither.
+    script that types "$UNSET" means neither. Whether it can be read is for the command to say.
     """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(readable=False, **given)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value as click.Path does."""
