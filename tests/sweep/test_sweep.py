@@ -345,7 +345,7 @@ def test_a_second_sweep_into_the_same_file_is_refused_while_the_first_runs(fault
     def sweep_too():
         with (
             Store.open(store.location) as other,
-            pytest.raises(StoreError, match="another `tuner run` is writing") as e,
+            pytest.raises(StoreError, match="another `tuner run` or `tuner merge` is writing") as e,
         ):
             sweep(other, [faulty(configs=1)], [None], Plan(EXHAUSTIVE))
         refusals.append(e)
