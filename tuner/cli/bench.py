@@ -65,7 +65,9 @@ class Rivals(click.ParamType[tuple[str, ...]]):
     help="Who plays beside the config that a lookup gives.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Paired rounds. [default: 30, on a GPU]")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write bench.json and charts (PNG) there.")
+@click.option(
+    "--out", type=options.Place(path_type=Path), metavar="DIR", help="Write bench.json and charts (PNG) there."
+)
 @options.device_option("auto: the first GPU; without one, Triton's interpreter.")
 @options.db_option
 @options.json_option
