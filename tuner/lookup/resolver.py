@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from tuner.errors import ProblemError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.lookup import advice, match_rules
@@ -38,6 +39,14 @@ class Missed:
         """Count one more call, and answer it."""
         self.counter.count()
         return self.match
+
+
+def _checked(problem: object) -> Problem:
+    """Return what was to be looked up. Raise ProblemError where it is no problem."""
+    if not isinstance(problem, Problem):
+        found = f"{problem!r:.200}"
+        raise ProblemError(f"not a problem: {found}: expected a tuner.Problem, Problem(4096, 4096, 1024) for instance")
+    return problem
 
 
 class Resolver:
@@ -72,6 +81,7 @@ class Resolver:
 
     def answer(self, problem: Problem, device: Device | str | None) -> Match:
         """Decide, keep and return the answer; log a miss and a refused row, and count the calls of a miss."""
+        problem = _checked(problem)
         device = self.device(device)
         if (missed := self.missed.get((device.slug, problem))) is not None:
             return missed.called()
@@ -105,7 +115,7 @@ class Resolver:
     ) -> tuple[Device, list[DeviceWinners], Decision]:
         """The device, what every source holds for it, and the decision; reads every source."""
         device = self.device(device)
-        return device, list(self._by_source(device.slug)), self.decide(problem, device)
+        return device, list(self._by_source(device.slug)), self.decide(_checked(problem), device)
 
     def winners(self, device: Device) -> Iterator[tuple[int, DeviceWinners]]:
         """What sources hold for a device and then for others of its architecture, with their multiprocessors."""
