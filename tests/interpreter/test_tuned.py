@@ -23,7 +23,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tuner
-from tuner.errors import TunerError
+from tuner.errors import ProblemError, TunerError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -576,6 +576,22 @@ def test_a_key_takes_what_triton_takes_looks_it_up_once_and_is_kept_in_plain_jso
         assert str(problem["kind"]).startswith(word)
         text = json.dumps(problem.fields(), allow_nan=False)
         assert Problem.from_fields(json.loads(text)) == problem
+
+
+@pytest.mark.parametrize("value", [np.array(3), np.zeros((30, 30)), dict.fromkeys(range(10_000)), torch.device("cpu")])
+def test_a_key_that_no_table_can_hold_is_one_short_line(value):
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="odd")(shaped)
+    with pytest.raises(ProblemError, match=r"odd: kind of the key is .*: expected a number") as raised:
+        kernel[grid](torch.zeros(8), value, N=8)
+    assert len(str(raised.value)) < 400
+
+
+def test_a_miss_with_a_very_long_word_is_a_short_warning_whose_advice_can_be_followed(database, caplog):
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="wordy")(shaped)
+    kernel[grid](torch.zeros(8), "x" * 200_000, N=8)
+    (warned,) = (record.getMessage() for record in caplog.records if "wordy" in record.getMessage())
+    assert len(warned) < 2000
+    assert warned.endswith("to record and tune it: TUNER_MISSES=misses.json, then tuner run --from-misses misses.json")
 
 
 def test_keys_are_one_where_triton_has_one():

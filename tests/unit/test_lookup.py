@@ -286,6 +286,14 @@ def test_a_problem_that_no_kernel_serves_is_an_error_with_the_reason():
         tuner.explain(Problem(64, 512, 256, layout="tt"), H200)
 
 
+@pytest.mark.parametrize("given", [(64, 512, 256), [64], "64x512x256", None, {"m": 64} | dict.fromkeys(range(1000))])
+def test_what_is_no_problem_is_one_short_line(given):
+    for ask in (tuner.lookup, tuner.explain):
+        with pytest.raises(ProblemError, match=r"^not a problem: .*expected a tuner\.Problem") as raised:
+            ask(given, H200)
+        assert len(str(raised.value)) < 400
+
+
 def test_this_process_own_device_is_found_once(monkeypatch, tuned, make_row):
     asked = []
     monkeypatch.setattr(devices, "current", lambda: asked.append(1) or H200)

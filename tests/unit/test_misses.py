@@ -272,8 +272,12 @@ def test_a_place_that_cannot_be_a_record_is_told_at_the_start(record, tmp_path):
         misses.load(record)
 
 
-def test_an_environment_that_names_no_record_is_one_warning(record, tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("TUNER_MISSES", str(tmp_path))
+@pytest.mark.parametrize("where", ["a folder", "a removed folder"])
+def test_an_environment_that_names_no_record_is_one_warning(record, tmp_path, monkeypatch, caplog, where):
+    monkeypatch.setenv("TUNER_MISSES", str(tmp_path) if where == "a folder" else "misses.json")
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
     for m in (1, 2, 3):
         tuner.lookup(PROBLEM.with_shape(m, 512, 256), H200)
     warned = [each.getMessage() for each in caplog.records if "TUNER_MISSES" in each.getMessage()]

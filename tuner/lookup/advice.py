@@ -17,6 +17,9 @@ from tuner.lookup.decision import Decision
 from tuner.lookup.row import Row
 from tuner.problem import Problem
 
+_MOST_CHARACTERS = 2000
+"""The longest command that a warning says to type: a key may hold words of any length."""
+_RECORD = "TUNER_MISSES=misses.json, then tuner run --from-misses misses.json"
 _log = logging.getLogger("tuner.lookup.lookup")  # the name under which people silence or keep it
 
 
@@ -38,6 +41,12 @@ def command(problem: Problem) -> str:
         return shlex.join(["tuner", "run", "--kernel", op, "--problem", text.write(p)])
     except ProblemError:
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
+
+
+def _advice(problem: Problem) -> str:
+    """What to do about a miss: type a command, if a shell takes it."""
+    typed = command(problem)
+    return f"to tune it: {typed}" if len(typed) <= _MOST_CHARACTERS else f"to record and tune it: {_RECORD}"
 
 
 def report(problem: Problem, device: Device, decision: Decision, reported: set[Hashable]) -> None:
@@ -72,17 +81,17 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
     reported.add(kind)
     if match.rule == "default":
         _log.warning(
-            "no tuned config for %s on %s%s: using the default formula's, %s. Performance may be below what tuning "
-            "finds; to tune it: %s",
-            *(problem, device.slug, refused, match.config, command(problem)),
+            "no tuned config for %.1000s on %s%s: using the default formula's, %s. Performance may be below what "
+            "tuning finds; %s",
+            *(problem, device.slug, refused, match.config, _advice(problem)),
         )
     elif match.rule == "near_key":
         assert decision.row is not None
         unsure = "" if decision.row.problem.source else ", whose row does not say for which source it was tuned"
         _log.warning(
-            "no tuned config for %s on %s%s: using that of %s%s, %s. Performance may be below what tuning finds; to "
-            "tune it: %s",
-            *(problem, device.slug, refused, decision.row.problem, unsure, match.config, command(problem)),
+            "no tuned config for %.1000s on %s%s: using that of %.1000s%s, %s. Performance may be below what tuning "
+            "finds; %s",
+            *(problem, device.slug, refused, decision.row.problem, unsure, match.config, _advice(problem)),
         )
     else:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)
@@ -103,7 +112,7 @@ def _report_others() -> None:
     if not _others:
         return  # a fork of a process that counted some
     path = miss_counts.path()
-    advice = f"to record and tune them: {miss_counts.VARIABLE}=misses.json, then tuner run --from-misses misses.json"
+    advice = f"to record and tune them: {_RECORD}"
     if path is not None:
         advice = f"to tune them: tuner run --from-misses {shlex.quote(str(path))}"
     _log.warning(

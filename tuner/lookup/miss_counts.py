@@ -104,7 +104,11 @@ def start(where: str | Path | None) -> None:
         TableError: the file cannot be a record of misses; all is as it was.
     """
     global _recorder, _looked
-    recorder = None if where is None else _open(expanded(where).absolute())
+    try:
+        place = None if where is None else expanded(where).absolute()
+    except OSError as e:  # the current folder was removed
+        raise TableError(f"cannot record misses in {where}: the current folder: {e.strerror}: name a whole path") from e
+    recorder = None if place is None else _open(place)
     flush()
     _recorder, _looked = recorder, True
     if recorder is not None:

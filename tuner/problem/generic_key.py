@@ -76,7 +76,7 @@ def canonical(value: Any) -> Extra | None:
     Numbers of numpy and members of enums that are numbers or words become those. JSON has no infinity and NaN, and NaN
     equals nothing, so they become words. Minus zero is zero.
     """
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and value.__hash__:
         value = value.item()
     if isinstance(value, bool):
         return value

@@ -18,6 +18,8 @@ from tuner.tuned.source import function_below, source_hash
 
 ALIGNMENT = 16
 """Triton specializes kernels on addresses (bytes) and whole numbers that are multiples of this, to load wider."""
+_SHOWN = 200
+"""How many characters of a value an error shows."""
 _log = logging.getLogger(__name__)
 
 
@@ -133,8 +135,9 @@ class Signature:
             return value.hex()
         if (function := function_below(value)) is not None:  # under triton.jit too
             return f"{function.__qualname__}@{source_hash(value)[:8]}"
+        shown = f"{value!r:.{_SHOWN}}"
         raise ProblemError(
-            f"{self.op}: {name} of the key is {value!r}: expected a number, a word, a member of an enum, a dtype, a "
+            f"{self.op}: {name} of the key is {shown}: expected a number, a word, a member of an enum, a dtype, a "
             "function, None, a tensor, or a tuple of such"
         )
 
