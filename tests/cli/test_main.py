@@ -111,15 +111,17 @@ def test_an_interrupt_exits_130(failing):
     assert said.strip() == "interrupted"
 
 
-def test_an_interrupt_that_an_import_turns_into_another_error_exits_130(failing):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_an_import_turns_into_another_error_exits_130(failing, number):
     def unheard() -> ImportError:
         with contextlib.suppress(KeyboardInterrupt):  # as C code does that imports numpy for torch
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return ImportError("cannot load module more than once per process")
 
+    before = signal.getsignal(number)
     code, said = failing(unheard)
     assert (code, said.strip()) == (130, "interrupted")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(number) is before
 
 
 def test_debug_shows_the_traceback(failing):

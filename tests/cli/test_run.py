@@ -279,6 +279,18 @@ def test_ctrl_c_finishes_the_trial_says_what_there_is_and_how_to_go_on_and_exits
         assert database.execute("select distinct state from trial").fetchall() == [("COMPLETE",)]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_sweep_begins_is_one_line_and_130(tmp_path, number):
+    (tmp_path / "slow.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(60)\n")
+    process = start(tmp_path, "--kernel", f"{tmp_path / 'slow.py'}:k", "--problem", "N=16")
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "interrupted\n")
+
+
 @pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5, 2.5])
 def test_ctrl_c_while_it_starts_is_an_interrupt_too(tmp_path, seconds):
     process = start(tmp_path, "--shape", "64x64x64")

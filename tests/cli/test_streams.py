@@ -47,9 +47,9 @@ def expected(args):
 def shell(tmp_path):
     """Runs a command with its redirections in a shell; what it prints elsewhere is captured."""
 
-    def run(arguments, redirections=""):
+    def run(arguments, redirections="", **own):
         command = f"set -o pipefail; {sys.executable} -m tuner {arguments} {redirections}"
-        environment = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db")}
+        environment = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db"), **own}
         return subprocess.run(
             ["bash", "-c", command],
             capture_output=True,
@@ -77,6 +77,7 @@ def test_a_sweep_whose_progress_cannot_be_written_ends_as_if_it_could(shell, tmp
 
 def test_a_product_that_cannot_be_written_is_one_line_and_one_that_nobody_reads_is_none(shell):
     assert shell(RUN, ">/dev/full 2>/dev/full").returncode == 1
+    assert shell("show winners --json", "2>&1 >/dev/null", PYTHONWARNINGS="error").stdout == ""
     for arguments in ("show winners", "show winners --json"):
         full, unread = shell(arguments, ">/dev/full"), shell(arguments, "| head -0")
         assert (full.returncode, full.stderr) == (1, "tuner: [Errno 28] No space left on device\n")

@@ -73,7 +73,15 @@ def test_a_table_has_no_escape_codes_where_they_are_not_wanted(monkeypatch, own,
     assert ("\x1b[" in terminal.getvalue()) is styled
 
 
-@pytest.mark.parametrize("own", [{}, {"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"FORCE_COLOR": "1"},
+        {"FORCE_COLOR": "1", "NO_COLOR": "1"},
+        {"FORCE_COLOR": "1", "TERM": "dumb"},
+    ],
+)
 def test_lines_in_a_pipe_are_whole_though_colours_are_forced(monkeypatch, own):
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdout", pipe)

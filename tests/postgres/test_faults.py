@@ -104,6 +104,14 @@ def test_a_lock_that_another_process_holds(url):
     engine.dispose()
 
 
+def test_a_connection_that_the_server_ends(server, url):
+    name = locate(url).url.database
+    with Store.open(url) as store:
+        server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        with pytest.raises(StoreError, match=r"^[^\n]*type the same command again[^\n]*$"):
+            store.count_trials()
+
+
 def test_what_is_read_in_one_transaction_does_not_change_under_it(url):
     count = select(func.count()).select_from(models.run)
     reader = open_engine(locate(url), read_only=True)

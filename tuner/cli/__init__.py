@@ -127,14 +127,15 @@ def _print_any_text() -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Turn Ctrl-C into KeyboardInterrupt even where an interrupted import raises something else.
+    """Turn Ctrl-C and SIGTERM into KeyboardInterrupt even where an interrupted import raises something else.
 
     Torch's C code takes it for a missing numpy, after which the next import of numpy is an ImportError.
     """
-    alone = threading.current_thread() is threading.main_thread()
-    if not alone or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # called from a thread, with a handler of the caller's, or with the signal ignored
-        return
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    if threading.current_thread() is not threading.main_thread():
+        usual.clear()
+    # A handler of the caller's stays, and so does a signal that is ignored.
+    ours = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
     pressed = False
 
     def press(_number: int, _frame: object) -> None:
@@ -142,7 +143,8 @@ def _interruptible() -> Iterator[None]:
         pressed = True
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, press)
+    for number in ours:
+        signal.signal(number, press)
     try:
         yield
     except Exception as e:
@@ -150,7 +152,8 @@ def _interruptible() -> Iterator[None]:
             raise KeyboardInterrupt from e
         raise
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
 
 
 def _line(error: click.UsageError, arguments: list[str]) -> str:

@@ -59,7 +59,10 @@ def document_only() -> Iterator[None]:
         before.flush()
         _document = os.fdopen(os.dup(1), "w", encoding=before.encoding, errors=before.errors)
         os.dup2(2, 1)
-        yield
+        try:
+            yield
+        finally:
+            _document.close()
     else:
         _document = before
         with contextlib.redirect_stdout(sys.stderr):
@@ -114,7 +117,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
         click.echo("\n".join(_plain_lines(columns, listed)))
         return
     if not on_terminal or console.width < _narrowest(columns, listed):
-        console = Console(markup=False, highlight=False, width=10_000)
+        # Without a height, rich takes a dumb terminal to have 80 columns.
+        console = Console(markup=False, highlight=False, width=10_000, height=25)
     # rich takes colours away for NO_COLOR, and leaves bold.
     table = Table(box=None, pad_edge=False, header_style="" if os.environ.get("NO_COLOR") else "bold")
     for name in columns:

@@ -181,7 +181,7 @@ class _Repeatable(Generic[T], Iterable[T]):
 
 def _expect(problem: object) -> None:
     if not isinstance(problem, Problem):
-        raise ProblemError(f"no problem: {problem!r:.60}: expected tuner.Problem(M, N, K, dtype=...)")
+        raise ProblemError(f"not a problem: {problem!r:.60}: expected a tuner.Problem, for instance Problem(64, 64, 64)")
 
 
 def _miss_counter(problem: Problem, device: Device, match: Match) -> MissCounter | None:

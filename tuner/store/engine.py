@@ -51,6 +51,8 @@ _SERVER_MEANINGS = {
     "role ": "the server does not know this user: give --db postgresql://USER@HOST/NAME",
     "database ": "the server cannot open it: make it with createdb, or name another with --db",
     "permission denied": "this user may not do that: its owner can GRANT it",
+    "terminating connection": "the server ended the connection: type the same command again, committed rows are kept",
+    "connection unexpectedly": "the server ended the connection: type the same command again, committed rows are kept",
     "read-only transaction": "not writable: it is a copy that follows another server, name that one with --db",
 }
 """What PostgreSQL's mean."""
