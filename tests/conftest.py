@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import json
@@ -27,7 +28,7 @@ from tuner.hardware.device import IDENTITY, KNOWN, Device, Environment
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import Rule, SearchSpace
-from tuner.lookup import sources
+from tuner.lookup import advice, sources
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
@@ -48,6 +49,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if WITHOUT_TORCH and collection_path.suffix == ".py" and NEEDS_TORCH.search(collection_path.read_text()):
         return True
     return None
+
+
+def pytest_unconfigure() -> None:
+    """Leave unsaid how many problems tests looked up untuned: the stream that a test logged to is closed by then."""
+    atexit.unregister(advice._report_others)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 
+def one_line(text: object) -> str:
+    """Return a text, or what an error says, in one line."""
+    return " ".join(line for each in str(text).splitlines() if (line := each.strip()))
+
+
 class TunerError(Exception):
     """Base of every error this package raises on purpose. Its message is one line, ready to print."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())  # what another library said, or a user typed, may have several
 
 
 class UsageError(TunerError, ValueError):

@@ -1,13 +1,101 @@
-"""Writing files complete or not at all: into a temporary file beside the target, which is then renamed over it."""
+"""Reading files that a user names, and writing files complete or not at all.
+
+A file is written into a temporary one beside it, which is then renamed over it.
+"""
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tuner.errors import TableError, TunerError
+
+LARGEST_BYTES = 1 << 30
+"""A table of a million rows has a third of it. A larger file is no text of ours, and would fill the memory."""
+_LONGEST = 200  # characters of a path that is too long for any file
+
+
+def check_regular(path: Path, noun: str, *, error: type[TunerError] = TunerError) -> None:
+    """Refuse what a reader would wait for or never come to the end of: a pipe, a socket or a device.
+
+    A path that cannot be looked at is refused too (no permission, a loop of links), because Path.exists() would raise.
+    A folder passes, and so does a file that is not there: whoever opens them says what they are.
+
+    Args:
+        path: what is about to be opened.
+        noun: what it should be, for the message: "suite".
+        error: what to raise.
+
+    Raises:
+        TunerError: of the kind `error`.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as e:  # ValueError: a name that the file system cannot have
+        raise error(f"cannot open the {noun} {_shown(path)}: {_why(e)}") from e
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise error(f"{path} is no regular file: expected a {noun}")
+
+
+def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -> bytes:
+    """Read a regular file, without the byte-order mark that some editors write.
+
+    Args:
+        path: the file.
+        noun: what it should be, for messages: "suite".
+        error: what to raise.
+
+    Raises:
+        TunerError: of the kind `error`: the file cannot be read.
+    """
+    check_regular(path, noun, error=error)
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise error(f"{path} has more than {LARGEST_BYTES >> 30} GiB: expected a {noun}: name another file")
+        return path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError as e:
+        raise error(f"cannot read the {noun} {path}: {_why(e)}") from e
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Parse JSON, which is in UTF-8 where it is given as bytes.
+
+    Raises:
+        ValueError: it is no JSON; the message says why in a few words.
+    """
+    try:
+        return json.loads(content if isinstance(content, str) else content.decode())
+    except UnicodeDecodeError as e:
+        raise ValueError("it is no UTF-8 text") from e
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
+
+
+def read_json(path: Path, noun: str, advice: str, *, error: type[TunerError] = TunerError) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: the file.
+        noun: what it should be, for messages: "record of misses".
+        advice: what to do about a file that is no JSON.
+        error: what to raise.
+
+    Raises:
+        TunerError: of the kind `error`: the file cannot be read, or is no JSON.
+    """
+    content = read_bytes(path, noun, error=error)
+    try:
+        return parse_json(content)
+    except ValueError as e:
+        raise error(f"{path}: no {noun}: not JSON ({e}): {advice}") from e
 
 
 @contextmanager
@@ -15,7 +103,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside a file; what the block writes there takes the file's place when the block ends.
 
     Where the block raises, the file stays as it was, and the temporary one is removed.
+
+    Raises:
+        TunerError: the path names a pipe or a device, which a file must not replace.
     """
+    check_regular(path, "file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -36,11 +128,12 @@ def write(path: Path, fill: Callable[[Path], object], *, error: type[TunerError]
     Raises:
         TunerError: of the kind `error`: the file cannot be written.
     """
+    check_regular(path, "file", error=error)
     try:
         with replacing(path) as temporary:
             fill(temporary)
     except OSError as e:
-        raise error(f"cannot write {path}: {e.strerror or e}") from e
+        raise error(f"cannot write {path}: {_why(e)}") from e
     return path
 
 
@@ -61,3 +154,11 @@ def make_folder(directory: Path) -> None:
         raise TableError(f"{directory} is not a folder: name a folder to export into") from None
     except OSError as e:
         raise TableError(f"cannot make the folder {directory}: {e.strerror}") from e
+
+
+def _shown(path: Path) -> str:
+    return str(path) if len(str(path)) < _LONGEST else f"{str(path)[:_LONGEST]} ..."
+
+
+def _why(e: Exception) -> str:
+    return getattr(e, "strerror", None) or str(e)

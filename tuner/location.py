@@ -24,5 +24,10 @@ def database_location(given: str | None = None) -> str:
 def sqlite_path(location: str) -> Path | None:
     """Return the file of a location that is a path or a `sqlite:///` URL, None for other URLs."""
     if location.startswith("sqlite:///"):
-        return Path(location.removeprefix("sqlite:///"))
-    return None if "://" in location else Path(location)
+        return expanded(location.removeprefix("sqlite:///"))
+    return None if "://" in location else expanded(location)
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path whose `~` is the user's home, where that is known: Path.expanduser() raises where it is not."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tuner import files
 from tuner.errors import KernelError, TunerError, UsageError
 
 
@@ -52,6 +53,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _file(where: str) -> ModuleType:
+    files.check_regular(Path(where), "Python file", error=UsageError)
     path = Path(where).resolve()
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path) and module.__name__ != "__main__":

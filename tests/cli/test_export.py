@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -205,6 +206,25 @@ def test_a_file_where_the_folder_should_be_is_one_line_and_stays(tmp_path, run, 
         assert (code, len(err.splitlines())) == (1, 1)
         assert "is not a folder" in err
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--package", "mylib.tuned"), ("--format", "sqlite"), ("--format", "triton"), ("--json",)]
+)
+def test_a_full_disk_is_one_line_and_what_was_exported_before_stays_whole(run, db, small_disk, arguments):
+    out = small_disk / "out"
+    assert run("export", out, "--db", db, *arguments)[0] == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with (small_disk / "fill").open("wb", buffering=0) as fill, contextlib.suppress(OSError):
+        while True:
+            fill.write(bytes(1024))
+    with closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("UPDATE winner SET median_us = 2 * median_us")
+    code, printed, error = run("export", out, "--db", db, *arguments)
+    assert (code, printed) == (1, "")
+    assert error.startswith("tuner: ")
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("arguments", ["", "--format sqlite", "--package mylib.tuned"])

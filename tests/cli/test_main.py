@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 import tuner
 from tuner import cli
-from tuner.errors import StoreError, UsageError
+from tuner.errors import ProblemError, StoreError, UsageError
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
@@ -45,6 +46,59 @@ def failing(monkeypatch, capsys):
 
 def test_a_failure_is_one_line_and_exit_code_1(failing):
     assert failing(StoreError("x.db: damaged: restore a backup")) == (1, "tuner: x.db: damaged: restore a backup\n")
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "\nthree\r\n  lines\u2028\n here\n"])
+@pytest.mark.parametrize("kind", [StoreError, ProblemError, click.UsageError])
+def test_an_error_is_one_line_whatever_its_message_cites(failing, kind, text):
+    said = failing(kind(text))[1]
+    assert said.startswith(f"tuner: {' '.join(text.split())}")
+    assert said.count("\n") == len(said.splitlines()) == 1
+
+
+def test_arguments_of_several_lines_are_one_line_of_an_error():
+    for arguments in (
+        ["--bad\noption"],
+        ["show", "winners\nlosers"],
+        ["lookup", "64\n32"],
+        ["run", "--suite", "a\n.csv"],
+    ):
+        assert run(*arguments).stderr.count("\n") == 1
+
+
+NOISY = """
+import atexit, os, subprocess
+import torch, triton, tuner
+import triton.language as tl
+
+print("printed")
+os.write(1, b"written")
+subprocess.run(["echo", "echoed"])
+atexit.register(print, "at the end")
+
+
+@tuner.tuned([triton.Config({"BLOCK": 16})], ["N"])
+@triton.jit
+def kernel(x_ptr, N, BLOCK: tl.constexpr):
+    tl.store(x_ptr, N)
+
+
+@kernel.make_inputs
+def inputs(problem):
+    print("made")
+    return tuner.Arguments((1,), (torch.zeros(1, dtype=torch.int32), problem["N"]), outputs=["x_ptr"])
+"""
+
+
+def test_stdout_is_one_json_document_though_a_module_prints(tmp_path):
+    pytest.importorskip("triton", reason="a kernel's module imports Triton")
+    (tmp_path / "noisy.py").write_text(NOISY)
+    own = {"TRITON_INTERPRET": "1", "TUNER_DB": str(tmp_path / "absent.db")}
+    done = run(
+        "lookup", "--kernel", "noisy.py:kernel", "--problem", "N=16", "--json", cwd=tmp_path, env=os.environ | own
+    )
+    assert json.loads(done.stdout)["rule"] == "default"
+    assert all(word in done.stderr for word in ("printed", "written", "echoed", "made", "at the end"))
 
 
 def test_wrong_usage_is_one_line_and_exit_code_2(failing):

@@ -154,6 +154,12 @@ def test_a_shape_that_is_none_is_wrong_usage(tuner):
     assert "expected MxNxK" in err
 
 
+@pytest.mark.parametrize("limit", ["0", "9" * 20, "1e3", "inf"])
+def test_a_limit_that_is_none_is_one_line_of_wrong_usage(tuner, limit):
+    code, _, err = tuner("runs", "--limit", limit)
+    assert (code, err.count("\n")) == (2, 1)
+
+
 def test_an_empty_database_lists_nothing(tuner, tmp_path):
     Store.open(str(tmp_path / "fresh.db")).close()
     for noun in ("winners", "trials", "runs", "devices", "problems"):

@@ -59,3 +59,26 @@ def test_no_color_is_heeded(shown, monkeypatch):
     assert "\x1b[31m" in shown(doctor._print, finding)[0]
     monkeypatch.setenv("NO_COLOR", "1")
     assert shown(doctor._print, finding) == ["wrong gpu       gone"]
+
+
+@pytest.mark.parametrize(("own", "styled"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_a_table_has_no_escape_codes_where_they_are_not_wanted(monkeypatch, own, styled):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm", "COLUMNS": "200"} | own).items():
+        monkeypatch.setenv(name, value)
+    print_table(COLUMNS, ROWS, empty="")
+    assert ("\x1b[" in terminal.getvalue()) is styled
+
+
+@pytest.mark.parametrize("own", [{}, {"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}])
+def test_lines_in_a_pipe_are_whole_though_colours_are_forced(monkeypatch, own):
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
+    for name, value in ({"TERM": "xterm", "COLUMNS": "60"} | own).items():
+        monkeypatch.setenv(name, value)
+    print_table(COLUMNS, ROWS, empty="")
+    assert len(pipe.getvalue().splitlines()) == 2
+    assert ("\x1b[" in pipe.getvalue()) is (own == {"FORCE_COLOR": "1"})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
 from tuner import files
@@ -44,3 +47,35 @@ def test_a_folder_is_made_with_those_above_it_and_a_file_in_its_place_is_refused
     for taken in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(TableError, match="is not a folder: name a folder to export into"):
             files.make_folder(taken)
+
+
+def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(TableError, match=f"^{path} is no regular file: expected a file$"):
+        files.write_text(path, "text", error=TableError)
+    assert path.is_fifo()
+
+
+def test_a_file_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST_BYTES", 1 << 20)
+    path = tmp_path / "table.json"
+    path.write_bytes(bytes(1 << 20))
+    assert len(files.read_bytes(path, "table")) == 1 << 20
+    path.write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(TunerError, match=f"^{path} has more than .* GiB: expected a table"):
+        files.read_bytes(path, "table")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", "\ufeff{}".encode("utf-16"), b"[" * 100_000, b"9" * 10_000])
+def test_what_is_no_json_is_one_line_with_what_to_do(tmp_path, content):
+    path = tmp_path / "record.json"
+    path.write_bytes(content)
+    with pytest.raises(TableError, match=rf"^{path}: no record: not JSON \(.+\): begin anew$"):
+        files.read_json(path, "record", "begin anew", error=TableError)
+
+
+def test_a_byte_order_mark_and_the_line_ends_of_windows_are_let_pass(tmp_path):
+    path = tmp_path / "record.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"a": 1}, indent=1).replace("\n", "\r\n").encode())
+    assert files.read_json(path, "record", "") == {"a": 1}

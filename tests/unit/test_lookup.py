@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
+import subprocess
+import sys
 import threading
 import time
 import timeit
@@ -10,12 +13,12 @@ import timeit
 import pytest
 
 import tuner
-from tuner.errors import DeviceError, KernelError
+from tuner.errors import DeviceError, KernelError, ProblemError
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import lookup as lookups
-from tuner.lookup import match_rules, resolver, table
+from tuner.lookup import match_rules, misses, resolver, table
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Match
 from tuner.lookup.row import Provenance
@@ -192,6 +195,82 @@ def test_the_command_of_a_problem_with_more_parts_names_exactly_it(problem):
     start, _, typed = command(problem).rpartition(" ")
     assert start == f"tuner run --kernel {problem.op} --problem"
     assert problem_text.read(problem.op, generic_key.cells(typed)) == problem
+
+
+def test_a_family_that_nobody_tuned_is_one_warning_and_not_one_a_shape(caplog):
+    for m in range(1, 300):
+        tuner.lookup(at(m), H200)
+    assert len(caplog.records) == 1
+    for other in (
+        Problem(64, 1024, 256),
+        Problem(64, 512, 256, dtype="bf16"),
+        Problem(64, 512, 256, layout="nt"),
+        Problem(64, 512, 256, epilogue="bias"),
+    ):
+        tuner.lookup(other, H200)
+    assert len(caplog.records) == 5
+    tuner.use(None)
+    tuner.lookup(at(64), H200)
+    assert len(caplog.records) == 6
+
+
+@pytest.mark.parametrize("record", [None, "my misses.json"])
+def test_the_end_of_a_process_says_how_many_problems_no_warning_named(record, tmp_path):
+    pytest.importorskip("triton", reason="the installed kernels import Triton")
+    program = """
+import os, sys, tuner
+from tuner.hardware.device import KNOWN
+for n in (256, 512):
+    for m in range(1, 21):
+        tuner.lookup(tuner.Problem(m, n, 256), KNOWN["sm_90"])
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+"""
+    own = {"TUNER_DB": str(tmp_path / "absent.db")} | ({"TUNER_MISSES": str(tmp_path / record)} if record else {})
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=True)
+    *warnings, last = done.stderr.splitlines()
+    assert [warning[:15] for warning in warnings] == ["no tuned config"] * 2
+    assert last.startswith("38 more problems of the families above were called untuned")
+    if record:
+        assert last.endswith(f"to tune them: tuner run --from-misses '{tmp_path / record}'")
+        assert len(misses.load(tmp_path / record).calls) == 40
+
+
+WORDS = (
+    *("", " ", "a b", " a", "a,b", "x=y", "'", '"', '"a"', "\\", "inf", "-inf", "nan", "1e999", "true", "FALSE"),
+    *("'true'", "12", "1.5", "1_000", "\N{ARABIC-INDIC DIGIT ONE}", "$(id)", "`id`", "; id", "&& id", "| id", "> id"),
+    *("$HOME", "~", "#", "*", "!x", "{a,b}", "--db", "-", "a\nb", "\t", "\0", "\udcff", "\N{DUCK}", "plain", "x" * 300),
+)
+VALUES = (*WORDS, 0, -1, 2**70, 0.1, -0.5, 1e22, 1e-7, 3.0, float("inf"), float("-inf"), True, False)
+
+
+def test_the_command_of_a_key_pasted_into_a_shell_names_exactly_its_problem():
+    drawn = random.Random(1)
+    keys = [{"A": value, "B": drawn.choice(VALUES), "C": drawn.choice(VALUES)} for value in VALUES for _ in range(5)]
+    problems = [Problem.keyed("mine", key, dtype="float32") for key in keys]
+    pasted = "tuner() { printf '%s\\0' \"$@\"; }\n" + "\n".join(map(command, problems))
+    typed = subprocess.run(["bash", "-c", pasted], capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+    for problem in problems:
+        start, (key, *typed) = typed[:4], typed[4:]
+        assert start == ["run", "--kernel", "mine", "--problem"]
+        cells = generic_key.cells(key)
+        assert cells.pop("dtype") == "float32"
+        read = {name: generic_key.value(cell) for name, cell in cells.items()}
+        assert {name: type(value) for name, value in read.items()} == {
+            name: type(value) for name, value in problem.extras
+        }
+        assert Problem.keyed("mine", read, dtype="float32") == problem
+        assert "\n" not in str(problem)
+    assert not typed
+
+
+def test_words_in_quotes_are_read_by_every_option_that_takes_a_key():
+    assert problem_text.key_values('A="a, b=c",N="12" , B = ""') == (("A", "a, b=c"), ("N", "12"), ("B", ""))
+    for typed in ('A="a', 'A="a"b', 'A="\\x"', 'A=a"b,', "A=,B=1", "=1", "A", ""):
+        with pytest.raises(ProblemError):
+            problem_text.key_values(typed)
 
 
 def test_the_command_of_an_op_names_no_size_that_is_always_1():

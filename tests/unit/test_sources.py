@@ -4,6 +4,8 @@ import importlib.resources
 import json
 import logging
 import os
+import re
+import shutil
 import sys
 import textwrap
 from importlib.metadata import EntryPoint
@@ -79,12 +81,12 @@ def test_an_exact_row_of_a_later_source_beats_a_neighbour_of_an_earlier_one(tmp_
     assert source_of(PROBLEM.with_shape(112, 512, 256)).startswith(str(tmp_path / "near"))
 
 
-def test_of_a_folder_only_this_devices_tables_are_read(tmp_path, make_row, make_table, caplog):
+def test_of_a_folder_only_this_devices_tables_are_read(tmp_path, make_row, make_table, monkeypatch, caplog):
     make_table(make_row()).write(tmp_path)
     make_table(make_row(), device=INTERPRETER).write(tmp_path)
     (tmp_path / "matmul--nvidia-b200-sm100-148.json").write_text("{ broken")
     (tmp_path / "package.json").write_text("{ somebody else's")
-    tuner.use(tmp_path)
+    monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
     assert tuner.lookup(PROBLEM, H200).rule == "exact"
     assert caplog.records == []
 
@@ -234,6 +236,43 @@ def test_naming_what_cannot_be_read_is_an_error_and_changes_nothing(tmp_path, ma
     with pytest.raises(TableError):
         tuner.use(tmp_path / name)
     assert tuner.lookup(PROBLEM, H200) is before
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("device", [H200, KNOWN["sm_100"]])
+def test_naming_a_folder_with_a_damaged_table_is_an_error(tmp_path, make_row, make_table, device, content):
+    make_table(make_row()).write(tmp_path)
+    bad = tmp_path / f"bmm--{device.slug}.json"
+    bad.write_bytes(content)
+    with pytest.raises(TableError, match=re.escape(str(bad))):
+        tuner.use(tmp_path)
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+
+
+@pytest.mark.parametrize("variable", ["TUNER_TABLES", "TUNER_DB"])
+def test_a_path_that_cannot_be_looked_at_is_one_warning(variable, monkeypatch, caplog):
+    monkeypatch.setenv(variable, "a" * 5000)
+    tuner.use(None)
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+    (warning,) = [line for line in caplog.messages if "aaa" in line]
+    assert "File name too long" in warning
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "a\0b", "~nobody-of-this-name/a"])
+def test_a_path_that_cannot_be_looked_at_cannot_be_named(path):
+    for take in (tuner.use, tuner.record_misses):
+        with pytest.raises(TableError) as raised:
+            take(path)
+        assert len(str(raised.value)) < 400
+
+
+def test_a_folder_that_vanishes_after_it_was_named_is_one_warning(tmp_path, make_row, make_table, caplog):
+    (tmp_path / "tables").mkdir()
+    make_table(make_row()).write(tmp_path / "tables")
+    tuner.use(tmp_path / "tables")
+    shutil.rmtree(tmp_path / "tables")
+    assert tuner.lookup(PROBLEM, H200).rule == "default"
+    assert [line for line in caplog.messages if "cannot list" in line]
 
 
 def test_naming_a_database_server_is_an_error():

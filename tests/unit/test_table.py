@@ -160,8 +160,8 @@ def test_binary_and_missing_files_are_clear_errors(tmp_path):
     for name, words in (
         ("binary.json", r"not text \(invalid start byte\): name another, or export it again"),
         ("empty.json", "it is empty: name another, or export it again"),
-        ("missing.json", "cannot read table"),
-        ("", "cannot read table"),
+        ("missing.json", "cannot read the table"),
+        ("", "cannot read the table"),
     ):
         with pytest.raises(TableError, match=words):
             table.load(tmp_path / name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import keyword
 import logging
 import os
@@ -17,7 +18,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from tuner.errors import TunerError, UsageError
+from tuner.errors import TunerError, UsageError, one_line
 
 COMMANDS = {
     "run": "Tune problems on this machine's GPU and keep every measurement.",
@@ -75,6 +76,7 @@ def cli(debug: bool) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
+    _print_any_text()
     try:
         with _interruptible():
             result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
@@ -97,6 +99,13 @@ def main(argv: list[str] | None = None) -> None:
         # Otherwise Python collects garbage as it ends, which takes half a second with torch imported.
         gc.freeze()
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _print_any_text() -> None:
+    """Print what a stream's encoding lacks as escapes: a path may hold any byte, and a locale may be ASCII's."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
@@ -130,8 +139,9 @@ def _interruptible() -> Iterator[None]:
 def _line(error: click.UsageError, arguments: list[str]) -> str:
     """Return an error in one line; for a group without a command, return its help."""
     message = error.format_message()
-    if "\n" in message:
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.1 prints the help itself
         return message
+    message = one_line(message)
     # Errors that click's parser raises itself, for instance for a missing value, name no command.
     command = error.ctx.command_path if error.ctx else " ".join(("tuner", *arguments[:1]))
     return f"tuner: {message.rstrip('.')}: `{command} --help` says what can be typed"

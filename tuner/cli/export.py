@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,7 @@ def _winners(db: str | None, device: str | None) -> list[Winner]:
                 " same add --device interpreter"
             )
     if not winners:
-        raise TableError(f"no winner in {location} to export: `tuner run --db {location}` finds some")
+        raise TableError(f"no winner in {location} to export: `tuner run --db {shlex.quote(location)}` finds some")
     return winners
 
 

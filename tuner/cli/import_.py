@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,8 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
         written = {"suite": {"path": str(suite), "problems": len(problems)}, "candidates": configs}
         output.print_json({**written, "files": [_document(one) for one in found]})
         return
-    click.echo(f"{suite}: {quantity(len(problems), 'problem')}; to tune them: tuner run --suite {suite}")
+    command = shlex.join(["tuner", "run", "--suite", str(suite)])
+    click.echo(f"{suite}: {quantity(len(problems), 'problem')}; to tune them: {command}")
     if listed:
         click.echo(f"{listed}: {quantity(len(set(every)), 'candidate')}, unverified")
 

@@ -25,6 +25,14 @@ def _named(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
     return value
 
 
+def _document_only(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    if value:
+        from tuner.cli import output
+
+        ctx.with_resource(output.document_only())
+    return value
+
+
 db_option = click.option(
     "--db",
     metavar="PATH|URL",
@@ -32,7 +40,9 @@ db_option = click.option(
     callback=_named,
     help="The database. [default: $TUNER_DB, else tuner.db in the user data folder]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_document_only, help="Print one JSON document on stdout."
+)
 suite_option = click.option(
     "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
 )

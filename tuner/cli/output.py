@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -40,9 +43,40 @@ _PIECE = 16
 """A column folded to fewer characters cannot be read."""
 
 
+_document: TextIO | None = None
+"""Where a JSON document goes while `document_only` keeps stdout for it."""
+
+
+@contextlib.contextmanager
+def document_only() -> Iterator[None]:
+    """Keep stdout for one JSON document: what else is printed there, by a user's module for one, goes to stderr."""
+    global _document  # noqa: PLW0603
+    before = sys.stdout
+    if before is None:  # a shell closed it
+        yield
+    elif _is_descriptor_1(before):
+        # The descriptor is moved, because C code and child processes print too, and for good, because atexit does.
+        before.flush()
+        _document = os.fdopen(os.dup(1), "w", encoding=before.encoding, errors=before.errors)
+        os.dup2(2, 1)
+        yield
+    else:
+        _document = before
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        _document = None
+
+
+def _is_descriptor_1(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == 1
+    except (OSError, ValueError):  # a stream in memory, which takes stdout's place in a test
+        return False
+
+
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout."""
-    click.echo(json.dumps(document, indent=2, sort_keys=True))
+    click.echo(json.dumps(document, indent=2, sort_keys=True), file=_document)
 
 
 def quantity(number: int, noun: str) -> str:
@@ -67,14 +101,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     if not listed:
         click.echo(empty, err=True)
         return
-    table = Table(box=None, pad_edge=False)
+    # rich takes colours away for NO_COLOR, and leaves bold.
+    table = Table(box=None, pad_edge=False, header_style="" if os.environ.get("NO_COLOR") else "bold")
     for name in columns:
         number = _is_number(name)
         table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in listed:
         table.add_row(*row)
     console = Console(markup=False, highlight=False)
-    if not console.is_terminal or console.width < _narrowest(columns, listed):
+    # FORCE_COLOR makes rich take a pipe for a terminal: styles are wanted there, lines folded to a width are not.
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    if not on_terminal or console.width < _narrowest(columns, listed):
         console = Console(markup=False, highlight=False, width=10_000)
     console.print(table)
 

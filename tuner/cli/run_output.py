@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -31,7 +32,7 @@ class Progress(Observer):
             rich.progress.TextColumn("{task.fields[best]}"),
             rich.progress.TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=sys.stderr is None or not sys.stderr.isatty(),  # FORCE_COLOR in a log wants no bar there
         )
         self._tasks: dict[Problem, rich.progress.TaskID] = {}
 

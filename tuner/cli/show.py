@@ -37,7 +37,7 @@ _shape_option = click.option(
     "--shape", "--problem", "shape", metavar="MxNxK|N=1024", help="Of this shape, or of these values of a key, only."
 )
 _kernel_option = click.option("--kernel", metavar="NAME", help="Of this kernel only.")
-_limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+_limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help="At most so many.")
 
 
 @show.command()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuner import files
 from tuner.errors import ConfigError
 
 Value = int | str | bool
@@ -137,11 +138,11 @@ class Config(Mapping[str, Value]):
             ConfigError: the text is no JSON object of whole numbers, truth values and words.
         """
         try:
-            loaded = json.loads(parameters)
+            loaded = files.parse_json(parameters)
         except ValueError as e:
-            raise ConfigError(f"{kernel}: parameters are not JSON: {parameters!r}") from e
+            raise ConfigError(f"{kernel}: parameters are not JSON: {parameters!r:.80}") from e
         if not isinstance(loaded, dict):
-            raise ConfigError(f"{kernel}: expected a JSON object of parameters, got {parameters!r}")
+            raise ConfigError(f"{kernel}: expected a JSON object of parameters, got {parameters!r:.80}")
         return Config(kernel, **loaded)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tuner import entry_points as entries
 from tuner.entry_points import entry_points
-from tuner.errors import KernelError
+from tuner.errors import KernelError, one_line
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
@@ -183,7 +183,7 @@ def _loaded(point: EntryPoint) -> tuple[KernelSpec, ...]:
         listed = (one,) if one is not None else tuple(loaded)
         names = [f"{spec.op}.{spec.name}" for spec in listed]
     except Exception as e:  # noqa: BLE001  a third party's import may raise anything; ours must still load
-        _log.warning("kernel %s (%s) did not load: %s: %s", point.name, point.value, type(e).__name__, e)
+        _log.warning("kernel %s (%s) did not load: %s: %s", point.name, point.value, type(e).__name__, one_line(e))
         return ()
     if "." in point.name and names != [point.name]:
         found = ", ".join(names) or "nothing"

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import TableError
+from tuner.errors import TableError, one_line
 from tuner.launch import binaries, compat
 from tuner.lookup.row import BAD_VALUE
 
@@ -220,7 +220,7 @@ def _load(key: str, target: Any, src: Any) -> Any:
         if (kernel.metadata.hash, kernel.metadata.target) != (triton_key, target):
             raise TableError(f"{group[metadata]} is of another kernel")
     except (OSError, *BAD_VALUE) as e:
-        _log.warning("%s is not used, Triton looks its kernel up itself: %s", path, e)
+        _log.warning("%s is not used, Triton looks its kernel up itself: %s", path, one_line(e))
         return None
     listener = knobs.compilation.listener
     if listener:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
+import os
+import shlex
+from collections.abc import Hashable
 
 from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import Device
@@ -23,18 +27,27 @@ def command(problem: Problem) -> str:
     p = problem
     if p.is_keyed:
         origin = next((spec.origin for spec in registry.of(p.op).values() if spec.origin), p.op)
-        return f"tuner run --kernel {origin} --problem {text.write_key(p)}"
+        return shlex.join(["tuner", "run", "--kernel", origin, "--problem", text.write_key(p)])
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
         return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     try:
-        return f"tuner run --kernel {p.op} --problem {text.write(p)}"
+        op = str(p.op)  # of a damaged row it may be anything
+        return shlex.join(["tuner", "run", "--kernel", op, "--problem", text.write(p)])
     except ProblemError:
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
 
 
-def report(problem: Problem, device: Device, decision: Decision) -> None:
-    """Log a miss and the refusals of a problem's own rows; log nothing where all is well."""
+def report(problem: Problem, device: Device, decision: Decision, reported: set[Hashable]) -> None:
+    """Log a miss and the refusals of a problem's own rows; log nothing where all is well.
+
+    Only the first problem of a family is logged, because a server's M takes every value. The others are counted, and
+    the end of the process says how many they were.
+
+    Args:
+        problem, device, decision: what was looked up, and what was decided.
+        reported: the families that were logged; one that is logged is added.
+    """
     match = decision.match
     missing = {(r.row.config.kernel, r.source) for r in decision.refused if not _is_installed(r.row)}
     for kernel, source in sorted(missing):
@@ -46,6 +59,15 @@ def report(problem: Problem, device: Device, decision: Decision) -> None:
     refused += "".join(
         f"; the formula's {config} {match_rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:]
     )
+    is_missed = match.rule in ("default", "near_key")
+    if not (is_missed or refused):
+        return
+    family = (problem.op, problem.a_dtype) if problem.is_keyed else problem.group()
+    kind = (device.slug, family, is_missed, bool(refused))
+    if kind in reported:
+        _count_another()
+        return
+    reported.add(kind)
     if match.rule == "default":
         _log.warning(
             "no tuned config for %s on %s%s: using the default formula's, %s. Performance may be below what tuning "
@@ -59,8 +81,36 @@ def report(problem: Problem, device: Device, decision: Decision) -> None:
             "it: %s",
             *(problem, device.slug, refused, decision.row.problem, match.config, command(problem)),
         )
-    elif refused:
+    else:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)
+
+
+def _count_another() -> None:
+    """Count a problem of a family that was logged; the caller holds `Resolver.lock`."""
+    global _others  # noqa: PLW0603
+    if not _others:
+        atexit.register(_report_others)
+    _others += 1
+
+
+def _report_others() -> None:
+    """Log at the end of the process how many problems the warnings left out, and the command that tunes them."""
+    from tuner.lookup import miss_counts
+
+    if not _others:
+        return  # a fork of a process that counted some
+    path = miss_counts.path()
+    advice = f"to record and tune them: {miss_counts.VARIABLE}=misses.json, then tuner run --from-misses misses.json"
+    if path is not None:
+        advice = f"to tune them: tuner run --from-misses {shlex.quote(str(path))}"
+    _log.warning(
+        "%d more problems of the families above were called untuned, or with refused rows; %s", _others, advice
+    )
+
+
+def _begin_anew() -> None:
+    global _others  # noqa: PLW0603
+    _others = 0
 
 
 def _is_installed(row: Row) -> bool:
@@ -79,3 +129,8 @@ def _report_missing(op: str, kernel: str, source: str) -> None:
         "triton-tuner no longer does): `tuner verify` lists them",
         *(source, kernel, op),
     )
+
+
+_others = 0
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(after_in_child=_begin_anew)

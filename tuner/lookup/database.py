@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from tuner import files
 from tuner.errors import TableError
 from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
@@ -83,7 +85,9 @@ def is_database(path: Path) -> bool:
 
     Raises:
         OSError: it cannot be read.
+        TableError: it is no regular file.
     """
+    files.check_regular(path, "database", error=TableError)
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
@@ -168,6 +172,7 @@ def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
 
 
 def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    files.check_regular(path, "database", error=TableError)
     try:
         for _ in range(3):
             before = _state(path)
@@ -199,7 +204,7 @@ def _query(path: Path, how: str, query: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def _connect(path: Path, how: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True, timeout=BUSY_SECONDS)
+    connection = sqlite3.connect(f"file:{quote(os.fsencode(path.absolute()))}?{how}", uri=True, timeout=BUSY_SECONDS)
     connection.row_factory = sqlite3.Row
     connection.text_factory = _text
     return connection
@@ -242,6 +247,7 @@ def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
     revision = found if isinstance(found, str) else repr(found)
     shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"
     if revision < OLDEST_REVISION:
-        raise TableError(f"{path} has schema {shown}, older than {OLDEST_REVISION}: tuner db upgrade --db {path}")
+        upgrade = f"tuner db upgrade --db {shlex.quote(str(path))}"
+        raise TableError(f"{path} has schema {shown}, older than {OLDEST_REVISION}: {upgrade}")
     if revision > REVISION:
         raise TableError(f"{path} has schema {shown}, newer than {REVISION}, which this reads: upgrade triton-tuner")

@@ -51,7 +51,8 @@ def use(where: str | Path | None) -> None:
         where: a path. None forgets all that was named and everything that was read: the next lookup reads afresh.
 
     Raises:
-        TableError: it cannot be read, or is a folder without tables. The sources stay as they were.
+        TableError: it cannot be read, or is a folder without tables or with one that cannot be read. The sources stay
+            as they were.
     """
     global _resolver  # noqa: PLW0603  one assignment swaps sources and answers together: no reader sees half of it
     if where is None:

@@ -15,7 +15,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from tuner import files
 from tuner.errors import TableError
+from tuner.location import expanded
 from tuner.lookup import misses
 from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
@@ -102,11 +104,16 @@ def start(where: str | Path | None) -> None:
         TableError: the file cannot be a record of misses; all is as it was.
     """
     global _recorder, _looked
-    recorder = None if where is None else _open(Path(where).expanduser().absolute())
+    recorder = None if where is None else _open(expanded(where).absolute())
     flush()
     _recorder, _looked = recorder, True
     if recorder is not None:
         _arm()
+
+
+def path() -> Path | None:
+    """The file that misses are recorded in; None where they are not."""
+    return None if _recorder is None else _recorder.path
 
 
 def flush() -> None:
@@ -144,6 +151,7 @@ def _current_recorder() -> Recorder | None:
 
 def _open(path: Path) -> Recorder:
     """Check now that the file can be used, rather than at the end of the process."""
+    files.check_regular(path, "record of misses", error=TableError)
     if path.is_dir():
         raise TableError(f"{path} is a folder: expected a file for the record of misses, say {path}/misses.json")
     if path.exists():

@@ -86,12 +86,7 @@ def load(path: Path) -> Record:
     Raises:
         TableError: the file cannot be read, or is no record, or a damaged one, or one of another version.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise TableError(f"cannot read the record of misses {path}: {e.strerror}") from e
-    except (ValueError, RecursionError) as e:
-        raise TableError(f"{path}: no record of misses: not JSON ({e}): {_ADVICE}") from e
+    document = files.read_json(path, "record of misses", _ADVICE, error=TableError)
     found = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
     if found != (FORMAT, VERSION):
         raise TableError(f'{path}: no record of misses: expected "format": "{FORMAT}", "version": {VERSION}: {_ADVICE}')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -64,6 +64,7 @@ class Resolver:
         self.answers: dict[str, dict[Problem, Match]] = {}
         self.own: dict[Problem, Match] = {}
         self.missed: dict[tuple[str, Problem], Missed] = {}
+        self._reported: set[Hashable] = set()
         self._here: Device | None = None
         self._sources: list[Source] | None = None
         self._winners: dict[tuple[str, int], DeviceWinners] = {}
@@ -83,7 +84,7 @@ class Resolver:
                     return missed.called()
                 if (device.slug, problem, decision.match.config) in match_rules.failed:  # dropped meanwhile
                     continue
-                advice.report(problem, device, decision)
+                advice.report(problem, device, decision, self._reported)
                 return self._keep(problem, device, decision.match)
 
     def _keep(self, problem: Problem, device: Device, match: Match) -> Match:

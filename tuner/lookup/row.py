@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tuner.errors import TunerError
+from tuner.errors import TunerError, one_line
 from tuner.hardware.device import Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -151,7 +151,7 @@ def positive(value: Any, name: str, *, optional: bool = False) -> float | None:
 
 def reason(e: Exception) -> str:
     """What an error of `BAD_VALUE` says, in one line that a log can bear: a mangled value may have any length."""
-    text = f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else str(e)
+    text = f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else one_line(e)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 

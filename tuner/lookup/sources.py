@@ -13,11 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
+from tuner import files
 from tuner.entry_points import entry_points
 from tuner.errors import TableError
 from tuner.hardware.device import Device
-from tuner.location import database_location, sqlite_path
-from tuner.lookup import loaded_table, package, table_files
+from tuner.location import database_location, expanded, sqlite_path
+from tuner.lookup import loaded_table, package, table, table_files
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.loaded_table import LoadedTable
 
@@ -123,6 +124,11 @@ class TableFolder(_Folder):
         self.name = name
         self.path = path
 
+    def check(self) -> None:
+        """Parse all its tables, those of other devices too: whoever names a folder wants to know what is wrong."""
+        for path in table_files.tables_in(self.path):
+            table.parse(table.read_bytes(path), str(path))
+
     def _folder(self) -> Traversable:
         return self.path
 
@@ -195,7 +201,8 @@ class Database:
                 f"{_without_password(self.location)} is not read at run time, only SQLite files are: "
                 f"tuner export DIR --db URL, then {VARIABLE}=DIR"
             )
-        return path.expanduser()
+        files.check_regular(path, "database", error=TableError)
+        return path
 
 
 def named(where: str | Path) -> Source:
@@ -207,7 +214,7 @@ def named(where: str | Path) -> Source:
     path = sqlite_path(str(where))
     if path is None:
         raise TableError(f"{_without_password(str(where))} is not read at run time: export a table from it first")
-    path = path.expanduser()
+    files.check_regular(path, "table, a folder of tables or a database", error=TableError)
     if not path.exists():
         raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
     source = _at(str(where), path)
@@ -220,7 +227,7 @@ def default_sources() -> list[Source]:
     entries = [entry for entry in os.environ.get(VARIABLE, "").split(os.pathsep) if entry]
     location = database_location()
     return [
-        *(_at(f"${VARIABLE} {entry}", Path(entry).expanduser()) for entry in entries),
+        *(_at(f"${VARIABLE} {entry}", expanded(entry)) for entry in entries),
         Database(f"database {_without_password(location)}", location),
         *packages(),
     ]
@@ -232,11 +239,12 @@ def packages() -> list[TablePackage]:
 
 
 def _at(name: str, path: Path) -> Source:
-    if path.is_dir():
-        return TableFolder(name, path)
     try:
+        files.check_regular(path, "table", error=TableError)
+        if path.is_dir():
+            return TableFolder(name, path)
         return Database(name, str(path)) if _reader().is_database(path) else TableFile(name, path)
-    except OSError:
+    except (OSError, TableError):
         return TableFile(name, path)  # reading it will say what is wrong
 
 

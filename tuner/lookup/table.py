@@ -131,10 +131,12 @@ def read_bytes(path: Path | Traversable) -> bytes:
     Raises:
         TableError: it cannot be read.
     """
+    if isinstance(path, Path):
+        return files.read_bytes(path, "table", error=TableError)
     try:
         return path.read_bytes()
     except OSError as e:
-        raise TableError(f"cannot read table {path}: {e.strerror or e}") from e
+        raise TableError(f"cannot read the table {path}: {e.strerror or e}") from e
 
 
 def loads(content: str, name: str) -> Table:

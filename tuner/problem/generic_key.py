@@ -10,6 +10,7 @@ arguments that may change which config is fastest, by argument and fact, where t
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,9 @@ FACTS = ("dtype", "aligned", "one")
 
 _OP = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
 _NAME = re.compile(rf"[^\W\d]\w*(\.({'|'.join(FACTS)}))?")
+_PAIR = re.compile(r'\s*([^\s=,][^=,]*?)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s",][^,]*?)\s*(?=,|\Z)')
+_PLAIN = re.compile(r"[\w.:/+-]+", re.ASCII)
+"""Words that need no quotes, here or in a shell."""
 _TRUTH = {"true": True, "false": False}
 
 
@@ -76,7 +80,7 @@ def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
     for name, value in extras:
         argument, dot, fact = name.partition(".")
         if not dot:
-            named.append(f"{name}={value}")
+            named.append(f"{name}={cell_of(value) if isinstance(value, str) else value}")
         elif fact == "dtype":
             facts.setdefault(f"dtype {value}", []).append(argument)
         else:
@@ -87,24 +91,38 @@ def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
 
 
 def cells(text: str) -> dict[str, str]:
-    """Read "M=4096,N=1024" into cells by name.
+    """Read "M=4096,N=1024" into cells by name. A cell in double quotes may hold commas, and keeps its quotes.
 
     Raises:
         ProblemError: a part is not NAME=VALUE, or a name occurs twice.
     """
     found: dict[str, str] = {}
-    for part in text.split(","):
-        name, mark, value = (piece.strip() for piece in part.partition("="))
-        if not (name and mark and value):
+    start = 0
+    while start <= len(text):
+        pair = _PAIR.match(text, start)
+        if pair is None:
             raise ProblemError(f"not a problem: {text!r}: expected NAME=VALUE pairs, for instance M=4096,N=1024")
+        name, cell = pair.groups()
         if name in found:
             raise ProblemError(f"not a problem: {text!r}: {name} is there twice")
-        found[name] = value
+        found[name] = cell
+        start = pair.end() + 1
     return found
 
 
 def value(cell: str) -> Extra:
-    """Return a cell's value: a whole number, a number, true or false, or else a word."""
+    """Return a cell's value: a whole number, a number, true or false, or else a word.
+
+    A cell in double quotes is a JSON string, and always a word: "true", "12" and "" are.
+
+    Raises:
+        ProblemError: the quotes hold no JSON string.
+    """
+    if cell.startswith('"'):
+        try:
+            return str(json.loads(cell))
+        except ValueError as e:
+            raise ProblemError(f'{cell!r} is no word in quotes ({e}): expected one such as "a, b"') from e
     if cell.lower() in _TRUTH:
         return _TRUTH[cell.lower()]
     for kind in (int, float):
@@ -112,5 +130,14 @@ def value(cell: str) -> Extra:
             number = kind(cell)
         except ValueError:
             continue
-        return number if math.isfinite(number) else cell
+        return cell if math.isnan(number) else number
     return cell
+
+
+def cell_of(extra: Extra) -> str:
+    """Return the cell that `cells` and `value` read as this value."""
+    if isinstance(extra, bool):
+        return str(extra).lower()
+    if not isinstance(extra, str):
+        return repr(extra)
+    return extra if _PLAIN.fullmatch(extra) and value(extra) == extra else json.dumps(extra)

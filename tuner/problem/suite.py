@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner import files
 from tuner.errors import ProblemError, SuiteError, UsageError
 from tuner.problem import Problem
 
@@ -74,11 +75,9 @@ def _folder() -> Any:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
+        return files.read_bytes(path, "suite", error=SuiteError).decode()
     except UnicodeDecodeError as e:
-        raise SuiteError(f"{path} is no CSV file: it is not UTF-8 text") from e
-    except OSError as e:
-        raise SuiteError(f"cannot read the suite {path}: {e.strerror}") from e
+        raise SuiteError(f"{path} is no CSV file: it is not UTF-8 text: save it as CSV in UTF-8") from e
 
 
 def _parse(name: str, text: str, read: Read | None) -> list[Entry]:
@@ -158,7 +157,7 @@ def _size(name: str, cell: str) -> int:
         return int(cell)
     except ValueError:
         shown = name.upper() if len(name) == 1 else name
-        raise ProblemError(f"{shown} must be a whole number, got {cell!r}") from None
+        raise ProblemError(f"{shown} must be a whole number, got {cell!r:.60}") from None
 
 
 def _truth(name: str, cell: str) -> bool:

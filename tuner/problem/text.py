@@ -53,7 +53,7 @@ def write(problem: Problem) -> str:
 def write_key(problem: Problem) -> str:
     """Return the text that `generic_key.cells` reads as this problem's key: "M=4096,N=1024,dtype=float16"."""
     pairs = [*problem.extras, ("dtype", problem.a_dtype)]
-    return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in pairs)
+    return ",".join(f"{name}={generic_key.cell_of(value)}" for name, value in pairs)
 
 
 def key_values(text: str) -> tuple[tuple[str, Extra], ...]:

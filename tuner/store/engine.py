@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
+from tuner import files
 from tuner.errors import StoreError
 from tuner.location import database_location, sqlite_path
 from tuner.store.column_values import StrayValue
@@ -65,7 +66,7 @@ def locate(location: str | None) -> Database:
     given = database_location(location)
     path = sqlite_path(given)
     if path is not None:
-        return Database(given, path.expanduser())
+        return Database(given, path)
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
@@ -89,6 +90,7 @@ def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_
     path = database.path
     if path.is_dir():
         raise StoreError(f"{database.label} is a folder: expected a database file, for instance {path / 'tuner.db'}")
+    files.check_regular(path, "database", error=StoreError)
     if read_only and not path.exists():
         raise StoreError(f"no database at {database.label}: `tuner run` makes one, --db or $TUNER_DB names another")
     if not read_only:
@@ -117,7 +119,7 @@ def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT
     """A connection to a SQLite file, foreign keys on, that begins no transaction by itself."""
     mode = _reading_mode(path) if read_only else "rwc"
     connection = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?mode={mode}",
+        f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}",
         uri=True,
         timeout=timeout_s,
         # sqlite3's own transaction control leaves DDL outside of transactions: `_begin` begins them.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, FromClause, RowMapping, Table, select
 
+from tuner import files
 from tuner.errors import UsageError
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
@@ -74,7 +74,7 @@ def problem_of(row: RowMapping) -> Problem:
     """
     fields = {column.name: row[column] for column in problem.c if column is not problem.c.problem_id}
     try:
-        return Problem.from_fields(fields | {"extras": json.loads(fields["extras"])})
+        return Problem.from_fields(fields | {"extras": files.parse_json(fields["extras"])})
     except (UsageError, ValueError) as e:
         raise StrayValue(f"row {row[problem.c.problem_id]} of the table problem cannot be read: {e}") from e
 

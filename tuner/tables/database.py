@@ -33,7 +33,6 @@ def write(location: str | None, directory: Path, slugs: Collection[str]) -> Path
         raise UsageError("--format sqlite copies a SQLite file, and this database is on a server: use --format table")
     files.make_folder(directory)
     target = directory / FILE_NAME
-    source = source.expanduser()
     if target.exists() and target.samefile(source):
         raise UsageError(f"{target} is the database itself: name another folder")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tuner import files
 from tuner.errors import TableError
 from tuner.location import sqlite_path
 from tuner.lookup import database, table, table_files
@@ -23,7 +24,7 @@ def load(where: str) -> list[Table]:
     path = sqlite_path(where)
     if path is None:
         return _of_database(where)
-    path = path.expanduser()
+    files.check_regular(path, "table, a folder of tables or a database", error=TableError)
     if not path.exists():
         raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
     if path.is_dir():

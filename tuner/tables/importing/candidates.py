@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner import files
 from tuner.errors import TableError, TunerError
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -49,12 +50,7 @@ def load(path: Path) -> list[Candidate]:
     Raises:
         TableError: it cannot be read, is no such file, or one of a newer version.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise TableError(f"cannot read {path}: {e.strerror}") from e
-    except ValueError as e:
-        raise TableError(f"{path}: not JSON ({e}): import it again with `tuner import`") from e
+    document = files.read_json(path, "file of candidates", "import it again with `tuner import`", error=TableError)
     found = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
     if found != (FORMAT, VERSION):
         raise TableError(f'{path}: expected "format": "{FORMAT}" and "version": {VERSION}: import it again')

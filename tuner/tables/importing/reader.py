@@ -7,7 +7,6 @@ AITER's tables of tuned GEMMs (aiter/configs/*.csv) name kernels in assembly and
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner import files
 from tuner.errors import ProblemError, TableError
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -72,11 +72,9 @@ def read(path: Path) -> Imported:
         TableError: the file cannot be read, or is none that is known.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = files.read_bytes(path, "file that others tuned", error=TableError).decode()
     except UnicodeDecodeError as e:
         raise TableError(f"{path}: not text: expected a JSON file of vLLM or SGLang, or a CSV file of AITER") from e
-    except OSError as e:
-        raise TableError(f"cannot read {path}: {e.strerror}") from e
     if path.suffix == ".csv":
         return _read_csv(path, text)
     found = _NAME.fullmatch(path.name)
@@ -90,7 +88,7 @@ def read(path: Path) -> Imported:
 
 def _read_json(path: Path, text: str, name: Mapping[str, str | None]) -> Imported:
     try:
-        rows = json.loads(text)
+        rows = files.parse_json(text)
     except ValueError as e:
         raise TableError(f"{path}: not JSON ({e})") from e
     if not isinstance(rows, dict):

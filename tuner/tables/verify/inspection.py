@@ -54,7 +54,6 @@ def inspect(where: str) -> Inspection:
     path = sqlite_path(where)
     if path is None:
         return _of_database(where, None)
-    path = path.expanduser()
     try:
         if path.is_dir():
             return _of_folder(where, path, "folder")
