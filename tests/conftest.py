@@ -32,6 +32,7 @@ from tuner.lookup import advice, sources
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
+from tuner.problem.family import Family, Range
 
 NEEDS_TORCH = re.compile(r"^(import|from) (torch|triton|tuner\.kernels)\b", re.MULTILINE)
 WITHOUT_TORCH = importlib.util.find_spec("torch") is None
@@ -168,8 +169,19 @@ def make_row() -> Callable[..., Row]:
 
 @pytest.fixture
 def make_table() -> Callable[..., Table]:
-    def make(*rows: Row, device: Device = H200) -> Table:
-        return Table("matmul", device, "2026-01-31T12:00:00Z", rows)
+    def make(*rows: Row, device: Device = H200, families: tuple[Family, ...] = ()) -> Table:
+        return Table("matmul", device, "2026-01-31T12:00:00Z", rows, families)
+
+    return make
+
+
+@pytest.fixture
+def make_family() -> Callable[..., Family]:
+    def make(*last_ms: int, first: int = 1, problem: Problem | None = None, **parts: Any) -> Family:
+        problem = problem or Problem(1, 512, 256)
+        firsts = [first, *(last + 1 for last in last_ms)]
+        spans = zip(firsts, last_ms, strict=False)
+        return Family(problem.group(), tuple(Range(*ends, "measured") for ends in spans), **parts)
 
     return make
 

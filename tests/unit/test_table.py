@@ -128,8 +128,8 @@ def test_a_table_edited_by_hand_is_used_and_says_so(make_row, make_table):
 
 
 def test_a_newer_format_is_refused(make_row, make_table):
-    with pytest.raises(TableError, match=r"table format 2 is newer than this triton-tuner reads \(1\): upgrade"):
-        table.loads(edited(make_table(make_row()).dumps(), version=2), "new.json")
+    with pytest.raises(TableError, match=r"table format 3 is newer than this triton-tuner reads \(2\): upgrade"):
+        table.loads(edited(make_table(make_row()).dumps(), version=3), "new.json")
 
 
 BROKEN = {

@@ -22,6 +22,7 @@ from tuner.kernel.config import Config
 from tuner.lookup import misses
 from tuner.problem import Problem, parse_shape
 from tuner.problem import suite as suites
+from tuner.problem.family import Ladder
 from tuner.tables.importing import candidates
 
 if TYPE_CHECKING:
@@ -148,12 +149,13 @@ def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
         found = record.problems(device.slug)
         if records:
             _say_missed(record, device, found)
-        return list(found)
+        rungs = [each.rungs if isinstance(each, Ladder) else (each,) for each in found]
+        return [problem for problems in rungs for problem in problems]
 
     return of_device
 
 
-def _say_missed(record: misses.Record, device: Device, found: dict[Problem, int]) -> None:
+def _say_missed(record: misses.Record, device: Device, found: dict[Problem | Ladder, int]) -> None:
     calls = sum(found.values())
     of_others = sorted({miss.device for miss in record.calls} - {device.slug})
     others = f"; others missed on {', '.join(of_others)}" if of_others else ""

@@ -6,7 +6,7 @@ A check is a function from a `Subject` to findings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,6 +18,8 @@ from tuner.lookup import match_rules
 from tuner.lookup.advice import command
 from tuner.lookup.row import BAD_VALUE, Provenance, Row
 from tuner.lookup.table import Table
+from tuner.problem import Problem
+from tuner.problem.family import ESTIMATED, MEASURED, Family, Range
 from tuner.store.records import PROTOCOL
 from tuner.tables.verify.finding import Finding, Level
 
@@ -216,5 +218,35 @@ def _losing(subject: Subject) -> Iterator[Finding]:
             yield subject.finding(Level.NOTE, "losing", found, "1 at least, where that can be had", row=row)
 
 
-CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _usable, _searched, _evidence, _losing)
+def _ranges(subject: Subject) -> Iterator[Finding]:
+    """Ranges of M that a lookup serves by another range's config, or that nobody measured."""
+    rows: dict[Problem, list[Row]] = {}
+    for row in subject.table.rows:
+        rows.setdefault(row.problem, []).append(row)
+    for family in subject.table.families:
+        for held in family.ranges:
+            finding = _range(subject, family, held, rows.get(family.at(held.last_m), ()))
+            if finding is not None:
+                yield finding
+
+
+def _range(subject: Subject, family: Family, held: Range, rows: Sequence[Row]) -> Finding | None:
+    last, name = family.at(held.last_m), f"M {held.first_m}-{held.last_m}"
+    advice = command(last, family.first_m)
+    if not rows:
+        found = f"{name} of {family.problem}: there is no row of M {held.last_m}"
+        return subject.finding(Level.ERROR, "range", found, "a row for the last M of each range", advice=advice)
+    first = family.at(held.first_m)
+    reasons = [match_rules.refusal(row, first, subject.table.device) for row in rows]
+    if None not in reasons and all(match_rules.refusal(row, last, subject.table.device) is None for row in rows):
+        found = f"{name}: {rows[0].config.label}: {reasons[0]}"
+        expected = f"what runs for M {held.first_m} too"
+        return subject.finding(Level.ERROR, "range", found, expected, row=rows[0], advice=advice)
+    if held.evidence == ESTIMATED:
+        found = f"{name}: where it begins was not measured"
+        return subject.finding(Level.NOTE, "range", found, MEASURED, row=rows[0], advice=advice)
+    return None
+
+
+CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _usable, _searched, _evidence, _losing, _ranges)
 """The checks in their order; none needs a GPU."""
