@@ -96,7 +96,7 @@ def _print(problem: Problem, device: Device, decision: Decision) -> None:
     click.echo(f"{problem} on {device.slug}: {match.config}")
     click.echo(f"rule {match.rule}, grade {match.grade}, from {match.source}")
     if decision.row is not None:
-        click.echo(f"{served(decision)}: {evidence(decision.row)}")
+        click.echo(evidence(decision.row) if match.rule == "exact" else f"{served(decision)}: {evidence(decision.row)}")
     if match.rule != "exact":
         click.echo(f"to tune it: {command(problem, decision.first_m)}")
 

@@ -124,7 +124,8 @@ def from_fields(raw: Mapping[str, Any], op: str) -> Family:
     Raises:
         one of `tuner.lookup.row.BAD_VALUE`: a part is missing or cannot be, or ranges overlap or leave a gap.
     """
-    problem = problem_of({"op": op, "m": 1} | {name: raw[name] for name in raw if name not in ("ranges", "check")})
+    parts = {name: raw[name] for name in raw if name not in ("ranges", "check")}
+    problem = problem_of({**parts, "op": op, "m": 1})
     ranges = tuple(Range(first, last, evidence) for first, last, evidence in raw["ranges"])
     check = raw["check"]
     return Family(problem, ranges, check and check_of(check["played"], check["geomean"], check["worst"]))
