@@ -259,14 +259,7 @@ def mangle(path: Path, number: int) -> None:
 @pytest.mark.parametrize("portion", numbers(200, 500), ids=str)
 def test_a_mangled_database_never_raises_at_run_time(portion, tmp_path, good, rows, make_database, caplog):
     if not good.exists():
-        make_database(good, *rows)
-        with closing(sqlite3.connect(good)) as connection, connection:
-            connection.execute(
-                "INSERT INTO family SELECT problem_id, 1, 1, 1, problem_id, 3, 1.004, 1.03, '2026-01-31' FROM problem"
-            )
-            connection.execute(
-                "INSERT INTO family_range SELECT problem_id, problem_id, problem_id, 1, 'measured' FROM problem"
-            )
+        make_database(good, *rows, families=families_of(rows))
     path = tmp_path / "tuner.db"
     problems = [row.problem for row in rows]
     for number in portion:

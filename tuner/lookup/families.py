@@ -111,6 +111,15 @@ def _runs(ranges: Sequence[Range]) -> list[list[Range]]:
     return runs
 
 
+def served(families: Iterable[Family]) -> dict[Problem, Range]:
+    """Return by the problem that names it each range that families of one device serve, the preferred first."""
+    found: dict[Key, list[Family]] = {}
+    for family in families:
+        found.setdefault(family.problem.family, []).append(family)
+    overlays = (family for each in found.values() for family in overlaid(each))
+    return {family.at(each.last_m): each for family in overlays for each in family.ranges}
+
+
 def fields(family: Family) -> dict[str, Any]:
     """Every part of a family by name, as a table's file holds it, in its order; the file names the op once."""
     problem, check = family.problem.fields(), family.check

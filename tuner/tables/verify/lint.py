@@ -20,6 +20,7 @@ from tuner.lookup.row import BAD_VALUE, Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, MEASURED, Family, Range
+from tuner.problem.text import family_name
 from tuner.store.records import PROTOCOL
 from tuner.tables.verify.finding import Finding, Level
 
@@ -234,7 +235,7 @@ def _range(subject: Subject, family: Family, held: Range, rows: Sequence[Row]) -
     last, name = family.at(held.last_m), f"M {held.first_m}-{held.last_m}"
     advice = command(last, family.first_m)
     if not rows:
-        found = f"{name} of {family.problem}: there is no row of M {held.last_m}"
+        found = f"{name} of {family_name(family.problem)}: there is no row of M {held.last_m}"
         return subject.finding(Level.ERROR, "range", found, "a row for the last M of each range", advice=advice)
     first = family.at(held.first_m)
     reasons = [match_rules.refusal(row, first, subject.table.device) for row in rows]
