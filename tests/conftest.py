@@ -182,7 +182,7 @@ def make_family() -> Callable[..., Family]:
         problem = problem or Problem(1, 512, 256)
         firsts = [first, *(last + 1 for last in last_ms)]
         spans = zip(firsts, last_ms, strict=False)
-        return Family(problem.group(), tuple(Range(*ends, "measured") for ends in spans), **parts)
+        return Family(problem.group(), tuple(Range(first, last, last, "measured") for first, last in spans), **parts)
 
     return make
 
@@ -242,11 +242,11 @@ def add_family(connection: sqlite3.Connection, family: Family, device: Device) -
         decided_at=f"2026-01-31T12:00:{count:02}Z",
     )
     for each in family.ranges:
-        parts = {"first_m": each.first_m, "evidence": each.evidence}
+        parts = {"first_m": each.first_m, "last_m": each.last_m, "evidence": each.evidence}
         key_of(
             connection,
             "family_range",
-            **{"family_id": family_id, "problem_id": problem_key(connection, family.at(each.last_m)), **parts},
+            **{"family_id": family_id, "problem_id": problem_key(connection, family.at(each.row_m)), **parts},
         )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,24 +24,47 @@ def load(reference: str) -> Any:
 
     Raises:
         UsageError: the text is no reference, or there is no such module or name.
-        KernelError: the module raised an error.
+        KernelError: the module raised an error, or tried to end the process.
     """
     where, mark, name = reference.rpartition(":")
     if not (mark and where and name):
         raise UsageError(f"{reference!r} is no reference: expected package.module:name or path/of/file.py:name")
     try:
-        module = _file(where) if where.endswith(".py") else _module(where)
+        with _exit_raises():
+            module = _file(where) if where.endswith(".py") else _module(where)
     except TunerError:
         raise
-    except Exception as e:
-        # A user's module may raise anything; --debug shows where.
-        raise KernelError(f"{where} cannot be imported: {type(e).__name__}: {e}") from e
+    except SystemExit as e:
+        raise KernelError(
+            f"{where} cannot be imported: it ends the process ({e!r}): put what does so under "
+            'if __name__ == "__main__":'
+        ) from e
+    except (Exception, KeyboardInterrupt) as e:
+        # A user's module may raise anything; --debug shows where. The command line knows whether Ctrl-C was pressed.
+        raise KernelError(f"{where} cannot be imported: {type(e).__name__}: {e}".rstrip(": ")) from e
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             raise UsageError(f"{where} has no {name!r}: expected the name of a kernel in it")
         found = getattr(found, part)
     return found
+
+
+@contextlib.contextmanager
+def _exit_raises() -> Iterator[None]:
+    """Have `os._exit` raise SystemExit, because it would end this process without a word; not in forks of it."""
+    leave, ours = os._exit, os.getpid()
+
+    def refuse(status: int) -> None:
+        if os.getpid() != ours:
+            leave(status)
+        raise SystemExit(status)
+
+    os._exit = refuse  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def _module(name: str) -> ModuleType:

@@ -1,6 +1,6 @@
 """Families: which range of M each winner of a ladder serves, and what that was measured to lose at random Ms.
 
-The view tuned_gemm gains `first_m`, the smallest M that its row's config serves: M itself where no range ends there.
+The view tuned_gemm gains `first_m` and `last_m`, the Ms that its row's config serves: M itself where that is no range.
 
 A released revision never changes, and never imports the models: they move on, it must not. There is no way down: a
 user goes back by the copy that `tuner db upgrade` made.
@@ -40,6 +40,7 @@ def upgrade() -> None:
         sa.Column("family_id", sa.Integer(), nullable=False),
         sa.Column("problem_id", sa.Integer(), nullable=False),
         sa.Column("first_m", sa.Integer(), nullable=False),
+        sa.Column("last_m", sa.Integer(), nullable=False),
         sa.Column("evidence", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("family_range_id", name="pk_family_range"),
         sa.ForeignKeyConstraint(["family_id"], ["family.family_id"], name="fk_family_range_family_id"),
@@ -68,8 +69,9 @@ SELECT
     device.name AS gpu,
     device.slug AS device,
     device.arch AS arch,
-    COALESCE(served.first_m, problem.m) AS first_m,
     problem.m AS m,
+    COALESCE(served.first_m, problem.m) AS first_m,
+    COALESCE(served.last_m, problem.m) AS last_m,
     problem.n AS n,
     problem.k AS k,
     problem.a_dtype AS dtype,
@@ -103,7 +105,7 @@ JOIN config ON config.config_id = winner.config_id
 JOIN kernel ON kernel.kernel_id = config.kernel_id
 JOIN run ON run.run_id = winner.run_id
 LEFT JOIN (
-    SELECT family.device_id, family.environment_id, family_range.problem_id, family_range.first_m
+    SELECT family.device_id, family.environment_id, family_range.problem_id, family_range.first_m, family_range.last_m
     FROM family_range
     JOIN family ON family.family_id = family_range.family_id
     WHERE family_range.family_range_id IN (

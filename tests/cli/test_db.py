@@ -109,21 +109,35 @@ def test_backup_prints_where_the_copy_is(tuner, database, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["upgrade", "current", "check", "backup"])
-@pytest.mark.parametrize("content", ["garbage", "a folder", "somebody else's"])
+@pytest.mark.parametrize("content", ["garbage", "a folder", "a pipe", "somebody else's", "with Alembic"])
 def test_what_is_no_database_of_ours_is_one_line_and_exit_code_1(tuner, tmp_path, command, content):
     path = tmp_path / "tuner.db"
     if content == "garbage":
         path.write_text("not a database at all\n" * 100)
     elif content == "a folder":
         path.mkdir()
+    elif content == "a pipe":
+        os.mkfifo(path)
     else:
-        with closing(sqlite3.connect(path)) as plain:
+        with closing(sqlite3.connect(path)) as plain, plain:
             plain.execute("CREATE TABLE song (title)")
-    before = None if path.is_dir() else path.read_bytes()
+            if content == "with Alembic":
+                plain.execute("CREATE TABLE alembic_version (version_num)")
+                plain.execute("INSERT INTO alembic_version VALUES ('0001')")
+    before = path.read_bytes() if path.is_file() else None
     code, out, err = tuner("db", command, "--db", path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"tuner: {path}")
     assert before is None or path.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["mysql://me:secret@host/x", "~nobody-of-this-name/tuner.db", "/dev/null"])
+@pytest.mark.parametrize("command", [("db", "upgrade"), ("db", "check"), ("show", "runs"), ("export", "out")])
+def test_a_place_that_holds_no_database_is_one_line_and_exit_code_1(tuner, place, command):
+    code, out, err = tuner(*command, "--db", place)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "xpected a path" in err or "name a database with --db" in err
+    assert "secret" not in err
 
 
 @pytest.mark.parametrize("command", [("db", "current"), ("db", "check"), ("db", "backup"), ("show", "winners")])

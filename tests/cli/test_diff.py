@@ -149,8 +149,8 @@ def test_borders_that_moved_are_listed(run, write, make_row, make_family):
     assert found["moved"] == [
         {
             "family": "matmul Mx512x256 float16 nn",
-            "a": [[1, 16, "measured"], [17, 64, "measured"]],
-            "b": [[1, 32, "measured"], [33, 64, "measured"]],
+            "a": [[1, 16, 16, "measured"], [17, 64, 64, "measured"]],
+            "b": [[1, 32, 32, "measured"], [33, 64, 64, "measured"]],
         }
     ]
     assert run("diff", a, write("c", *rows))[1].splitlines()[-1].split()[-3:] == ["1-16,", "17-64,", "65-128"]

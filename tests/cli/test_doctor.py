@@ -111,7 +111,7 @@ def test_a_database_that_cannot_be_made_or_reached_is_wrong(tmp_path):
     (tmp_path / "file").touch()
     assert "cannot be made" in check_database(str(tmp_path / "file" / "tuner.db"))[0].found
     assert "is a folder" in check_database(str(tmp_path))[0].found
-    assert "pip install" in check_database("oracle://host/name")[0].found
+    assert "neither SQLite nor PostgreSQL" in check_database("oracle://host/name")[0].found
 
 
 def test_a_table_in_order_is_listed_by_its_device(tmp_path, monkeypatch):

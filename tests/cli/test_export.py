@@ -131,7 +131,7 @@ def test_a_range_whose_winner_does_not_ship_goes_to_the_next_above(tmp_path, run
     assert run("export", tmp_path / "out", "--db", db)[0] == 0
     (path,) = (tmp_path / "out").iterdir()
     (family,) = table.load(path).families
-    assert family.ranges == (Range(1, 64, "estimated"), Range(65, 256, "measured"))
+    assert family.ranges == (Range(1, 64, 64, "estimated"), Range(65, 512, 256, "estimated"))
 
 
 def test_a_package_holds_the_tables_and_the_lines_to_add_are_printed(tmp_path, run, db):

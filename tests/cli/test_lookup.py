@@ -54,7 +54,11 @@ def test_a_problem_of_a_tuned_family_shows_its_range_and_exits_0(run, tables, mo
     assert "M 17-128, measured, tuned for matmul 128x512x256 float16 nn: 12.50 us" in out
     assert out.endswith("tuner run --shape 100x512x256 --dtype float16 --layout nn\n")
     document = json.loads(run("lookup", "100x512x256", "--device", "sm_90", "--json")[1])
-    assert (document["rule"], document["range"], document["tuned_for"]["m"]) == ("family", [17, 128, "measured"], 128)
+    assert (document["rule"], document["range"], document["tuned_for"]["m"]) == (
+        "family",
+        [17, 128, 128, "measured"],
+        128,
+    )
     assert document["expected_regret"] == 1.004
     assert "1.004 times as long" in run("lookup", "100x512x256", "--device", "sm_90", "--explain")[1]
 

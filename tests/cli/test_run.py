@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -12,17 +13,20 @@ import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tuner.cli.run_output import problem_line
-from tuner.hardware.device import KNOWN, Environment
+from tuner import pace
+from tuner.cli.run_output import Progress, problem_line
+from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import misses
 from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
 from tuner.store.records import Winner
-from tuner.sweep.report import ProblemReport
+from tuner.sweep.report import Plan, ProblemReport
+from tuner.sweep.run import forecast
 
 pytest.importorskip("triton")
 
@@ -89,6 +93,13 @@ def test_a_time_budget_shorter_than_the_start_is_told_and_measures_nothing(tuner
         assert database.execute("select count(*) from trial").fetchone() == (0,)
 
 
+def test_problems_that_an_earlier_run_decided_are_not_said_to_be_without_a_winner(tuner, tmp_path):
+    shapes = ("--device", "interpreter", "--shape", "16x16x16", "--shape", "16x16x32")
+    assert tuner("run", "--trials", "2", *shapes).returncode == 0
+    done = tuner("run", "--time-budget", "0.1s", *shapes, "--shape", "16x16x48")
+    assert "the time budget is spent: 1 problem without a winner, 2 not begun have one; " in done.stderr
+
+
 def test_a_problems_line_says_what_was_considered_measured_and_compiled_and_why_it_stopped():
     problem, config = Problem(64, 64, 64), Config("pointer", BLOCK_SIZE_M=16)
     environment = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
@@ -136,6 +147,38 @@ def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tm
 def test_problems_that_the_interpreter_would_take_hours_for_are_told(tuner):
     done = tuner("run", "--shape", "64x64x64", "--shape", "4096x4096x4096", "--device", "interpreter", "--dry-run")
     assert "too large for the interpreter to end soon: 1 of 2 problems, matmul 4096x4096x4096" in done.stderr
+    assert "; expect about 18 h on a core of its own;" in done.stderr
+
+
+def test_a_search_that_takes_the_interpreter_long_is_told_after_its_first_trial(capsys):
+    def job(seconds, measured=1, device=INTERPRETER):
+        stopwatch = SimpleNamespace(phases_s={"search": seconds})
+        problem, outcomes = Problem(64, 64, 64), [None] * measured
+        return SimpleNamespace(
+            problem=problem,
+            stopwatch=stopwatch,
+            outcomes=outcomes,
+            measured=measured,
+            most=41,
+            best_us=None,
+            device=device,
+        )
+
+    for one in (job(10.0), job(0.1), job(10.0, measured=2), job(10.0, device=H200)):
+        progress = Progress()
+        progress.problem_started(one, None)
+        progress.trial_ended(one, Config("pointer"), None)
+    assert capsys.readouterr().err == f"{Problem(64, 64, 64)}: up to 40 trials to go, about 7 min, then finals\n"
+
+
+def test_a_forecast_of_many_problems_says_how_long_it_takes(tmp_path, monkeypatch, caplog):
+    shapes = [Problem(16, 16, 16 * k) for k in (1, 2, 3)]
+    forecast(str(tmp_path / "none.db"), shapes, None, Plan())
+    assert not caplog.records
+    monkeypatch.setattr(pace, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(pace, "LONG_S", 0.0)
+    forecast(str(tmp_path / "none.db"), shapes, None, Plan())
+    assert [record.getMessage().rpartition(" take about ")[0] for record in caplog.records] == ["3 problems"]
 
 
 @pytest.mark.parametrize(
@@ -303,3 +346,93 @@ def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
         assert connection.execute("pragma foreign_key_check").fetchall() == []
+
+
+WAITING = """
+import os, time
+from pathlib import Path
+import torch, triton, triton.language as tl, tuner
+
+def wait_at(phase):
+    if os.environ.get("WAIT_AT") == phase:
+        Path(phase).touch()
+        time.sleep(600)
+
+references = 0
+wait_at("import in the worker" if os.environ.get("TRITON_INTERPRET") == "1" else "import")
+
+@tuner.tuned([triton.Config({"BLOCK": block}) for block in (16, 32)], ["N"])
+@triton.jit
+def double(x, y, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < N) * 2, mask=at < N)
+
+@double.make_inputs
+def inputs(problem):
+    x = torch.randn(problem["N"])
+    return tuner.Arguments((1,), (x, torch.empty_like(x), problem["N"]), outputs=["y"])
+
+@double.reference
+def expected(args):
+    global references
+    references += 1
+    wait_at("reference" if references == 1 else "finals")
+    return args["x"].double() * 2
+"""
+
+
+@pytest.mark.parametrize("phase", ["import", "import in the worker", "reference", "finals"])
+def test_an_interrupt_ends_every_phase_with_130_no_worker_stays_and_the_next_run_goes_on(tmp_path, monkeypatch, phase):
+    (tmp_path / "waiting.py").write_text(WAITING)
+    monkeypatch.chdir(tmp_path)
+    run = ("--kernel", "waiting:double", "--problem", "N=16")
+    monkeypatch.setenv("WAIT_AT", phase)
+    process = start(tmp_path, *run)
+    deadline = time.monotonic() + 60
+    while not Path(phase).exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    offspring = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    if phase in ("reference", "finals"):  # the first is patient with what is under way
+        assert "again to stop at once" in next(line for line in process.stderr if "finishing" in line)
+        os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+    deadline = time.monotonic() + 10  # a killed child is gone once init has reaped it
+    while any(alive(pid) for pid in offspring):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    known = len(trials(tmp_path / "tuner.db"))
+    assert known == (2 if phase == "finals" else 0)
+    monkeypatch.delenv("WAIT_AT")
+    process = start(tmp_path, *run, "--json")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    (ended,) = json.loads(output)["problems"]
+    assert (ended["resumed"], ended["measured"], ended["winner"] is None) == (known, 2 - known, False)
+
+
+def test_a_range_of_ms_is_tuned_as_a_ladder_and_a_second_run_measures_nothing(tuner):
+    range_of_ms = ("--shape", "1-4x16x16", "--device", "interpreter", "--trials", "2")
+    done = tuner("run", *range_of_ms)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("matmul 1-4x16x16 float16 nn: ")]
+    assert re.search(r"\d ranges?", line)
+    assert {"matmul 1x16x16", "matmul 2x16x16", "matmul 4x16x16"} <= {
+        " ".join(line.split()[:2]) for line in done.stdout.splitlines()
+    }
+    again = tuner("run", *range_of_ms, "--json")
+    document = json.loads(again.stdout)
+    assert (again.returncode, sum(problem["measured"] for problem in document["problems"])) == (0, 0)
+    assert document["families"] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"), [("4-1x16x16", "write 1-4"), ("1-4x16", "not a shape"), ("0-4x16x16", "M must be from 1")]
+)
+def test_a_range_that_is_none_is_one_line(tuner, shape, said):
+    done = tuner("run", "--shape", shape, "--device", "interpreter")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert said in done.stderr

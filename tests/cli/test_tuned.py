@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 
@@ -12,8 +15,10 @@ import pytest
 pytest.importorskip("triton")
 
 import tuner
-from tuner import cli
+from tuner import cli, reference
 from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem
 
 MODULE = """
 import sys
@@ -91,6 +96,8 @@ def run(capsys, monkeypatch, tuned, no_tables):
 
 def test_a_kernel_is_tuned_and_its_results_were_compared_with_its_reference(tuned):
     problems = tuned[1]["problems"]
+    sources = {p["problem"]["extras"].pop("kernel.source") for p in problems}
+    assert [len(source) for source in sources] == [16]
     names = [(p["problem"]["op"], p["problem"]["extras"], p["problem"]["a_dtype"]) for p in problems]
     assert names == [
         ("scale_rows", {"N": 256}, "float32"),
@@ -155,11 +162,54 @@ def test_a_table_of_it_is_exported_verified_compared_and_served(run, tuned):
     assert tuner.lookup(problem, tuner.device.INTERPRETER).rule == "exact"
 
 
+def test_two_kernels_of_one_name_are_told_apart_by_every_command(run, tuned):
+    (tuned[0] / "theirs.py").write_text(MODULE.replace("x * factor", "factor * x"))
+    reference.load("mine:scale_rows")
+    theirs = reference.load("theirs:scale_rows")
+    try:
+        code, _, err = run("run", "--kernel", "scale_rows", "--problem", "N=256", "--device", "interpreter")
+        assert (code, err) == (
+            2,
+            "tuner: 2 kernels are called 'scale_rows': type --kernel mine:scale_rows or --kernel theirs:scale_rows\n",
+        )
+        for module, rule in (("mine", "exact"), ("theirs", "default")):
+            given = ("--kernel", f"{module}:scale_rows", "--problem", "N=256,dtype=fp32")
+            assert f"rule {rule}" in run("lookup", *given, "--device", "interpreter", "--db", "tuner.db")[1]
+        run("export", "edited", "--db", "tuner.db", "--device", "interpreter")
+        registry._added.clear()
+        registry.add(theirs.spec)
+        code, out, _ = run("verify", "edited/scale_rows--interpreter.json", "--strict")
+        assert code == 0, out
+        assert "if scale_rows was edited, tune again: tuner run --kernel theirs:scale_rows --problem N=256" in out
+    finally:
+        sys.modules.pop("theirs")
+
+
 def test_a_table_of_a_kernel_that_is_not_there_is_told(run):
     run("export", "alone", "--db", "tuner.db", "--device", "interpreter")
     code, out, _ = run("verify", "alone/scale_rows--interpreter.json")
     assert code == 1
     assert "op 'scale_rows', 2 rows: no installed kernel serves it" in out
+
+
+@pytest.mark.parametrize("stored", ["Infinity", "NaN", "-Infinity"])
+def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_json(
+    run, tmp_path, make_database, make_row, stored
+):
+    config = Config("limited", BLOCK=16)
+    row = dataclasses.replace(make_row(), problem=Problem.keyed("limited", {"most": 7}), config=config)
+    path = make_database(tmp_path / "limited.db", row, make_row())
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("update problem set extras = ? where op = 'limited'", [f'{{"most":{stored}}}'])
+        database.commit()
+    for noun in ("winners", "trials", "problems"):
+        json.loads(run("show", noun, "--db", str(path), "--json")[1], parse_constant=pytest.fail)
+    code, out, err = run("export", str(tmp_path / "tables"), "--db", str(path), "--json")
+    assert code == 0, err
+    json.loads(out, parse_constant=pytest.fail)
+    (table,) = (tmp_path / "tables").glob("limited--*.json")
+    (found,) = json.loads(table.read_text(), parse_constant=pytest.fail)["rows"]
+    assert found["extras"] == {"most": stored.lower().removesuffix("inity")}
 
 
 @pytest.mark.parametrize(
@@ -196,3 +246,95 @@ def test_a_suite_with_a_column_that_is_no_key_names_the_line(run, tuned):
     (tuned[0] / "odd.csv").write_text("N,batch\n8,2\n")
     code, _, err = run("run", "--kernel", "mine:scale_rows", "--suite", "odd.csv", "--device", "interpreter")
     assert (code, err) == (1, "tuner: odd.csv line 2: scale_rows has no key 'batch': expected N, dtype\n")
+
+
+THEIRS = """
+import triton, triton.language as tl
+
+@triton.jit
+def copied(x_ptr, y_ptr, N, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < N), mask=at < N)
+"""
+DECORATE = """
+configs = [triton.Config({"BLOCK": block}) for block in (16, 64)]
+"""
+INPUTS = """
+def inputs(problem):
+    x = torch.randn(problem["N"])
+    grid = lambda meta: (triton.cdiv(problem["N"], meta["BLOCK"]),)
+    return tuner.Arguments(grid, (x, torch.empty_like(x), problem["N"]), {}, outputs=["y_ptr"])
+"""
+IMPORTS = "import torch, triton, tuner\n"
+EVEN = 'triton.heuristics({"EVEN": lambda args: args["N"] % 2 == 0})'
+PARTS = {
+    "decorated by them, inputs by us": {
+        "theirs": f"{THEIRS}\n{IMPORTS}{DECORATE}\ncopied = tuner.tuned(configs, ['N'])({EVEN}(copied))\n",
+        "ours": f"{IMPORTS}from theirs import copied\n{INPUTS}\ncopied.make_inputs(inputs)\n",
+    },
+    "inputs through their module": {
+        "theirs": f"{THEIRS}\n{IMPORTS}{DECORATE}\ncopied = tuner.tuned(configs, ['N'])({EVEN}(copied))\n",
+        "ours": f"{IMPORTS}import theirs as other\n{INPUTS}\nother.copied.make_inputs(inputs)\ncopied = other.copied\n",
+    },
+    "decorated by us": {
+        "theirs": THEIRS,
+        "ours": f"{IMPORTS}import theirs\n{INPUTS}{DECORATE}\n"
+        f"copied = tuner.tuned(configs, ['N'], make_inputs=inputs)({EVEN}(theirs.copied))\n",
+    },
+    "all of it elsewhere": {
+        "theirs": THEIRS,
+        "given": f"{IMPORTS}{INPUTS}",
+        "ours": f"{IMPORTS}import given, theirs\n{DECORATE}\n"
+        f"copied = tuner.tuned(configs, ['N'], make_inputs=given.inputs)({EVEN}(theirs.copied))\n",
+    },
+    "made by a function": {
+        "ours": f"{IMPORTS}import triton.language as tl\n{INPUTS}{DECORATE}\ndef make():\n"
+        + "\n".join(f"    {line}" for line in THEIRS.splitlines()[2:])
+        + f"\n    return tuner.tuned(configs, ['N'], make_inputs=inputs)({EVEN}(copied))\ncopied = make()\n",
+    },
+    "heuristics above": {
+        "ours": f"{THEIRS}\n{IMPORTS}{DECORATE}\ncopied = {EVEN}(tuner.tuned(configs, ['N'])(copied))\n{INPUTS}\n"
+        "copied.make_inputs(inputs)\n\n@copied.reference\ndef expected(args):\n    return args['x_ptr']\n",
+    },
+}
+
+
+ALWAYS = ("decorated by us", "heuristics above")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [pytest.param(parts, id=name, marks=() if name in ALWAYS else pytest.mark.long) for name, parts in PARTS.items()],
+)
+def test_a_kernel_is_tuned_wherever_it_its_decorator_and_its_inputs_stand(tmp_path, parts):
+    for name, text in parts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    given = ["--kernel", "ours:copied", "--problem", "N=48,dtype=fp32", "--device", "interpreter", "--db", "tuner.db"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tuner", "run", *given, "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem["states"] == {"COMPLETE": 2}
+    assert "did not load" not in done.stderr
+    served = (
+        "import torch, ours\nfor size in (48, 50): ours.copied[lambda meta: (-(-size // meta['BLOCK']),)]"
+        "(torch.zeros(size), torch.zeros(size), size)\n"
+    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "TUNER_DB": "tuner.db"}
+    done = subprocess.run(
+        [sys.executable, "-c", served],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    (said,) = done.stderr.splitlines()
+    assert said.endswith("to tune it: tuner run --kernel ours:copied --problem N=50,dtype=float32"), said

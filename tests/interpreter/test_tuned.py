@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
+import enum
+import hashlib
+import importlib.util
+import inspect
+import json
 import logging
+import math
 import sqlite3
+import sys
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -64,10 +74,15 @@ def database(monkeypatch, tmp_path):
 def won(tmp_path, make_row, make_table):
     """Name a table in which configs won problems of an op."""
 
-    def name(op, *winners):
+    def name(op, *winners, of=None):
+        """Without `of`, the kernel that was tuned, rows do not say for which source, as before they could."""
         made = make_row().made
         rows = [
-            make_row(made=made).__class__(problem, config, 1, made, 10.0, 1.5, None, 1) for problem, config in winners
+            make_row(made=made).__class__(
+                of.signature.keyed(dict(problem.extras), problem.a_dtype) if of else problem,
+                *(config, 1, made, 10.0, 1.5, None, 1),
+            )
+            for problem, config in winners
         ]
         table = make_table(*rows, device=INTERPRETER)
         tuner.use(table.__class__(op, table.device, table.date, table.rows).write(tmp_path))
@@ -97,7 +112,7 @@ def key(op, dtype="float32", **extras):
 
 def test_a_tuned_key_gets_its_config_and_an_untuned_one_the_nearest_with_one_line_that_says_what_to_type(won, caplog):
     kernel = tuner.tuned(CONFIGS, ["N"], name="near")(doubled)
-    won("near", (key("near", N=100), config("near", 64, 8)), (key("near", N=4096), config("near", 64, 4)))
+    won("near", (key("near", N=100), config("near", 64, 8)), (key("near", N=4096), config("near", 64, 4)), of=kernel)
     assert call(kernel, 100) is CONFIGS[3]
     assert caplog.records == []
     assert [call(kernel, size) for size in (3000, 3000, 60)] == [CONFIGS[2], CONFIGS[2], CONFIGS[3]]
@@ -144,7 +159,7 @@ def test_an_address_that_16_bytes_do_not_divide_is_another_key(won):
 def test_where_nobody_tuned_the_given_default_serves_and_no_neighbour_does(won):
     by_size = lambda problem: CONFIGS[1 if problem["N"] > 1000 else 2]  # noqa: E731
     kernel = tuner.tuned(CONFIGS, ["N"], name="given", default=by_size)(doubled)
-    won("given", (key("given", N=4096), config("given", 64, 8)))
+    won("given", (key("given", N=4096), config("given", 64, 8)), of=kernel)
     assert [call(kernel, size) for size in (4096, 2000, 500)] == [CONFIGS[3], CONFIGS[1], CONFIGS[2]]
 
 
@@ -294,6 +309,54 @@ def test_run_launches_as_the_brackets_do_and_a_call_without_a_grid_is_refused():
         kernel(x, y, 1, 8)
 
 
+@pytest.mark.parametrize("change", ["another list", "in place"])
+def test_configs_that_take_the_place_of_the_list_are_heeded(won, change):
+    kernel = tuner.tuned(CONFIGS, ["N"], name="changed")(doubled)
+    won("changed", (key("changed", N=100), config("changed", 64, 8)), of=kernel)
+    assert call(kernel, 100) is CONFIGS[3]
+    other = triton.Config({"BLOCK": 32})
+    if change == "in place":
+        kernel.configs[:] = [other]
+        assert call(kernel, 101) is other
+    else:
+        kernel.configs = [other]
+        assert call(kernel, 100) is other
+    assert kernel.spec.default_config(key("changed", N=7), INTERPRETER) == config("changed", 32)
+    kernel.configs = CONFIGS
+    assert call(kernel, 100) is CONFIGS[3]
+
+
+@pytest.mark.parametrize(("configs", "zeroed"), [(CONFIGS, True), (CONFIGS[:1], False)])
+def test_what_is_reset_to_zero_is_so_at_the_first_call_of_a_key_as_triton_does_it(configs, zeroed):
+    totals = []
+    theirs = triton.autotune(configs, ["N"], reset_to_zero=["total_ptr"], do_bench=lambda *_, **__: [1.0] * 3)(summed)
+    for kernel in (theirs, tuner.tuned(configs, ["N"], name="reset", reset_to_zero=["total_ptr"])(summed)):
+        memory, found = torch.ones(65), []
+        total = torch.full((1,), 100.0)
+        for x, size in ((memory[:64], 64), (memory[:64], 64), (memory[1:], 64), (memory[:32], 32)):
+            kernel[grid](x, total, size, False)
+            found.append(total.item())
+            if kernel is not theirs:
+                tuner.use(None)  # all is looked up again, and nothing is zeroed for that
+        totals.append(found)
+    assert totals[0] == totals[1]
+    assert (totals[0][0] == 64) is zeroed
+
+
+def test_parameters_and_descriptors_are_reset_too_and_an_argument_that_is_left_out_is_not():
+    total = torch.nn.Parameter(torch.full((1,), 100.0))
+    kernel = tuner.tuned(CONFIGS, ["N"], name="parameter", reset_to_zero=["total_ptr"])(summed)
+    kernel[grid](torch.ones(64), total, 64, True)
+    assert total.item() == 64
+    y = torch.full((128,), 7.0)
+    described = [TensorDescriptor(each, [128], [1], [16]) for each in (torch.ones(128), y)]
+    kernel = tuner.tuned(CONFIGS[:2], ["N"], name="described", reset_to_zero=["desc_y"])(copied)
+    kernel[(1,)](*described, 128)
+    assert y.sum() == 16
+    kernel = tuner.tuned(CONFIGS, ["N"], name="left_out", reset_to_zero=["b_ptr"])(optional)
+    kernel[grid](torch.zeros(64), None, N=64)
+
+
 def test_a_database_named_later_is_asked_anew(won):
     kernel = tuner.tuned(CONFIGS, ["N"], name="renewed")(doubled)
     assert call(kernel, 100) is CONFIGS[0]
@@ -331,3 +394,201 @@ def test_outputs_that_only_a_table_of_addresses_names_are_compared():
     assert made.error_ratio(reference) > 1
     kernel.spec.launch(made, config("grouped", 16))
     assert made.error_ratio(reference) == 0
+
+
+MODULE = """
+import triton, triton.language as tl
+import tuner
+
+@tuner.tuned([triton.Config({"BLOCK": block}) for block in (16, 64)], ["N"], restore_value=["y_ptr"])
+@triton.jit
+def scaled(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, times(tl.load(x_ptr + at, mask=at < N)), mask=at < N)
+
+@triton.jit
+def times(x):
+    return x * 2
+
+@scaled.make_inputs
+def inputs(problem):
+    x = torch.randn(problem["N"])
+    return tuner.Arguments(lambda meta: (triton.cdiv(problem["N"], meta["BLOCK"]),), (x, x.clone(), problem["N"]))
+import torch
+"""
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """Write a module into a folder of its own and import it, whatever else has its name."""
+
+    def imported(name, text, folder="one"):
+        path = tmp_path / folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module.scaled
+
+    return imported
+
+
+def scale(kernel, factor):
+    x = torch.randn(100)
+    y = torch.zeros(100)
+    kernel[grid](x, y, 100)
+    assert torch.equal(y, factor * x)
+    return kernel.best_config.kwargs["BLOCK"]
+
+
+OTHER = MODULE.replace("x * 2", "x * 3")
+
+
+@pytest.mark.parametrize("again", [("theirs", "one"), ("mine", "two"), ("mine", "one")])
+def test_kernels_of_one_name_from_two_modules_from_one_edited_or_under_one_name_keep_apart(imported, won, again):
+    first = imported("mine", MODULE)
+    assert scale(first, 2) == 16  # Triton's interpreter reads the file at the first call
+    second = imported(again[0], OTHER, again[1])
+    won("scaled", (Problem.keyed("scaled", {"N": 100}, dtype="float32"), config("scaled", 64)), of=first)
+    for _ in range(2):
+        assert (scale(first, 2), scale(second, 3)) == (64, 16)
+    problems = [kernel.spec.read({"N": "100", "dtype": "float32"}) for kernel in (first, second)]
+    assert len({*problems}) == 2
+    assert "another source" in first.spec.supports(problems[1], INTERPRETER)
+
+
+def test_a_row_for_another_source_is_not_served_where_its_kernel_was_never_imported(imported, won, caplog):
+    """One module is as good as another: what another process tuned says by itself for which source."""
+    gone = imported("mine", MODULE)
+    registry._added.clear()
+    won("scaled", (Problem.keyed("scaled", {"N": 100}, dtype="float32"), config("scaled", 64)), of=gone)
+    kernel = imported("theirs", OTHER)
+    assert scale(kernel, 3) == 16
+    assert [record.getMessage().partition(": using")[0] for record in caplog.records] == [
+        "no tuned config for scaled N=100 float32 on interpreter"
+    ]
+
+
+def test_the_same_source_under_another_module_and_loaded_again_is_the_same_kernel(imported, won):
+    tuned = imported("mine", MODULE)
+    won("scaled", (Problem.keyed("scaled", {"N": 100}, dtype="float32"), config("scaled", 64)), of=tuned)
+    assert scale(imported("__main__moved", "# moved\n\n" + MODULE), 2) == 64
+    assert scale(imported("mine", MODULE), 2) == 64
+
+
+def test_kernels_that_one_function_makes_are_measured_and_served_each_by_itself(database, caplog):
+    def make(factor):
+        if factor == 2:
+
+            def scaled(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+                at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+                tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=at < N), mask=at < N)
+
+        else:
+
+            def scaled(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+                at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+                tl.store(y_ptr + at, 3 * tl.load(x_ptr + at, mask=at < N), mask=at < N)
+
+        return tuner.tuned(CONFIGS[:2], ["N"], name="made", tune_on_miss=True)(triton.jit(scaled))
+
+    double, triple = make(2), make(3)
+    for _ in range(2):
+        scale(double, 2)
+        scale(triple, 3)
+        double.cache.clear()
+    with contextlib.closing(sqlite3.connect(database)) as store:
+        assert store.execute("select count(*) from winner where superseded_by is null").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_database_of_before_sources_serves_only_what_its_text_was_tuned_for(make_database, make_row, tmp_path, fits):
+    kernel = tuner.tuned(CONFIGS, ["N"], name="formerly")(doubled)
+    row = dataclasses.replace(make_row(), problem=key("formerly", N=100), config=config("formerly", 64, 8))
+    path = make_database(tmp_path / "formerly.db", row, device=INTERPRETER)
+    text = inspect.getsource(kernel.base_fn) if fits else "another package's"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("update kernel set source_hash = ?", [hashlib.sha256(text.encode()).hexdigest()])
+        database.commit()
+    tuner.use(path)
+    assert call(kernel, 100) is CONFIGS[3 if fits else 0]
+
+
+def test_a_row_of_before_sources_were_recorded_serves_with_a_line_that_says_so(won, caplog):
+    for name, default in (("plainly", None), ("defaulted", CONFIGS[0])):
+        kernel = tuner.tuned(CONFIGS, ["N"], name=name, default=default)(doubled)
+        won(name, (key(name, N=100), config(name, 64, 8)), (key(name, N=50), config(name, 64, 4)))
+        assert call(kernel, 100) is CONFIGS[3]
+        assert "whose row does not say for which source it was tuned" in caplog.messages[-1]
+    assert call(kernel, 51) is CONFIGS[0]
+
+
+class Mode(enum.Enum):
+    FAST = object()
+
+
+class Order(enum.IntEnum):
+    ROWS = 7
+
+
+@triton.jit
+def relu(x):
+    return tl.maximum(x, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (math.nan, "nan"),
+        (np.float32("nan"), "nan"),
+        ((1, math.nan), "1;nan"),
+        ([[1, 2], [3]], "1x2;3"),
+        (np.int64(7), "7"),
+        (np.bool_(True), "True"),
+        (-0.0, "0.0"),
+        (10**400, str(10**400)),
+        ("long " * 200, "long " * 200),
+        ("\ud800", "\\ud800"),
+        (b"\0a", "0061"),
+        (Mode.FAST, "Mode.FAST"),
+        (Order.ROWS, "7"),
+        (torch.float8_e4m3fn, "float8_e4m3fn"),
+        (tl.bfloat16, "bfloat16"),
+        (tl.constexpr(math.inf), "inf"),
+        (relu, "relu@"),
+    ],
+)
+def test_a_key_takes_what_triton_takes_looks_it_up_once_and_is_kept_in_plain_json(database, value, word):
+    looked = []
+    default = lambda problem: (looked.append(problem), CONFIGS[1])[1]  # noqa: E731  asked once a lookup
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="kindly", default=default)(shaped)
+    for size in (8, 4):  # the second is borrowed from nobody, however far
+        for _ in range(3):
+            kernel[grid](torch.zeros(8), value if value is relu else copy.copy(value), N=size)
+    assert kernel.best_config is CONFIGS[1]
+    assert len(kernel.cache) == len({*looked}) == 2
+    assert all(len(reader.known) == 2 for reader in kernel._readers.values())
+    for problem in kernel.cache:
+        assert str(problem["kind"]).startswith(word)
+        text = json.dumps(problem.fields(), allow_nan=False)
+        assert Problem.from_fields(json.loads(text)) == problem
+
+
+def test_keys_are_one_where_triton_has_one():
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="alike")(shaped)
+    for same in ((True, 1, 1.0, np.int64(1)), (0.0, -0.0, False)):
+        kernel.cache.clear()
+        for value in same:
+            kernel[grid](torch.zeros(8), value, N=8)
+        assert len(kernel.cache) == 1
+
+
+def test_a_jit_function_of_the_key_is_known_by_what_it_computes():
+    kernel = tuner.tuned(CONFIGS, ["kind", "N"], name="functions")(shaped)
+    for function in (relu, doubled, triton.jit(relu.fn)):
+        kernel[grid](torch.zeros(8), function, N=8)
+    assert len(kernel.cache) == 2

@@ -19,13 +19,14 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch as the driver saw it; `params` are raw little-endian bytes."""
+    """One launch as the driver saw it; `params` are raw little-endian bytes, `attributes` begin with their numbers."""
 
     name: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
     stream: int
+    attributes: tuple[tuple[int, ...], ...]
     params: tuple[bytes, ...]
 
     def integer(self, index: int) -> int:
@@ -68,11 +69,14 @@ class Stub:
         self.library = library
         self.work = work
 
-    def run(self, program: str, *arguments: str, alone: bool = False) -> Report:
-        """A program in a fork of a process that has imported torch and Triton; alone, in a process of its own."""
+    def run(self, program: str, *arguments: str, alone: bool = False, **changed: str) -> Report:
+        """A program in a fork of a process that has imported torch and Triton; alone, in a process of its own.
+
+        Further arguments are environment variables.
+        """
         log = self.work / "launches.jsonl"
         log.write_text("")
-        path, env = HERE / "programs" / program, {**self.forks.env, **self._environment(log)}
+        path, env = HERE / "programs" / program, {**self.forks.env, **self._environment(log), **changed}
         if alone:
             command = [sys.executable, str(path), *arguments]
             found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
@@ -103,6 +107,7 @@ def _launch(event: dict[str, Any]) -> Launch:
         block=tuple(event["block"]),
         shared_bytes=event["shared_bytes"],
         stream=event["stream"],
+        attributes=tuple(map(tuple, event["attributes"])),
         params=tuple(bytes.fromhex(param) for param in event["params"]),
     )
 

@@ -56,7 +56,7 @@ def fill(store: Store) -> None:
     store.record(second, [timed(DECODE, 16, 12.5), timed(TF32, 128, 40.5), timed(TF32, 64, 44.0)])
     store.decide(second, DECODE, KERNEL, Verdict(config(32), 12.25, 15.0, None, (config(32), config(16))))
     store.decide(second, TF32, KERNEL, Verdict(config(128), 40.5, 52.0, 41.5, (config(128),)))
-    store.record_family(second, Family(DECODE.group(), (Range(9, 16, "measured"),), Check(2, 1.004, 1.01)))
+    store.record_family(second, Family(DECODE.group(), (Range(9, 16, 16, "measured"),), Check(2, 1.004, 1.01)))
     store.end_run(second, RunStatus.DONE)
 
 

@@ -14,7 +14,7 @@ from tuner.store.records import Outcome, State, Trial, Verdict
 from tuner.store.store import Store
 
 GROUP = Problem(1, 2048, 1024, dtype="bf16", layout="nt")
-FAMILY = Family(GROUP, (Range(1, 16, "measured"), Range(17, 64, "estimated")), Check(3, 1.004, 1.01))
+FAMILY = Family(GROUP, (Range(1, 16, 16, "measured"), Range(17, 64, 64, "estimated")), Check(3, 1.004, 1.01))
 CONFIG = Config(
     "pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=256, BLOCK_SIZE_K=64, GROUP_SIZE_M=8, num_stages=3, num_warps=8
 )
@@ -69,4 +69,9 @@ def test_families_are_merged_once_and_copied_with_their_winners(tuned, database,
 )
 def test_ranges_follow_one_another(ranges, said):
     with pytest.raises(ProblemError, match=said):
-        Family(GROUP, tuple(Range(*each, "measured") for each in ranges))
+        Family(GROUP, tuple(Range(*each, each[-1], "measured") for each in ranges))
+
+
+def test_a_range_is_served_by_one_of_its_own_ms():
+    with pytest.raises(ProblemError, match="served from outside, by M = 5"):
+        Family(GROUP, (Range(1, 4, 5, "measured"),))

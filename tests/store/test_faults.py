@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -15,7 +16,8 @@ import pytest
 
 from tuner.errors import StoreError
 from tuner.store import health, schema
-from tuner.store.store import Store
+from tuner.store.records import Verdict
+from tuner.store.store import RunStatus, Store
 
 HOLD = """
 import sqlite3, sys
@@ -140,6 +142,42 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     one_line(raised)
 
 
+def replace(path: Path) -> None:
+    schema.upgrade(f"{path}.other")
+    Path(f"{path}.other").replace(path)
+    for ending in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{ending}").unlink()
+
+
+GONE = {
+    "deleted": lambda path: path.unlink(),
+    "deleted with its log": lambda path: [file.unlink() for file in path.parent.iterdir()],
+    "replaced": replace,
+    "its folder removed": lambda path: shutil.rmtree(path.parent),
+    "its folder moved": lambda path: path.parent.rename(path.parent.with_name("elsewhere")),
+}
+
+
+@pytest.mark.parametrize("harm", GONE.values(), ids=GONE)
+def test_a_file_that_goes_away_while_it_is_written_is_one_line(store, database, run, make_trial, problem, kernel, harm):
+    store.record(run, [make_trial(16)])
+    harm(database)
+    verdict = Verdict(make_trial(16).config, 1.0, None, None, ())
+    for write in (
+        lambda: store.record(run, [make_trial(32)]),
+        lambda: store.decide(run, problem, kernel, verdict),
+        lambda: store.end_run(run, RunStatus.DONE),
+    ):
+        with pytest.raises(
+            StoreError, match="was deleted or replaced by another file while this wrote to it"
+        ) as raised:
+            write()
+        one_line(raised)
+    if database.exists():
+        with Store.open(str(database), read_only=True) as other:
+            assert other.count_trials() == 0
+
+
 def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
     for use in (lambda path: Store.open(path, read_only=True), health.check, health.current):
         with pytest.raises(StoreError, match=r"no database at .*tuner\.db: `tuner run` makes one"):
@@ -153,6 +191,10 @@ def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
         ("sqlite://", "expected a path, or sqlite:/// and a path"),
         ("sqlite+pysqlite:///tuner.db", "expected a path, or sqlite:/// and a path"),
         ("postgresql://u:secret@host:port/x", "expected a path, or postgresql://user@host/name"),
+        (
+            "mysql://u:secret@host/x",
+            "mysql://...: neither SQLite nor PostgreSQL: expected a path, or postgresql://user@",
+        ),
         ("nosuchbase://u:secret@host/x", "expected a path, or postgresql://user@host/name"),
     ],
 )
@@ -165,6 +207,11 @@ def test_a_url_that_cannot_be_used_is_one_line_without_its_password(location, me
 def test_a_sqlite_url_names_a_file(tmp_path):
     Store.open(f"sqlite:///{tmp_path}/a b%c?.db").close()
     assert [entry.name for entry in tmp_path.iterdir()] == ["a b%c?.db"]
+
+
+def test_a_path_that_is_no_text_is_a_path(tmp_path):
+    Store.open(f"{tmp_path}/\udcff.db").close()  # as Python has the byte 0xff of a command line
+    assert [os.fsencode(entry.name) for entry in tmp_path.iterdir()] == [b"\xff.db"]
 
 
 def test_a_locked_database_is_one_line_after_the_timeout(filled, python, run, make_trial):

@@ -13,8 +13,9 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from tuner.errors import SchemaError, StoreError
-from tuner.store import models, schema
+from tuner.errors import SchemaError, StoreError, TableError
+from tuner.lookup.database import read_devices
+from tuner.store import health, models, schema
 from tuner.store.engine import locate, open_engine
 from tuner.store.store import Store
 
@@ -187,6 +188,21 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path):
     for use in (Store.open, schema.upgrade):
         with pytest.raises(SchemaError, match=r"no database of triton-tuner .*moz_places"):
             use(str(theirs))
+    assert theirs.read_bytes() == before
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002", "9999", "ab12cd34ef56"])
+def test_another_program_s_alembic_database_is_called_that(tmp_path, revision):
+    theirs = tmp_path / "shop.db"
+    with closing(sqlite3.connect(theirs)) as plain, plain:
+        plain.executescript(
+            "CREATE TABLE customer (id); CREATE TABLE device (id); CREATE TABLE alembic_version (version_num)"
+        )
+        plain.execute("INSERT INTO alembic_version VALUES (?)", (revision,))
+    before = theirs.read_bytes()
+    for use in (Store.open, schema.upgrade, health.check, read_devices):
+        with pytest.raises((SchemaError, TableError), match=r"no(t a)? database of triton-tuner .*customer"):
+            use(theirs if use is read_devices else str(theirs))
     assert theirs.read_bytes() == before
 
 

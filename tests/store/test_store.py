@@ -269,13 +269,17 @@ def test_a_closed_store_leaves_one_file(database, store):
     assert [entry.name for entry in database.parent.iterdir()] == ["tuner.db"]
 
 
-def test_a_row_that_cannot_be_read_is_named(store, database, run, make_trial, device, environment, problem, kernel):
-    store.record(run, [make_trial(16)])
+def test_a_row_that_cannot_be_read_is_left_out_and_named(
+    store, database, run, make_trial, device, environment, problem, kernel, caplog
+):
+    store.record(run, [make_trial(16), make_trial(32)])
     store.close()
     with closing(sqlite3.connect(database)) as plain, plain:
-        plain.execute("UPDATE config SET parameters = '[1]'")
-    with Store.open(str(database)) as reopened, pytest.raises(StoreError, match="row 1 of the table config"):
-        reopened.settled(device, environment, problem, [kernel])
+        plain.execute("UPDATE config SET parameters = '[1]' WHERE config_id = 1")
+    with Store.open(str(database)) as reopened:
+        settled = reopened.settled(device, environment, problem, [kernel])
+    assert [config["BLOCK_SIZE_M"] for config in settled] == [32]
+    assert "1 damaged row left out: row 1 of config: " in caplog.text
 
 
 def test_the_hot_queries_use_indices(store, database, run, make_trial, problem, kernel):

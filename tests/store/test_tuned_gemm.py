@@ -44,8 +44,9 @@ def test_a_winner_is_one_flat_row(database, decide, device):
         "gpu": "NVIDIA H200",
         "device": device.slug,
         "arch": "sm_90",
-        "first_m": 4096,
         "m": 4096,
+        "first_m": 4096,
+        "last_m": 4096,
         "n": 2048,
         "k": 1024,
         "dtype": "bfloat16",
@@ -125,5 +126,5 @@ def test_a_row_says_from_which_m_on_it_serves_its_family(database, store, run, d
     for m in (16, 64):
         decide(Problem(m, 2048, 1024, dtype="bf16", layout="nt"), CONFIG)
     family = Problem(1, 2048, 1024, dtype="bf16", layout="nt")
-    store.record_family(run, Family(family, (Range(1, 16, "measured"), Range(17, 64, "estimated"))))
-    assert [(row["first_m"], row["m"]) for row in rows(database)] == [(1, 16), (17, 64)]
+    store.record_family(run, Family(family, (Range(1, 16, 16, "measured"), Range(17, 80, 64, "estimated"))))
+    assert [(row["first_m"], row["m"], row["last_m"]) for row in rows(database)] == [(1, 16, 16), (17, 64, 80)]

@@ -6,6 +6,7 @@ from tuner.errors import KernelError
 from tuner.hardware.device import KNOWN
 from tuner.problem import Problem
 from tuner.sweep.job_prefetch import JobPrefetcher
+from tuner.sweep.ladder import Step
 from tuner.sweep.report import Plan
 
 pytest.importorskip("triton")
@@ -16,8 +17,8 @@ UNKNOWN = Problem(256, 256, 64, dtype="float32", op="unheard of")
 
 def test_jobs_come_in_the_order_they_were_asked_for_and_failures_where_they_are_taken():
     with JobPrefetcher(Plan(trials=7)) as prefetcher:
-        prefetcher.request(UNKNOWN, DEVICE)
-        prefetcher.request(SMALL, DEVICE)
+        prefetcher.request(Step(UNKNOWN), DEVICE)
+        prefetcher.request(Step(SMALL), DEVICE)
         assert prefetcher.problems == [UNKNOWN, SMALL]
         prefetcher.wait(60)
         assert prefetcher.ready
@@ -31,9 +32,9 @@ def test_jobs_come_in_the_order_they_were_asked_for_and_failures_where_they_are_
 def test_drafts_that_are_forgotten_do_not_come():
     with JobPrefetcher(Plan()) as prefetcher:
         for _ in range(3):
-            prefetcher.request(SMALL, DEVICE)
+            prefetcher.request(Step(SMALL), DEVICE)
         prefetcher.clear()
         assert not prefetcher.ready
         assert len(prefetcher) == 0
-        prefetcher.request(UNKNOWN, DEVICE)
+        prefetcher.request(Step(UNKNOWN), DEVICE)
         assert prefetcher.problems == [UNKNOWN]

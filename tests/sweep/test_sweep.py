@@ -11,10 +11,11 @@ import pytest
 
 from tuner.errors import StoreError, SweepError
 from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
 from tuner.problem import Problem
 from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep import crew, loop, supervisor, worker
+from tuner.sweep import child, crew, loop, supervisor, worker
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
@@ -66,6 +67,30 @@ def test_every_kind_of_failure_becomes_its_state_and_the_sweep_goes_on(faulty, s
     assert messages["hang"] == "no sign of life for 2 s, killed"
     assert messages["raise"] == "RuntimeError: no such instruction"
     assert "float64" in messages["wrong"]
+
+
+def test_a_config_that_hangs_is_told_while_it_is_waited_for(faulty, store, monkeypatch, caplog):
+    monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 0.5)
+    monkeypatch.setattr(child, "NOTICE_S", 0.5)
+    sweep(store, [faulty(configs=1, behaviours="good,hang")], [None], Plan(EXHAUSTIVE))
+    assert [
+        record.getMessage().partition(":")[0] for record in caplog.records if "during faulty" in record.message
+    ] == [
+        f"the worker is silent during {config}"
+        for config in {t.config for t in store.trials()}
+        if "hang" in str(config)
+    ]
+
+
+def test_a_kernels_module_that_hangs_in_the_worker_is_told_and_ends_the_sweep(store, monkeypatch, tmp_path, caplog):
+    (tmp_path / "hangs_here.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "references", lambda: ("hangs_here:k",))
+    monkeypatch.setattr(child, "IMPORT_LIMIT_S", 1.0)
+    monkeypatch.setattr(child, "NOTICE_S", 0.3)
+    with pytest.raises(SweepError, match=r"no sign of life for 1 s, killed \(during the import of hangs_here:k\)"):
+        sweep(store, [Problem(16, 16, 16)], [None], Plan(EXHAUSTIVE))
+    assert "the worker is silent during the import of hangs_here:k: it is killed in" in caplog.text
 
 
 def test_a_second_sweep_measures_nothing_and_keeps_the_winner(faulty, store):
@@ -120,6 +145,19 @@ def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faul
     second = sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0]
     assert second.resumed == kept
     assert second.measured == 8 - kept
+
+
+def test_what_an_interrupted_sweep_did_not_begin_counts_as_untuned_only_without_an_earlier_winner(faulty, store):
+    tuned, new, longer = faulty(configs=2), faulty(configs=3), faulty(configs=8, sleep_ms=20)
+    sweep(store, [tuned], [None], Plan(EXHAUSTIVE))
+    for last, untuned in ((new, [new]), (tuned, [])):
+        stop = threading.Event()
+        observer = Interrupting(2, stop.set)
+        plan = Plan(EXHAUSTIVE, fresh=True)
+        report = sweep(store, [longer, tuned, last], [None], plan, observer=observer, stop=stop)
+        assert report.untried == list(dict.fromkeys([tuned, last]))
+        assert report.untuned == untuned
+        assert report.without_winner == 1 + len(untuned)
 
 
 @pytest.fixture
@@ -223,6 +261,18 @@ def test_a_stopped_worker_is_replaced_and_the_sweep_ends(faulty, store, monkeypa
     ended = sweep(store, [problem], [None], Plan(EXHAUSTIVE), observer=Interrupting(4, stop_worker)).problems[0]
     assert ended.winner is not None
     assert ended.states[State.COMPLETE] + ended.states[State.TIMEOUT] == 12
+
+
+def test_a_time_does_not_hold_the_pause_of_a_worker_that_was_stopped_and_continued(faulty, store):
+    from faulty_kernels import PAUSE_S
+
+    paused = faulty(configs=1, behaviours="pause", default="pause")
+    (ended,) = sweep(store, [paused], [None], Plan(EXHAUSTIVE)).problems
+    (trial,) = store.trials()
+    assert trial.outcome.state is State.COMPLETE
+    assert trial.outcome.median_us < PAUSE_S * 1e6 / 2
+    assert ended.phases_s["search"] > PAUSE_S  # it was paused in both phases
+    assert ended.phases_s["finals"] > PAUSE_S
 
 
 def test_a_worker_that_cannot_start_is_one_clear_error(faulty, store, monkeypatch):

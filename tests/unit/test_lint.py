@@ -68,7 +68,7 @@ def test_ranges_without_a_row_and_those_that_their_config_cannot_serve_are_repor
         Row(at, spec.default_config(at, device), spec.version, MADE, 10.0, 1.1, 1.1, 1)
         for at, spec in ((problem.with_shape(1, 4096, 4096), small), (problem, tall))
     )
-    ranges = (Range(1, 1, "measured"), Range(2, 8, "measured"), Range(9, 64, "estimated"))
+    ranges = (Range(1, 1, 1, "measured"), Range(2, 8, 8, "measured"), Range(9, 64, 64, "estimated"))
     table = Table("matmul", device, "2026-01-31T12:00:00Z", rows, (Family(problem.group(), ranges),))
     found = [finding for finding in lint.check(Subject("here", table)) if finding.check == "range"]
     assert [(finding.level, finding.found.partition(":")[0]) for finding in found] == [
@@ -89,7 +89,7 @@ def test_a_range_whose_config_cannot_run_at_its_first_m_is_reported(toy, install
     install(dataclasses.replace(toy, space=space))
     row = Row(Problem(64, 512, 256), Config("toy", BLOCK_SIZE_M=32, num_warps=4), 1, MADE, 10.0, 1.1, 1.1, 1)
     for first, reported in ((1, True), (32, False)):
-        family = Family(row.problem.group(), (Range(first, 64, "measured"),))
+        family = Family(row.problem.group(), (Range(first, 64, 64, "measured"),))
         table = Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,), (family,))
         found = [finding for finding in lint.check(Subject("here", table)) if finding.check == "range"]
         assert [finding.level for finding in found] == [Level.ERROR] * reported

@@ -33,13 +33,14 @@ def at(m: int) -> Problem:
 
 
 def ranges(*lasts: int, first: int = 1, check: Check | None = None) -> Family:
-    """A family whose ranges end at these Ms."""
+    """A family whose ranges end at these Ms, which have the rows."""
     firsts = [first, *(last + 1 for last in lasts)]
-    return Family(PROBLEM.group(), tuple(Range(*ends, "measured") for ends in zip(firsts, lasts, strict=False)), check)
+    spans = zip(firsts, lasts, strict=False)
+    return Family(PROBLEM.group(), tuple(Range(first, last, last, "measured") for first, last in spans), check)
 
 
-def spans(found: list[Family]) -> list[list[tuple[int, int, str]]]:
-    return [[(each.first_m, each.last_m, each.evidence[0]) for each in family.ranges] for family in found]
+def spans(found: list[Family]) -> list[list[tuple[int, int, int, str]]]:
+    return [[(each.first_m, each.last_m, each.row_m, each.evidence[0]) for each in family.ranges] for family in found]
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ def test_every_kind_of_source_tells_its_other_devices(kind, tmp_path, make_row, 
 )
 def test_a_range_serves_its_own_family_alone(other, tuned, make_row):
     row = make_row(64, block=32, **other)
-    tuned(row, families=[Family(row.problem.group(), (Range(1, 64, "measured"),))])
+    tuned(row, families=[Family(row.problem.group(), (Range(1, 64, 64, "measured"),))])
     assert answer(63) == ("default", 16)
     assert tuner.lookup(row.problem.with_shape(63, row.problem.n, row.problem.k), H200).rule == "family"
 
@@ -291,17 +292,29 @@ def test_a_keyed_problem_borrows_from_the_nearest_key_of_its_kind(tmp_path, toy,
     assert tuner.lookup(Problem.keyed("mine", {"length": 1100, "mode": "c"}), H200).rule == "default"
 
 
+def served_by(first: int, last: int, row_m: int) -> Family:
+    return Family(PROBLEM.group(), (Range(first, last, row_m, "measured"),))
+
+
 @pytest.mark.parametrize(
     ("layers", "expected"),
     [
-        ([ranges(64), ranges(16, 64)], [[(1, 64, "m")]]),
-        ([ranges(64), ranges(64, 512)], [[(1, 64, "m")], [(65, 512, "m")]]),
-        ([ranges(16), ranges(64)], [[(1, 16, "m")], [(17, 64, "m")]]),
-        ([ranges(64, first=17), ranges(16, 512)], [[(1, 16, "m")], [(17, 64, "m")], [(65, 512, "m")]]),
-        ([ranges(64, 512, first=17), ranges(32, 512)], [[(1, 64, "e"), (65, 512, "m")]]),
-        ([ranges(64, first=17), ranges(512)], [[(1, 64, "e")], [(65, 512, "m")]]),
-        ([ranges(8), ranges(512, first=100)], [[(1, 8, "m")], [(100, 512, "m")]]),
-        ([ranges(16, first=9), ranges(48, first=33), ranges(64)], [[(1, 16, "e")], [(17, 48, "e")], [(49, 64, "m")]]),
+        ([ranges(64), ranges(16, 64)], [[(1, 64, 64, "m")]]),
+        ([ranges(64), ranges(64, 512)], [[(1, 64, 64, "m")], [(65, 512, 512, "m")]]),
+        ([ranges(16), ranges(64)], [[(1, 16, 16, "m")], [(17, 64, 64, "m")]]),
+        (
+            [ranges(64, first=17), ranges(16, 512)],
+            [[(1, 16, 16, "m")], [(17, 64, 64, "m")], [(65, 512, 512, "m")]],
+        ),
+        ([ranges(64, 512, first=17), ranges(32, 512)], [[(1, 64, 64, "e"), (65, 512, 512, "m")]]),
+        ([ranges(64, first=17), ranges(512)], [[(1, 64, 64, "e")], [(65, 512, 512, "m")]]),
+        ([ranges(8), ranges(512, first=100)], [[(1, 8, 8, "m")], [(100, 512, 512, "m")]]),
+        (
+            [ranges(16, first=9), ranges(48, first=33), ranges(64)],
+            [[(1, 16, 16, "e")], [(17, 48, 48, "e")], [(49, 64, 64, "m")]],
+        ),
+        ([served_by(9, 64, 9), served_by(1, 512, 32)], [[(1, 512, 9, "e")]]),
+        ([served_by(9, 64, 9), served_by(1, 512, 4)], [[(1, 8, 4, "m")], [(9, 512, 9, "e")]]),
     ],
 )
 def test_where_families_overlap_the_first_holds_and_each_m_stays_served_by_one(layers, expected):
@@ -314,12 +327,14 @@ def test_however_families_overlap_each_m_of_any_is_served_once():
         layers = []
         for _ in range(chance.randint(1, 4)):
             ends = sorted(chance.sample(range(2, 60), chance.randint(1, 6)))
-            layers.append(ranges(*ends, first=chance.randint(1, ends[0])))
+            found = ranges(*ends, first=chance.randint(1, ends[0]))
+            rows = (each._replace(row_m=chance.randint(*each[:2])) for each in found.ranges)
+            layers.append(dataclasses.replace(found, ranges=tuple(rows)))
         found = families.overlaid(layers)
         served = [m for family in found for m in range(family.first_m, family.last_m + 1)]
         assert served == sorted({m for family in layers for m in range(family.first_m, family.last_m + 1)})
-        lasts = {each.last_m for family in layers for each in family.ranges}
-        assert {each.last_m for family in found for each in family.ranges} <= lasts
+        rows = {each.row_m for family in layers for each in family.ranges}
+        assert {each.row_m for family in found for each in family.ranges} <= rows
 
 
 LIGHT = """

@@ -71,9 +71,12 @@ def families_of(rows: list[Row]) -> tuple[Family, ...]:
     """Two families of ranges over these rows, and one of which a range has no row."""
     first, second, third, _ = (row.problem for row in rows)
     return (
-        Family(first.group(), (Range(1, first.m, "measured"),), Check(20, 1.004, 1.03)),
-        Family(second.group(), (Range(9, 700, "estimated"), Range(701, second.m, "measured"))),
-        Family(third.group(), (Range(1025, third.m, "measured"), Range(third.m + 1, 2**31 - 1, "estimated"))),
+        Family(first.group(), (Range(1, first.m, first.m, "measured"),), Check(20, 1.004, 1.03)),
+        Family(second.group(), (Range(9, 700, 64, "estimated"), Range(701, second.m, second.m, "measured"))),
+        Family(
+            third.group(),
+            (Range(1025, third.m, third.m, "measured"), Range(third.m + 1, 2**31 - 1, 2**20, "estimated")),
+        ),
     )
 
 

@@ -58,55 +58,47 @@ def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
     assert plans.by_address == {2: "plan"}
 
 
-def test_arguments_are_made_once_for_the_same_addresses_and_forgotten_where_all_steps_have_too_many(monkeypatch):
+def test_values_are_made_once_and_forgotten_where_all_caches_have_too_many(monkeypatch):
     monkeypatch.setattr(arguments, "_count", itertools.count(1))
     monkeypatch.setattr(arguments, "MOST_IN_ALL_CACHES", 4)
-    launched: list[tuple[int, ...]] = []
-    made: list[tuple[int, ...]] = []
+    made: list[int] = []
 
-    def make(*called: int) -> tuple[int, ...]:
-        made.append(called)
-        return called
+    def make(at: int) -> int:
+        made.append(at)
+        return -at
 
-    steps = [arguments.DirectStep(None, lambda *given: launched.append(given), make) for _ in range(2)]
-    for address in (1, 1, 2, 1):
-        for step in steps:
-            step(0, address)
-    assert launched == [(0, 1)] * 4 + [(0, 2)] * 2 + [(0, 1)] * 2
-    assert made == [(0, 1)] * 2 + [(0, 2)] * 2 + [(0, 1)] * 2
+    caches = [arguments.BoundedCache(make, 100) for _ in range(2)]
+    for at in (1, 1, 2, 1):
+        assert [cache[at] for cache in caches] == [-at, -at]
     # When the fourth was made all were forgotten.
-    assert [list(step.arguments) for step in steps] == [[(0, 1)], [(0, 2), (0, 1)]]
+    assert made == [1, 1, 2, 2, 1, 1]
+    assert [dict(cache) for cache in caches] == [{1: -1}, {2: -2, 1: -1}]
 
 
-def test_encoded_descriptors_are_forgotten_with_the_arguments_they_are_in(monkeypatch):
-    monkeypatch.setattr(arguments, "_count", itertools.count(1))
-    monkeypatch.setattr(arguments, "MOST_IN_ALL_CACHES", 4)
-    maps = arguments.BoundedCache(lambda at: f"map of {at}", 100)
-    step = arguments.DirectStep(None, lambda *_given: None, lambda _stream, at: (maps[at],))
-    for address in (1, 2):
-        step(0, address)
-    assert not maps, "two maps and two arguments were made"
-    assert dict(step.arguments) == {(0, 2): ("map of 2",)}
+def test_a_cache_that_is_full_begins_anew():
+    cache = arguments.BoundedCache(str, 2)
+    assert [cache[at] for at in (1, 2, 3)] == ["1", "2", "3"]
+    assert dict(cache) == {3: "3"}
 
 
-def test_arguments_are_forgotten_while_another_thread_makes_plans(monkeypatch):
+def test_values_are_forgotten_while_another_thread_makes_plans(monkeypatch):
     monkeypatch.setattr(arguments, "MOST_IN_ALL_CACHES", 1)
-    steps = [arguments.DirectStep(None, lambda *_given: None, lambda *called: called) for _ in range(2000)]
+    caches = [arguments.BoundedCache(str, 100) for _ in range(2000)]
     done = threading.Event()
 
     def make_plans() -> None:
         while not done.is_set():
-            steps.append(arguments.DirectStep(None, lambda *_given: None, lambda *called: called))
+            caches.append(arguments.BoundedCache(str, 100))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     thread = threading.Thread(target=make_plans)
     thread.start()
     try:
-        for address in range(20):
-            steps[0](0, address)
+        for at in range(20):
+            assert caches[0][at] == str(at)
     finally:
         done.set()
         thread.join()
         sys.setswitchinterval(before)
-    assert list(steps[0].arguments) == [(0, 19)]
+    assert list(caches[0]) == [19]

@@ -278,7 +278,7 @@ def test_a_folder_that_vanishes_after_it_was_named_is_one_warning(tmp_path, make
 
 
 def test_naming_a_database_server_is_an_error():
-    with pytest.raises(TableError, match="export a table"):
+    with pytest.raises(TableError, match="tuner export DIR --db URL"):
         tuner.use("postgresql://host/db")
 
 

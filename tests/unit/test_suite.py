@@ -112,10 +112,29 @@ def test_the_suites_of_the_package_hold_what_their_names_say():
         (dtype, layout) for dtype in ("float16", "float32") for layout in ("nn", "nt")
     }
     assert [p.shape for p in suite.load("squares")] == [(size, size, size) for size in range(256, 4097, 128)]
-    for name, largest in (("decode", 128), ("llm", 8192)):
+    for name, largest in (("decode", 256), ("llm", 8192)):
         problems = suite.load(name)
         assert {(p.a_dtype, p.layout, p.aligned) for p in problems} == {("bfloat16", "nt", True)}
         assert (min(p.m for p in problems), max(p.m for p in problems)) == (1, largest)
+        ladders = suite.load_with_ladders(name)
+        assert {(ladder.first_m, ladder.last_m) for ladder in ladders} == {(1, largest)}
+        assert [problem for ladder in ladders for problem in ladder.rungs] == problems
+
+
+def test_m_may_be_a_range_or_a_list(write):
+    path = write(f'{HEADER}\n"1,8",16,16,float16,nn\n1-64,32,32,float16,nn\n')
+    rungs = [Problem(m, 32, 32) for m in (1, 2, 4, 8, 16, 17, 32, 33, 64)]
+    assert suite.load(path) == [Problem(1, 16, 16), Problem(8, 16, 16), *rungs]
+    assert [str(each) for each in suite.load_with_ladders(path)[2:]] == ["matmul 1-64x32x32 float16 nn"]
+
+
+@pytest.mark.parametrize(
+    "m", ["64-1", "0-4", "1-2147483648", "1-", "1-2-3", "x", '"1,"', '"' + ",".join(map(str, range(1, 70))) + '"']
+)
+def test_a_range_or_a_list_that_is_none_names_its_line(write, m):
+    with pytest.raises(SuiteError, match=r"line 2: M ") as raised:
+        suite.load(write(f"{HEADER}\n{m},16,16,float16,nn\n"))
+    assert "\n" not in str(raised.value)
 
 
 def test_a_problem_is_in_every_group_that_a_line_puts_it_in(write):

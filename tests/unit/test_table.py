@@ -140,7 +140,7 @@ def test_families_are_written_one_a_line_and_read_back(make_row, make_table, mak
     assert table.loads(text, "t.json") == written
     (line,) = (line for line in text.splitlines() if '"played"' in line)
     assert line.endswith(
-        '"ranges": [[1, 16, "measured"], [17, 64, "measured"]], '
+        '"ranges": [[1, 16, 16, "measured"], [17, 64, 64, "measured"]], '
         '"check": {"played": 20, "geomean": 1.0041, "worst": 1.03}},'
     )
     assert '"m"' not in line
@@ -177,16 +177,18 @@ def test_a_table_with_figures_that_nothing_reads_today_is_whole():
 
 
 BAD_FAMILIES = {
-    "ranges that overlap": ({"ranges": [[1, 16, "measured"], [16, 64, "measured"]]}, "1-16 and 16-64 overlap"),
-    "ranges that leave a gap": ({"ranges": [[1, 16, "measured"], [32, 64, "measured"]]}, "1-16 and 32-64 leave a gap"),
-    "a range that is reversed": ({"ranges": [[16, 1, "measured"]]}, "16-1 is empty"),
-    "ranges in another order": ({"ranges": [[17, 64, "measured"], [1, 16, "measured"]]}, "17-64 and 1-16 overlap"),
-    "an M beyond 2^31": ({"ranges": [[1, 2**31, "measured"]]}, "M must be from 1 to"),
-    "an M of zero": ({"ranges": [[0, 64, "measured"]]}, "M must be from 1 to"),
-    "an M that is a fraction": ({"ranges": [[1, 16.0, "measured"]]}, "M must be a whole number, got 16.0"),
+    "ranges that overlap": ({"ranges": [[1, 16, 9, "measured"], [16, 64, 64, "measured"]]}, "1-16 and 16-64 overlap"),
+    "ranges that leave a gap": ({"ranges": [[1, 16, 16, "measured"], [32, 64, 64, "measured"]]}, "leave a gap"),
+    "a range that is reversed": ({"ranges": [[16, 1, 1, "measured"]]}, "16-1 is empty"),
+    "ranges in another order": ({"ranges": [[17, 64, 64, "measured"], [1, 16, 16, "measured"]]}, "overlap"),
+    "a range that does not hold its row": ({"ranges": [[1, 16, 64, "measured"]]}, "1-16 is served from outside"),
+    "a range of three parts": ({"ranges": [[1, 16, "measured"]]}, "not enough values"),
+    "an M beyond 2^31": ({"ranges": [[1, 2**31, 2**31, "measured"]]}, "M must be from 1 to"),
+    "an M of zero": ({"ranges": [[0, 64, 64, "measured"]]}, "M must be from 1 to"),
+    "an M that is a fraction": ({"ranges": [[1, 16.0, 16.0, "measured"]]}, "M must be a whole number, got 16.0"),
     "no range": ({"ranges": []}, "at least one range"),
     "ranges that are a word": ({"ranges": "1-64"}, ""),
-    "another evidence": ({"ranges": [[1, 64, "hoped"]]}, "unknown evidence 'hoped'"),
+    "another evidence": ({"ranges": [[1, 64, 64, "hoped"]]}, "unknown evidence 'hoped'"),
     "a part that problems lack": ({"sparsity": "2:4"}, "not a problem"),
     "a check of words": ({"check": {"played": "many", "geomean": 1, "worst": 1}}, "played must be"),
     "a check of less than nothing": ({"check": {"played": 3, "geomean": -1, "worst": 1}}, "geomean must be"),

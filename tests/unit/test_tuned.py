@@ -11,6 +11,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tuner
 from tuner import reference
@@ -172,12 +173,8 @@ def test_configs_that_cannot_be_kept_are_one_clear_line(configs, message):
             {"reset_to_zero": ["out"]},
             "add: reset_to_zero names 'out', which is no argument of the kernel: it",
         ),
-        ({"key": "N"}, "key, reset_to_zero and restore_value are lists of names: expected ['N'], not 'N'"),
+        ({"reset_to_zero": "out"}, "add: reset_to_zero names 'o', which is no argument of the kernel: it has x_ptr"),
         ({"version": "2"}, "version must be a whole number from 1 on, got '2'"),
-        (
-            {"prune_configs_by": {"early": None}},
-            "prune_configs_by has no 'early': expected early_config_prune, perf_model, top_k",
-        ),
         ({"name": "my add"}, "'my add' is no name of an op: expected letters, digits, '_', and single '-' between"),
     ],
 )
@@ -193,6 +190,67 @@ def test_a_name_of_the_key_that_is_no_argument_is_left_out_with_a_warning_as_tri
     assert "n" not in kernel.spec.read({"N": "64", "dtype": "fp16"}).fields()["extras"]
 
 
+def test_a_string_in_place_of_a_list_names_an_argument_or_one_a_letter_as_for_triton():
+    kernel = decorated(key="N", reset_to_zero="out_ptr", restore_value=None)
+    assert (kernel.keys, kernel.reset_to_zero, kernel.restore_value) == (["N"], ["out_ptr"], [])
+    sized = tuner.tuned(CONFIGS, "MN", name="sized")(sizes)
+    assert sized.keys == ["M", "N"]
+
+
+@triton.jit
+def sizes(x_ptr, M, N):
+    tl.store(x_ptr, M + N)
+
+
+def test_an_unknown_way_to_prune_is_left_out_with_a_warning_as_triton_leaves_it_out(caplog):
+    kernel = decorated(prune_configs_by={"early": None, "top_k": 2})
+    assert caplog.messages == [
+        "add: prune_configs_by has no early: left out, expected early_config_prune, perf_model, top_k"
+    ]
+    assert kernel.configs_top_k == 2
+
+
+@pytest.mark.parametrize("configs", [None, []])
+def test_without_configs_there_is_tritons_own(configs):
+    theirs = triton.autotune(configs=[], key=[])(add)
+    assert decorated(configs=configs).configs == theirs.configs
+
+
+def test_what_others_read_of_an_autotuner_is_there_as_triton_has_it():
+    hook = lambda *_, **__: None  # noqa: E731
+    prune = {"early_config_prune": hook, "perf_model": hook, "top_k": 1}
+    options = {"pre_hook": hook, "post_hook": hook, "prune_configs_by": prune, "do_bench": hook}
+    for given in ({}, {"reset_to_zero": ["out_ptr"], "restore_value": ["y_ptr"]}, options):
+        theirs = triton.autotune(CONFIGS, ["N"], **given)(add)
+        mine = decorated(make_inputs=None, **given)
+        assert isinstance(mine, triton.KernelInterface)
+        for name, value in vars(theirs).items():
+            if not callable(value) or given is options:
+                assert getattr(mine, name) == value, name
+            else:
+                assert callable(getattr(mine, name)), name
+        assert (mine.nargs, mine.configs_timings, mine.bench_time, mine.best_config) == (None, {}, 0.0, None)
+        if given is options:
+            assert mine.do_bench is hook
+    kernel = decorated(prune_configs_by={"early_config_prune": lambda configs, named, **_: configs[named["N"] :]})
+    kernel.nargs = {"N": 1}
+    assert kernel.prune_configs({}) == CONFIGS[1:]
+
+
+def test_torch_wraps_it_as_it_wraps_autotuned_kernels():
+    def graph(kernel):
+        def call(x, y):
+            out = torch.empty_like(x)
+            torch.library.wrap_triton(kernel)[lambda meta: (64 // meta["BLOCK"],)](x, y, out, 1, 64)
+            return out
+
+        traced = make_fx(call, tracing_mode="fake")(torch.ones(64), torch.ones(64))
+        return re.sub("kernel_idx = [0-9]+|constant_args_idx = [0-9]+", "", traced.code)
+
+    assert "triton_kernel_wrapper_mutation" in graph(decorated())
+    assert graph(decorated()) == graph(triton.autotune(CONFIGS, ["N"])(add))
+
+
 def test_a_function_without_jit_is_refused():
     with pytest.raises(UsageError, match=r"put it below$"):
         tuner.tuned(CONFIGS, [], name="python")(lambda x: x)
@@ -200,11 +258,15 @@ def test_a_function_without_jit_is_refused():
         tuner.tuned(CONFIGS, [], name="number")(7)
 
 
-def test_two_kernels_of_one_name_are_refused_and_a_module_loaded_again_is_not():
-    decorated()
-    decorated()
-    with pytest.raises(KernelError, match=r"are both called 'add': give one another name=$"):
-        tuner.tuned(CONFIGS, [], name="add")(triton.jit(other.fn))
+def test_of_two_kernels_of_one_name_each_has_its_own_problems_and_a_module_loaded_again_adds_none():
+    mine, again = decorated(), decorated()
+    theirs = tuner.tuned(CONFIGS, [], name="add")(triton.jit(other.fn))
+    assert registry.references() == (mine.spec.origin, theirs.spec.origin)
+    assert sorted(registry.of("add")) == ["add", f"add ({theirs.spec.origin})"]
+    for kernel in (theirs, again):
+        problem = kernel.signature.keyed({}, "float16")
+        assert registry.find("add", "add", problem.source) is kernel.spec
+        assert registry.serving(problem, H200) == [kernel.spec]
 
 
 @triton.jit

@@ -109,7 +109,7 @@ class _ProblemContest:
     def __init__(self, session: DeviceSession, request: ContestRequest, connection: Connection) -> None:
         self._session, self._request, self._connection = session, request, connection
         problem = request.problem
-        self._spec: KernelSpec = registry.find(problem.op, request.config.kernel)
+        self._spec: KernelSpec = registry.find(problem.op, request.config.kernel, problem.source)
         make = functools.partial(self._spec.make_inputs, problem, session.torch_device)
         self._fresh: Inputs = make(_SEED)
         self._reference = self._spec.reference(self._fresh)
@@ -164,8 +164,7 @@ class _ProblemContest:
             # Kept until this set is used again, so that no new output lands in the memory just written.
             outputs[index] = contestant(self._sets[index])
 
-        timer = self._session.timer
-        self._captures[name] = timer.capture(call, timer.estimate_us(call), len(self._sets))
+        self._captures[name] = self._session.timer.capture(call, len(self._sets))
 
     def _contestant(self, name: str) -> Contestant:
         problem, spec, config = self._request.problem, self._spec, self._request.config

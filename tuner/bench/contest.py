@@ -76,7 +76,7 @@ class Contest:
             absent = dict.fromkeys((OURS, *self._rivals), str(e))
             return Row(listed, None, {}, absent, problem.flops, problem.bytes_moved, False)
         played = self._play(problem, match, preparing)
-        spec = registry.find(problem.op, match.kernel)
+        spec = registry.find(problem.op, match.kernel, problem.source)
         flops, moved = spec.flops(problem), spec.bytes_moved(problem)
         bound = is_memory_bound(problem, flops, moved, self.device)
         return Row(listed, match, figures(played.times, played.tuning_s), played.reasons, flops, moved, bound)

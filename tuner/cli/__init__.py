@@ -8,7 +8,6 @@ import importlib
 import io
 import keyword
 import logging
-import os
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from tuner.cli import streams
 from tuner.errors import TunerError, UsageError, one_line
 
 COMMANDS = {
@@ -52,6 +52,15 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SystemExit as e:  # of a kernel's code: no command raises it, and it would end this one without a word
+            raise TunerError(
+                f"the code of a kernel called sys.exit({e}), which would end this command unsaid: take the call "
+                f"out; `tuner --debug {ctx.invoked_subcommand} ...` shows where it is"
+            ) from e
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # click would load every command for its line of help, which takes half a second.
         if incomplete.startswith("-"):
@@ -77,11 +86,19 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
     _print_any_text()
+    with streams.guarded():
+        _main(arguments)
+
+
+def _main(arguments: list[str]) -> None:
+    result: Any = 1
     try:
         with _interruptible():
-            result: Any = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
+            result = cli.main(args=arguments, prog_name="tuner", standalone_mode=False)
         if sys.stdout is not None:  # None where a shell closed it
             sys.stdout.flush()
+    except BrokenPipeError:
+        streams.abandon(sys.stdout)  # its reader has seen enough, as `head` has
     except click.UsageError as e:
         click.echo(_line(e, arguments), err=True)
         sys.exit(2)
@@ -92,7 +109,7 @@ def main(argv: list[str] | None = None) -> None:
         if "--debug" in arguments:
             raise
         if isinstance(e, OSError):
-            _abandon_stdout()
+            streams.abandon(sys.stdout)
         click.echo(f"tuner: {e}", err=True)
         sys.exit(2 if isinstance(e, UsageError) else 1)
     finally:
@@ -145,9 +162,3 @@ def _line(error: click.UsageError, arguments: list[str]) -> str:
     # Errors that click's parser raises itself, for instance for a missing value, name no command.
     command = error.ctx.command_path if error.ctx else " ".join(("tuner", *arguments[:1]))
     return f"tuner: {message.rstrip('.')}: `{command} --help` says what can be typed"
-
-
-def _abandon_stdout() -> None:
-    """Discard what is still to be written, because writing to a full disk would fail again while Python ends."""
-    with contextlib.suppress(OSError, ValueError):  # the stdout of a test may be no file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -81,7 +81,7 @@ def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **given: Any) -
         raise UsageError(
             "no problem given: name some with --suite llm, --suite FILE.csv, --shape 4096x4096x1024 or --curve fp16"
         )
-    gpu = _gpu(given["device"], problems)
+    gpu = _gpu(given["device"], problems, given["rounds"])
     if given["out"] is not None:
         _prepare(given["out"])
     if given["db"] is not None:
@@ -157,14 +157,14 @@ def _listed(suite_names: Iterable[str], problems: Iterable[Problem], curves: Ite
     return [ListedProblem(problem, tuple(listed)) for problem, listed in places.items()]
 
 
-def _gpu(name: str, problems: Sequence[ListedProblem]) -> int | None:
+def _gpu(name: str, problems: Sequence[ListedProblem], rounds: int | None) -> int | None:
     if "," in name:
         raise UsageError(f"--device {name}: a bench plays on one GPU, for instance --device cuda:0")
     gpu = options.gpus_of(name)[0]
     if gpu is None:
         if name == "interpreter":
             click.echo("Triton's interpreter: its figures say nothing about a GPU", err=True)
-        options.warn_of_large([listed.problem for listed in problems])
+        options.warn_of_large([listed.problem for listed in problems], 1 + (rounds or 5))
     return gpu
 
 

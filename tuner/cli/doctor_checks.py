@@ -203,7 +203,7 @@ def _installed(distribution: str) -> str:
 
 
 def check_database(location: str | None) -> list[Diagnosis]:
-    """Check whether the database exists, its revision, its integrity, and the kind of disk."""
+    """Check whether the database exists and can be written, its revision, its integrity, and the kind of disk."""
     from tuner.store.engine import faults, locate
     from tuner.store.filesystem import journal_mode
 
@@ -258,6 +258,7 @@ def _check_contents(location: str | None) -> list[Diagnosis]:
     from tuner.store import health
 
     found = health.check(location)
+    health.try_writing(location)
     if found.revision is None:
         return [Diagnosis("database", Status.OK, f"{found.location} is empty: the first `tuner run` fills it")]
     if found.complaints:

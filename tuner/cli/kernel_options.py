@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from tuner import reference
+from tuner.cli.patience import limited_import
 from tuner.errors import UsageError
 from tuner.kernel import KernelSpec, registry
 from tuner.problem import Problem, generic_key
@@ -54,7 +55,9 @@ def find(name: str) -> KernelSpec:
         UsageError: there is none, or it is not under `tuner.tuned`.
     """
     if ":" in name:
-        spec = registry.spec_in(reference.load(name))
+        with limited_import(name):
+            found = reference.load(name)
+        spec = registry.spec_in(found)
         if spec is None:  # decorated by a call: the reference then names the plain function
             named = [each for each in registry.specs().values() if each.origin == name]
             spec = named[0] if len(named) == 1 else None
@@ -69,6 +72,9 @@ def find(name: str) -> KernelSpec:
                 f"no installed kernel is called {name!r}: expected my_pkg.my_module:my_kernel, FILE.py:NAME or an op"
             )
         spec = specs[0]
+        if spec.origin and len(specs) > 1:
+            origins = " or ".join(f"--kernel {each.origin}" for each in specs)
+            raise UsageError(f"{len(specs)} kernels are called {name!r}: type {origins}")
     return spec
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tuner.cli.output import span
 from tuner.errors import DeviceError, UsageError
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import SCALINGS
@@ -16,6 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LARGE_FLOPS = 2 * 512**3
 """Beyond this, the interpreter takes seconds to minutes for each config."""
+INTERPRETED_FLOPS_S = 2e8
+"""The interpreter's rate by the figures of `tuner bench --shape 512x512x512`, which differ from machine to machine."""
 
 
 def _named(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
@@ -108,12 +111,18 @@ def _gpu_count() -> tuple[int, bool]:
     return (0, True) if knobs.runtime.interpret else (torch.cuda.device_count(), False)
 
 
-def warn_of_large(problems: Sequence[Problem]) -> None:
-    """Say on stderr which problems would take the interpreter hours."""
+def warn_of_large(problems: Sequence[Problem], launches: int) -> None:
+    """Say on stderr which problems would take the interpreter long, and about how long.
+
+    Args:
+        problems: all problems.
+        launches: how often the command launches a kernel for each.
+    """
     large = [problem for problem in problems if problem.flops > LARGE_FLOPS]
     if large:
+        whole_s = launches * sum(problem.flops for problem in large) / INTERPRETED_FLOPS_S
         click.echo(
             f"too large for the interpreter to end soon: {len(large)} of {len(problems)} problems, {large[0]} for one; "
-            "--suite demo is made for it",
+            f"expect about {span(whole_s)} on a core of its own; --suite demo is made for it",
             err=True,
         )

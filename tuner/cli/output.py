@@ -86,6 +86,12 @@ def quantity(number: int, noun: str) -> str:
     return f"{number} {noun}"
 
 
+def span(seconds: float) -> str:
+    """Return a rough time span: "40 s", "5 min", "3 h"."""
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print a plain table on stdout.
 
@@ -99,10 +105,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     from rich.console import Console
     from rich.table import Table
 
-    listed = list(rows)
+    listed = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
     if not listed:
         click.echo(empty, err=True)
         return
+    # FORCE_COLOR makes rich take a pipe for a terminal: styles are wanted there, lines folded to a width are not.
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:  # rich would take half a millisecond for each row
+        click.echo("\n".join(_plain_lines(columns, listed)))
+        return
+    if not on_terminal or console.width < _narrowest(columns, listed):
+        console = Console(markup=False, highlight=False, width=10_000)
     # rich takes colours away for NO_COLOR, and leaves bold.
     table = Table(box=None, pad_edge=False, header_style="" if os.environ.get("NO_COLOR") else "bold")
     for name in columns:
@@ -110,12 +124,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
         table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in listed:
         table.add_row(*row)
-    console = Console(markup=False, highlight=False)
-    # FORCE_COLOR makes rich take a pipe for a terminal: styles are wanted there, lines folded to a width are not.
-    on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    if not on_terminal or console.width < _narrowest(columns, listed):
-        console = Console(markup=False, highlight=False, width=10_000)
-    console.print(table)
+    with console.capture() as captured:  # rich would end the process where a pipe is closed
+        console.print(table)
+    click.echo(captured.get(), nl=False)
+
+
+def _plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        pads = [" " * (width - cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+        parts = zip(columns, row, pads, strict=True)
+        yield "  ".join(pad + cell if _is_number(name) else cell + pad for name, cell, pad in parts)
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -20,7 +20,7 @@ from tuner.errors import UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.lookup import misses
-from tuner.problem import Problem, parse_shape
+from tuner.problem import Problem, family
 from tuner.problem import suite as suites
 from tuner.problem.family import Ladder
 from tuner.tables.importing import candidates
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tuner.sweep.run import Problems
 
 Suggested = Mapping[Problem, Sequence[Config]]
+_TRIALS = 48
+"""About how many configs of a problem are tried under the interpreter; each is launched to be checked and timed."""
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -99,10 +101,11 @@ def run(
     missed = _missed(records)
     gpus = options.gpus_of(given["device"])
 
-    def problems(device: Device) -> list[Problem]:
+    def problems(device: Device) -> list[Problem | Ladder]:
         found = [*missed(device), *named]
         if device.is_interpreter:
-            options.warn_of_large(found)
+            largest = [each.rungs[-1] if isinstance(each, Ladder) else each for each in found]
+            options.warn_of_large(largest, 2 * min(given["trials"] or _TRIALS, _TRIALS))
         return found
 
     work = _dry_run if given["dry_run"] else _run
@@ -125,14 +128,16 @@ def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
 
 def _named(
     ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], given: dict[str, Any]
-) -> list[Problem]:
-    """Return the problems of the named kernel; without one, those with M, N and K."""
+) -> Sequence[Problem | Ladder]:
+    """Return the problems of the named kernel; without one, the problems and ladders with M, N and K."""
     if not given["names"]:
         if given["written"]:
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
         kind = {name: given[name] for name in ("dtype", "layout", "scaling")}
-        listed = [problem for name in suite_names for problem in suites.load(name)]
-        return [*listed, *(Problem(*parse_shape(shape), **kind) for shape in shapes)]
+        listed = [each for name in suite_names for each in suites.load_with_ladders(name)]
+        for shape in shapes:
+            listed += family.parse_shape(shape, lambda m, n, k: Problem(m, n, k, **kind))
+        return listed
     if shapes:
         raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
     specs = [kernel_options.find(name) for name in given["names"]]
@@ -141,16 +146,15 @@ def _named(
     return kernel_options.problems_of(specs[0], given["written"], suite_names, dtype=kernel_options.typed_dtype(ctx))
 
 
-def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
-    """Return a function from a device to the problems missed on it, which says on stderr how many there are."""
+def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem | Ladder]]:
+    """Return a function from a device to what was missed on it, which says on stderr how much that is."""
     record = sum((misses.load(path) for path in records), misses.Record())
 
     def of_device(device: Device) -> list[Problem]:
         found = record.problems(device.slug)
         if records:
             _say_missed(record, device, found)
-        rungs = [each.rungs if isinstance(each, Ladder) else (each,) for each in found]
-        return [problem for problems in rungs for problem in problems]
+        return list(found)
 
     return of_device
 
@@ -159,7 +163,7 @@ def _say_missed(record: misses.Record, device: Device, found: dict[Problem | Lad
     calls = sum(found.values())
     of_others = sorted({miss.device for miss in record.calls} - {device.slug})
     others = f"; others missed on {', '.join(of_others)}" if of_others else ""
-    click.echo(f"missed on {device.slug}: {len(found)} problems, {calls} calls{others}", err=True)
+    click.echo(f"missed on {device.slug}: {len(found)} problems or ranges of M, {calls} calls{others}", err=True)
 
 
 def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:
@@ -184,7 +188,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, g
 def _exit_code(report: Report) -> int:
     if report.interrupted:
         return 130
-    return 1 if report.untried or any(problem.winner is None for problem in report.problems) else 0
+    return 1 if report.without_winner else 0
 
 
 def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:

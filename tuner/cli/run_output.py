@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -11,13 +12,17 @@ import click
 import rich.progress
 from rich.console import Console
 
-from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, winner_document
+from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, span, winner_document
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.problem.family import ESTIMATED, Family
 from tuner.store.records import Outcome
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
+
+_LONG_S = 30.0
+"""A search that ends sooner needs no estimate."""
 
 
 class Progress(Observer):
@@ -60,15 +65,23 @@ class Progress(Observer):
         )
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
-        """Advance the bar."""
+        """Advance the bar; where the interpreter will take long, say how long after the first trial."""
         best = "" if job.best_us is None else f"best {job.best_us:.2f} us"
         self._bar.update(self._tasks[job.problem], total=job.most, completed=len(job.outcomes), best=best)
+        left = job.most - len(job.outcomes)
+        rest_s = left * job.stopwatch.phases_s.get("search", 0.0)
+        if job.device.is_interpreter and job.measured == 1 and rest_s > _LONG_S:
+            self._say(f"{job.problem}: up to {quantity(left, 'trial')} to go, about {span(rest_s)}, then finals")
 
     def problem_ended(self, report: ProblemReport) -> None:
         """Replace the bar by one line."""
         if (task := self._tasks.pop(report.problem, None)) is not None:
             self._bar.remove_task(task)
         self._say(problem_line(report))
+
+    def family_decided(self, family: Family) -> None:
+        """Say what a ladder gave."""
+        self._say(family_line(family))
 
     def _say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -97,6 +110,18 @@ def problem_line(report: ProblemReport) -> str:
     return f"{report.problem}: {winner.config.label}, {winner.median_us:.2f} us{ratios} ({tail})"
 
 
+def family_line(family: Family) -> str:
+    """One ladder's end in one line."""
+    last = family.at(family.last_m)
+    name = str(last).replace(f" {last.m}x", f" {family.first_m}-{last.m}x", 1)
+    estimated = sum(each.evidence == ESTIMATED for each in family.ranges)
+    found = quantity(len(family.ranges), "range") + (f", {estimated} of them estimated" if estimated else "")
+    if (check := family.check) is None:
+        return f"{name}: {found}"
+    lost = f"{check.geomean - 1:.1%} in the mean, {check.worst - 1:.1%} at most"
+    return f"{name}: {found}; at {quantity(check.played, 'random M')} they lost {lost}"
+
+
 def closing_table(report: Report) -> None:
     """Print the winners on stdout, and on stderr what is left and how to go on."""
     rows = [
@@ -104,19 +129,21 @@ def closing_table(report: Report) -> None:
         for ended in report.problems
         if ended.winner is not None
     ]
-    print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
+    with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended, read or not
+        print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
     if report.interrupted or report.is_spent:
         click.echo(_left(report), err=True)
 
 
 def _left(report: Report) -> str:
     """Say what a sweep that was cut short leaves undone, and how to go on."""
-    left = len(report.untried) + sum(problem.winner is None for problem in report.problems)
     why = "interrupted" if report.interrupted else SPENT
     further = "every trial is kept, the same command (without --fresh) goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
-    return f"{why}: {quantity(left, 'problem')} without a winner; {further}"
+    kept = len(report.untried) - len(report.untuned)
+    others = f", {kept} not begun have one" if kept else ""
+    return f"{why}: {quantity(report.without_winner, 'problem')} without a winner{others}; {further}"
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -147,6 +174,14 @@ def report_json(report: Report) -> dict[str, Any]:
             for problem in report.problems
         ],
         "untried": [problem.fields() for problem in report.untried],
+        "families": [
+            {
+                "problem": family.problem.fields(),
+                "ranges": [list(each) for each in family.ranges],
+                "check": None if family.check is None else family.check._asdict(),
+            }
+            for family in report.families
+        ],
     }
 
 

@@ -83,7 +83,6 @@ def compile_binary(
         log, result = Path(folder) / "output", Path(folder) / "result"
         request = {
             "arch": device.arch,
-            "op": spec.op,
             "kernel": spec.name,
             "references": registry.references(),
             "problem": problem.fields(),

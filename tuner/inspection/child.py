@@ -31,18 +31,19 @@ def main(ready: str) -> None:
     try:
         cross_target.activate(request["arch"])
         registry.load(request["references"])
-        spec = registry.find(request["op"], request["kernel"])
+        problem = Problem.from_fields(request["problem"])
+        spec = registry.find(problem.op, request["kernel"], problem.source)
         Path(ready).touch()
-        found = _compiled(spec, request)
+        found = _compiled(spec, problem, request)
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
         found = {"error": f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}"[:500]}
     Path(request["result"]).write_text(json.dumps(found))
 
 
-def _compiled(spec: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+def _compiled(spec: Any, problem: Problem, request: Mapping[str, Any]) -> dict[str, Any]:
     config = Config(request["kernel"], **request["config"])
     start = time.perf_counter()
-    compiled = spec.compile(Problem.from_fields(request["problem"]), config)
+    compiled = spec.compile(problem, config)
     resources = read_resources(compiled, (time.perf_counter() - start) * 1e3)
     stages = {name: _text(compiled.asm[name]) for name in _TEXTS if name in compiled.asm}
     if sass := _sass(compiled):

@@ -22,7 +22,8 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 
 GROUP = "tuner.kernels"
-_added: dict[tuple[str, str], KernelSpec] = {}
+_added: dict[tuple[str, str, str], KernelSpec] = {}
+"""Kernels added in this process by op, name and origin: two packages may give theirs one name."""
 _lost: list[str] = []
 _log = logging.getLogger(__name__)
 
@@ -33,24 +34,27 @@ def points() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(GROUP))
 
 
-def add(spec: KernelSpec) -> None:
+def add(spec: KernelSpec, *, instead_of: KernelSpec | None = None) -> None:
     """Register a kernel in this process, as `tuner.tuned` does; other processes import it by its origin.
 
-    Raises:
-        KernelError: another kernel has this name.
+    A kernel of the same origin gives way: its module was loaded again, or one function makes several.
+
+    Args:
+        spec: the kernel.
+        instead_of: the same kernel as it was added before.
     """
-    before = _added.get((spec.op, spec.name))
-    # A script that is also imported registers the same kernels twice, under two origins.
-    if before is not None and before.origin != spec.origin and before.source_hash() != spec.source_hash():
-        raise KernelError(f"{spec.origin} and {before.origin} are both called {spec.op!r}: give one another name=")
-    _added[spec.op, spec.name] = spec
+    if instead_of is not None and _added.get((instead_of.op, instead_of.name, instead_of.origin)) is instead_of:
+        del _added[instead_of.op, instead_of.name, instead_of.origin]
+    if _added.get((spec.op, spec.name, spec.origin)) is spec:
+        return
+    _added[spec.op, spec.name, spec.origin] = spec
     for known in (specs, of, find):
         known.cache_clear()
 
 
 def references() -> tuple[str, ...]:
     """Return how another process imports the kernels added here; `load` takes the result."""
-    return tuple(spec.origin for spec in _added.values())
+    return tuple(spec.origin for spec in _added.values() if "<locals>" not in spec.origin)
 
 
 def load(references: Iterable[str]) -> None:
@@ -78,28 +82,38 @@ def spec_in(found: Any) -> KernelSpec | None:
 
 @functools.cache
 def specs() -> dict[tuple[str, str], KernelSpec]:
-    """Load and return every kernel by (op, name). An entry point that fails to load is a warning, not an error."""
-    return _first(points()) | _added
+    """Load and return every kernel by (op, name). An entry point that fails to load is a warning, not an error.
+
+    Of several kernels with one name, those but the first have their origin behind their name.
+    """
+    found = _first(points())
+    return found | {(op, name): spec for op in {op for op, *_ in _added} for name, spec in _added_of(op).items()}
 
 
 @functools.cache
 def of(op: str) -> dict[str, KernelSpec]:
     """Load and return the kernels of one op by name; other ops' are only loaded where a name does not tell the op."""
-    if added := {name: spec for (its, name), spec in _added.items() if its == op}:
+    if added := _added_of(op):
         return added
     named = (point for point in points() if "." not in point.name or point.name.partition(".")[0] == op)
-    return {name: spec for (its, name), spec in _first(tuple(named)).items() if its == op}
+    found = {name: spec for (its, name), spec in _first(tuple(named)).items() if its == op}
+    return found | _added_of(op)  # a decorated kernel adds itself when its entry point is loaded
 
 
 @functools.cache
-def find(op: str, name: str) -> KernelSpec:
+def find(op: str, name: str, source: str = "") -> KernelSpec:
     """Return the kernel `name` of `op`; no other is loaded where its entry point is named `<op>.<name>`.
+
+    Args:
+        op, name: as the spec has them.
+        source: `Problem.source` of the problem it is for, which tells kernels of one name apart.
 
     Raises:
         KernelError: no such kernel is registered.
     """
-    if (op, name) in _added:
-        return _added[op, name]
+    added = [spec for spec in _added.values() if (spec.op, spec.name) == (op, name)]
+    if added:
+        return next((spec for spec in added if len(added) > 1 and spec.source_hash().startswith(source)), added[0])
     named = _first(tuple(point for point in points() if point.name == f"{op}.{name}"))
     spec = named.get((op, name)) or of(op).get(name)
     if spec is None:
@@ -166,6 +180,14 @@ def forget() -> None:
         known.cache_clear()
 
 
+def _added_of(op: str) -> dict[str, KernelSpec]:
+    found: dict[str, KernelSpec] = {}
+    for (its, name, origin), spec in _added.items():
+        if its == op:
+            found[name if name not in found else f"{name} ({origin})"] = spec
+    return found
+
+
 def _first(among: tuple[EntryPoint, ...]) -> dict[tuple[str, str], KernelSpec]:
     """Load entry points; of two kernels with one name, prefer the one whose entry point is named so, then the first."""
     found: dict[tuple[str, str], KernelSpec] = {}
@@ -182,7 +204,7 @@ def _loaded(point: EntryPoint) -> tuple[KernelSpec, ...]:
         one = spec_in(loaded)
         listed = (one,) if one is not None else tuple(loaded)
         names = [f"{spec.op}.{spec.name}" for spec in listed]
-    except Exception as e:  # noqa: BLE001  a third party's import may raise anything; ours must still load
+    except (Exception, SystemExit) as e:  # noqa: BLE001  a third party's import may raise anything; ours must still load
         _log.warning("kernel %s (%s) did not load: %s: %s", point.name, point.value, type(e).__name__, one_line(e))
         return ()
     if "." in point.name and names != [point.name]:

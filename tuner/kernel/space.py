@@ -82,10 +82,17 @@ class SearchSpace:
 
     def tries(self, config: Config) -> bool:
         """Return whether a search may try a config: it is one of `configs`, or a refinement of one."""
+        on_axes = config.keys() == self.axes.keys() and all(config[name] in self.axes[name] for name in config)
+        if on_axes and self.rejection(config) is not None:
+            return False
+        if on_axes and self.expand is _unchanged and self.canonicalize(config) == config:
+            return True
         # Each axis is narrowed to the config's own value, so that a handful of configs stands for the whole space.
-        near = self.narrowed(**{name: (value,) for name, value in config.pairs}).configs()
-        plain = (one for one in near if set(one.pairs) < set(config.pairs))
-        return config in near or any(config in self.refinements(one) for one in plain)
+        near = self.narrowed(**{name: (value,) for name, value in config.pairs}).programs()
+        if config in near:
+            return self.rejection(config) is None
+        plain = (one for one in near if set(one.pairs) < set(config.pairs) and self.rejection(one) is None)
+        return any(config in self.refinements(one) for one in plain)
 
     def best(
         self,

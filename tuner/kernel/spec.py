@@ -91,6 +91,8 @@ class KernelSpec:
             equally simple, and their canonical order decides.
         source_hash: returns a hash of the kernel's source, which shows changes that raised no version. By default the
             file that defines `launch` is hashed.
+        former_source_hash: returns what `source_hash` did in databases that name no source in their problems; "" where
+            there are none.
         shared_bytes: predicts the shared memory of one block of a config's binary, as its space's rules do; None where
             nothing is predicted.
         estimate_us: predicts how long a config takes, microseconds; None without a model. It ranks configs before any
@@ -123,6 +125,7 @@ class KernelSpec:
     compile_class: Callable[[Problem, Config], str] = lambda problem, config: f"{problem} {config.digest}"
     simplicity: Callable[[Config], tuple[Any, ...]] = lambda _config: ()
     source_hash: Callable[[], str] = None  # type: ignore[assignment]  # set below: the default needs `launch`
+    former_source_hash: Callable[[], str] = lambda: ""
     shared_bytes: Callable[[Config, Problem, Device], int] | None = None
     estimate_us: Callable[[Config, Problem, Device], float] | None = None
     runtime_parameters: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The arguments of a plan's launches, kept in bounded caches: they depend on the stream and the addresses alone."""
+"""Encoded descriptors and addresses of launches, kept in bounded caches: they depend on an address alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 MOST = 512
-"""Entries of one step's cache, about 600 B each. The layers of a model share their plans."""
+"""Addresses that one kernel's launcher keeps, about 150 B each."""
 MOST_IN_ALL_CACHES = 65_536
 """Entries of all caches of a process. Where M takes every value there are thousands of plans, each with many layers."""
 
@@ -42,38 +42,6 @@ class BoundedCache(dict[_Key, _Value]):
                     cache.clear()
         self[key] = made
         return made
-
-
-class DirectStep:
-    """A launch by the driver's C function, with its arguments cached.
-
-    Attributes:
-        launch: The C function.
-        arguments: The function's arguments by (stream, *addresses).
-    """
-
-    __slots__ = ("arguments", "launch")
-
-    def __init__(self, kernel: Any, launch: Callable[..., None], make: Callable[..., tuple[Any, ...]]) -> None:
-        self.launch = launch
-
-        # This holds the kernel, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
-        def made(called: tuple[int, ...], _held: Any = kernel) -> tuple[Any, ...]:
-            return make(*called)
-
-        self.arguments = BoundedCache(made, MOST)
-
-    def __call__(self, *called: int) -> None:
-        """Launch on a stream with addresses."""
-        self.launch(*self.arguments[called])
-
-
-class PassThrough(dict[tuple[int, ...], tuple[int, ...]]):
-    """Stands in for `DirectStep.arguments` where a launch takes the stream and the addresses themselves."""
-
-    def __missing__(self, called: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the key; nothing is stored."""
-        return called
 
 
 _caches: weakref.WeakValueDictionary[int, BoundedCache[Any, Any]] = weakref.WeakValueDictionary()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError
-from tuner.launch import compat
+from tuner.launch import active_driver, compat
 from tuner.lookup import lookup
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
@@ -156,7 +156,7 @@ def _triton_and_target() -> tuple[str, list[Any]]:
     """The version of Triton, and the target that it compiles for."""
     import triton
 
-    target = compat.driver.active.get_current_target()
+    target = active_driver.active().get_current_target()
     return str(triton.__version__), [target.backend, target.arch, target.warp_size]
 
 
@@ -170,7 +170,9 @@ def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
             raise TableError(f"{path.name} was changed: export again with --with-kernels")
         paths[f"{function.__name__}.{suffix}"] = path
     made = compat.ASTSource(function, dict(entry.signature), dict(entry.constants)) if source is None else source
-    return compat.CompiledKernel(made, paths, entry.key)
+    from tuner.launch.driver_launch import DriverKernel
+
+    return DriverKernel(made, paths, entry.key)
 
 
 _shipped: dict[tuple[str, str], ShippedBinaries | None] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tuner.launch import compat
+from tuner.launch import active_driver, compat
 from tuner.launch.plan import LaunchPlan
 
 Addresses = tuple[int, ...]
@@ -46,7 +46,7 @@ def bind(
         no_overlap: See `BoundPlan`.
     """
     index, stream_of, allocate = plan.index, plan.stream_of, _allocator(result)
-    launch, arguments = plan.launcher()
+    launch = plan.launcher()
     # On a machine with one device no other can be current.
     several, current = torch.cuda.device_count() > 1, _current_device()
 
@@ -54,7 +54,7 @@ def bind(
         if several and current() != index:
             return run_new((a_at, b_at))
         out = allocate()
-        launch(*arguments[stream_of(index), out.data_ptr(), a_at, b_at])
+        launch(stream_of(index), out.data_ptr(), a_at, b_at)
         return out
 
     def run_new(addresses: Addresses) -> Tensor:
@@ -62,16 +62,14 @@ def bind(
             with torch.cuda.device(index):
                 return run_new(addresses)
         out = allocate()
-        called = (stream_of(index), out.data_ptr(), *addresses)
-        launch(*arguments[called])
+        launch(stream_of(index), out.data_ptr(), *addresses)
         return out
 
     def run_into(addresses: Addresses) -> None:
         if several and current() != index:
             with torch.cuda.device(index):
                 return run_into(addresses)
-        called = (stream_of(index), *addresses)
-        return launch(*arguments[called])
+        return launch(stream_of(index), *addresses)
 
     return BoundPlan(matches, no_overlap, run_two, run_new, run_into)
 
@@ -110,7 +108,7 @@ def _allocator(like: Tensor) -> Callable[[], Tensor]:
 
 
 def _current_device() -> Callable[[], int]:
-    asked: Callable[[], int] = compat.driver.active.get_current_device
+    asked: Callable[[], int] = active_driver.active().get_current_device
     # torch's own wrapper first tests whether CUDA was initialized, which it was.
     if asked is torch.cuda.current_device and compat.cuda_get_device is not None:
         asked = compat.cuda_get_device

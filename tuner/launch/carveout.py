@@ -6,16 +6,11 @@ kernel without shared memory keep those of one that fills it from starting besid
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-import torch
+from tuner.launch import cuda
 
-_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
-"""CUDA driver API, CUfunction_attribute."""
 _ALL = 100
 """Per cent: all of the memory that can be shared memory."""
 _asked: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -30,18 +25,5 @@ def ask_for_shared(kernel: Any) -> None:
     if kernel is None or kernel in _asked:
         return
     _asked.add(kernel)
-    set_attribute = _set_attribute()
-    if set_attribute is not None:
-        # A hint: where it fails the kernels run one after the other.
-        set_attribute(ctypes.c_void_p(kernel.function), _PREFERRED_SHARED_MEMORY_CARVEOUT, _ALL)
-
-
-@functools.cache
-def _set_attribute() -> Callable[..., int] | None:
-    if torch.version.hip:
-        return None
-    try:
-        function: Callable[..., int] = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute
-    except (OSError, AttributeError):
-        return None
-    return function
+    if kernel.metadata.target.backend == "cuda":
+        cuda.prefer_shared(kernel.function, _ALL)  # where it fails the kernels run one after the other

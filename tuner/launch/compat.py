@@ -8,11 +8,8 @@ that the name was seen in. Public names, `triton.knobs` among them, and the publ
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import TunerError
@@ -69,17 +66,26 @@ _TRITON: dict[str, tuple[str, Any]] = {
     "CompilationError": ("triton.compiler.errors:CompilationError", _REQUIRED),  # Triton 3.6 to 3.9
     "OutOfResources": ("triton.runtime.errors:OutOfResources", _REQUIRED),  # Triton 3.6 to 3.9
     "PTXASError": ("triton.runtime.errors:PTXASError", _REQUIRED),  # Triton 3.6 to 3.9
+    # The class whose attributes others read of a decorated kernel, and by which torch knows one.
+    "Autotuner": ("triton.runtime:Autotuner", _REQUIRED),  # Triton 3.6 to 3.9
+    # The class of what `triton.heuristics` returns, which a decorated kernel may lie below.
+    "Heuristics": ("triton.runtime:Heuristics", _REQUIRED),  # Triton 3.6 to 3.9
     # A driver that owns no device, by which `tuner` compiles for any GPU.
     "GPUTarget": ("triton.backends.compiler:GPUTarget", _REQUIRED),  # Triton 3.6 to 3.9
     "DriverBase": ("triton.backends.driver:DriverBase", _REQUIRED),  # Triton 3.6 to 3.9
-    # Encodes a TMA descriptor as NVIDIA's driver takes it. Used only with launchers that `driver_launch` knows.
-    "make_tensordesc_arg": ("triton.backends.nvidia.driver:make_tensordesc_arg", _REQUIRED),  # Triton 3.6 to 3.9
+    # Triton's driver of NVIDIA's GPUs, whose module `nvidia_driver` builds late. Without them its own is used.
+    "backends": ("triton.backends:backends", _REQUIRED),  # Triton 3.6 to 3.9
+    "CudaDriver": ("triton.backends.nvidia.driver:CudaDriver", _REQUIRED),  # Triton 3.6 to 3.9
+    "CudaLauncher": ("triton.backends.nvidia.driver:CudaLauncher", _REQUIRED),  # Triton 3.6 to 3.9
+    "CudaUtils": ("triton.backends.nvidia.driver:CudaUtils", _REQUIRED),  # Triton 3.6 to 3.9
+    # The host's numbers of a TMA descriptor's element types, by the device's.
+    "TMA_DTYPE_DEVICE_TO_HOST": (
+        "triton.backends.nvidia.driver:TMA_DTYPE_DEVICE_TO_HOST",
+        _REQUIRED,
+    ),  # Triton 3.6 to 3.9
+    # What `triton.set_allocator` set: makes the memory that a kernel needs for itself.
+    "allocator": ("triton.runtime._allocation:_allocator", _REQUIRED),  # Triton 3.6 to 3.9
 }
-_NVIDIA_LAUNCHER = "triton.backends.nvidia.driver"
-_OWN_FUNCTION = ("3.6.",)
-"""Tritons that compile a C function for each signature; it takes all arguments in a row."""
-_SHARED_FUNCTION = ("3.7.", "3.8.", "3.9.")
-"""Tritons with one C function for all kernels, which is told the types of the arguments in its last parameter."""
 FORWARD_LEVEL = "_current_level"
 """The entry of `forward_ad_state` that is -1 outside of forward-mode differentiation. torch 2.9 to 2.13."""
 
@@ -115,75 +121,3 @@ def forward_ad_state() -> Mapping[str, Any]:
 
     state = vars(forward_ad)
     return state if FORWARD_LEVEL in state else {FORWARD_LEVEL: 0}
-
-
-@dataclass(frozen=True, slots=True)
-class DriverLaunch:
-    """The C function beneath `CompiledKernel.run`.
-
-    Attributes:
-        function: called with the grid, the stream, `fixed` and the kernel's arguments.
-        fixed: what stands between the stream and the kernel's arguments.
-        in_a_list: whether the kernel's arguments are one list without constexprs; else they follow one by one, and a
-            constexpr's place is filled.
-    """
-
-    function: Any
-    fixed: tuple[Any, ...]
-    in_a_list: bool
-
-
-def driver_launch(kernel: Any, ranks: Sequence[int | None]) -> DriverLaunch | None:
-    """The C function that launches a compiled kernel; None where this Triton's launcher is unknown or does more.
-
-    Without it a launch goes through `CompiledKernel.run`, whose signature is the same in Triton 3.6 to 3.9.
-
-    Args:
-        kernel: a CompiledKernel that has run.
-        ranks: for each argument, constexprs included, the rank of a TMA descriptor; None for any other argument.
-    """
-    import triton
-
-    metadata = kernel.metadata
-    if type(kernel.run).__module__ != _NVIDIA_LAUNCHER:
-        return None
-    if metadata.global_scratch_size or metadata.profile_scratch_size or getattr(kernel.run, "gsan_enabled", False):
-        return None  # the launcher allocates memory at each launch
-    described = sum(rank is not None for rank in ranks)
-    if "tensordesc_meta" not in metadata._fields or len(metadata.tensordesc_meta or ()) != described:
-        return None  # a descriptor that is not encoded on the host
-    if not all(isinstance(kind, str) for kind in kernel.src.signature.values()):
-        return None  # a tuple among the arguments
-    if triton.__version__.startswith(_OWN_FUNCTION):
-        return _own_function(kernel)
-    return _shared_function(kernel, ranks) if triton.__version__.startswith(_SHARED_FUNCTION) else None
-
-
-def _own_function(kernel: Any) -> DriverLaunch | None:
-    launcher = kernel.run
-    function = launcher.launch
-    if kernel.metadata.tensordesc_meta:
-        # What is there encodes descriptors at each call, then calls the C function.
-        function = inspect.getclosurevars(function).nonlocals.get("launcher")
-    if function is None:
-        return None
-    flags = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    fixed = (kernel.function, *flags, None, None, kernel.packed_metadata, None, None, None)
-    return DriverLaunch(function, fixed, in_a_list=False)
-
-
-def _shared_function(kernel: Any, ranks: Sequence[int | None]) -> DriverLaunch:
-    """Make a launcher for the arguments as the device takes them: without constexprs, with encoded descriptors."""
-    types: list[str] = []
-    for kind, rank in zip(kernel.src.signature.values(), ranks, strict=True):
-        if rank is not None:
-            types += ["nvTmaDesc", *["i32"] * rank, *["i64"] * rank]
-        elif kind != "constexpr":
-            types.append(kind)
-    source = SimpleNamespace(fn=kernel.src.fn, constants={}, signature={str(at): kind for at, kind in enumerate(types)})
-    active = __getattr__("driver").active
-    launcher = active.launcher_cls(source, kernel.metadata._replace(tensordesc_meta=None))
-    flags = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    annotations = (launcher.arg_annotations, launcher.kernel_signature)
-    fixed = (kernel.function, *flags, kernel.packed_metadata, None, None, None, None, None, *annotations)
-    return DriverLaunch(launcher.launch, fixed, in_a_list=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError, one_line
-from tuner.launch import binaries, compat
+from tuner.launch import active_driver, binaries, compat
 from tuner.lookup.row import BAD_VALUE
 
 VARIABLE = "TUNER_SHORTCUT"
@@ -54,6 +54,7 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
     make = getattr(caches, "default_factory", None)
     if make is None or isinstance(make, _BinderFactory):
         return
+    active_driver.prepare()
     caches.default_factory = _BinderFactory(function, make, find_shipped)
     if caches:
         function.compile = CachedCompile(function.compile, find_shipped)
@@ -109,7 +110,7 @@ class CachedCompile:
             return None
         shipped = None if self._find_shipped is None else self._find_shipped()
         if shipped is not None:
-            kernel = shipped.kernel(key, src.fn, compat.driver.active.get_current_device(), source=src)
+            kernel = shipped.kernel(key, src.fn, active_driver.active().get_current_device(), source=src)
             if kernel is not None:
                 return kernel
         return _load(key, target, src)

@@ -8,13 +8,12 @@ depend on: shapes, strides, dtypes, alignment of addresses, device and options.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.launch import compat
-from tuner.launch.arguments import DirectStep, PassThrough
+from tuner.launch import active_driver
 from tuner.launch.step import Address, Step, make_step
 from tuner.lookup import lookup
 
@@ -91,13 +90,11 @@ class LaunchPlan:
         self.index = index
         self.steps = tuple(steps)
         self.temporaries = tuple(temporaries)
-        self.stream_of: Callable[[int], int] = compat.driver.active.get_current_stream
+        self.stream_of: Callable[[int], int] = active_driver.active().get_current_stream
 
-    def launcher(self) -> tuple[Callable[..., None], Mapping[tuple[int, ...], tuple[Any, ...]]]:
-        """A function and a mapping such that `function(*arguments[stream, *addresses])` is the cheapest launch."""
-        if len(self.steps) == 1 and not self.temporaries and isinstance(self.steps[0], DirectStep):
-            return self.steps[0].launch, self.steps[0].arguments
-        return self.launch, PassThrough()
+    def launcher(self) -> Callable[..., None]:
+        """The cheapest function that does what `launch` does."""
+        return self.launch if len(self.steps) > 1 or self.temporaries else self.steps[0]
 
     def launch(self, stream: int, *addresses: int) -> None:
         """Launch on a stream of the plan's device, which must be the current device.

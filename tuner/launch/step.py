@@ -1,19 +1,22 @@
 """One launch of a plan: a compiled kernel whose arguments are complete except for the call's addresses.
 
-A step calls the C function beneath `CompiledKernel.run` where `compat.driver_launch` knows it, with arguments that are
-made once for the same addresses. Elsewhere it calls `CompiledKernel.run` itself.
+A step calls the driver itself, with a launch in which only the stream and the addresses are written at each call.
+Where `packed.packer_of` does not know the kernel's arguments, it calls `CompiledKernel.run`.
 """
 
 from __future__ import annotations
 
-import inspect
+import ctypes
+import functools
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tuner.launch import compat
-from tuner.launch.arguments import BoundedCache, DirectStep
+from tuner.launch import compat, cuda
+from tuner.launch.arguments import BoundedCache
+from tuner.launch.packed import STREAM_AT, arguments_offset, packer_of
 
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call; all of them are integers."""
@@ -131,60 +134,73 @@ def _at(rest: Mapping[str, Any], at: int) -> Any:
 
 
 def _direct_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
-    """A step by the C function beneath `run`; None where `compat.driver_launch` gives none."""
-    ranks = [len(argument.rest["shape"]) if isinstance(argument, _DescriptorArgument) else None for argument in given]
-    found = compat.driver_launch(kernel, ranks)
-    if found is None:
+    """A step by the driver itself; None where a launch is more than that."""
+    packer, launch = packer_of(kernel.src.signature, kernel.metadata), cuda.launcher()
+    if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
         return None
-    fixed, flattened = found.fixed, _DeviceArguments(kernel, given, constexprs=not found.in_a_list)
+    arguments, function = _DeviceArguments(kernel, given), ctypes.c_void_p(kernel.function)
+    frames: list[Any] = []
 
-    def in_a_row(stream: int, *addresses: int) -> tuple[Any, ...]:
-        return *grid, stream, *fixed, *flattened.at(addresses)
+    # What is not looked up anew at each call is bound here. The kernel is held, not its function alone: Triton 3.9
+    # unloads a binary with its CompiledKernel.
+    def step(stream: int, *addresses: int, _held: Any = kernel) -> None:
+        try:
+            frame, pack, computed = frames.pop()
+        except IndexError:
+            count = len(addresses)
+            frame = packer.frame(count, arguments.from_addresses)
+            packer.fill(frame, grid, stream, [*arguments.template, 0])
+            pack = functools.partial(_varying(count).pack_into, frame.memory, frame.start + STREAM_AT)
+            computed = arguments.computed(packer.offsets, frame.memory, frame.start + arguments_offset(count))
+        pack(stream, *frame.tail, *addresses)
+        for write, value, place in computed:
+            write(value(addresses[place.slot] + place.offset))
+        configuration, parameters = frame.arguments
+        launch(configuration, function, parameters, None)
+        frames.append((frame, pack, computed))
 
-    def in_a_list(stream: int, *addresses: int) -> tuple[Any, ...]:
-        return *grid, stream, *fixed, flattened.at(addresses)
-
-    return DirectStep(kernel, found.function, in_a_list if found.in_a_list else in_a_row)
+    return step
 
 
-def _encoded_descriptors(
-    descriptor: _DescriptorArgument, made: Callable[..., list[Any]], meta: Any
-) -> BoundedCache[int, Any]:
-    """Encoded descriptors by address. They consist of address, sizes and strides, so they never become wrong."""
-    rest = (meta, None)[: len(inspect.signature(made).parameters) - 1]
-
-    def encoded(at: int) -> Any:
-        return made(_at(descriptor.rest, at), *rest)[0]  # encoded by Triton itself
-
-    return BoundedCache(encoded, MOST_DESCRIPTORS)
+@functools.cache
+def _varying(addresses: int) -> struct.Struct:
+    """From the stream on: the rest of a launch's configuration, and the addresses of a call."""
+    return struct.Struct(f"=QQI12x{addresses}Q")
 
 
 class _DeviceArguments:
-    """A kernel's arguments as the device takes them, with the places of addresses and of descriptors."""
+    """A kernel's arguments as the device takes them.
 
-    def __init__(self, kernel: Any, given: Sequence[Any], *, constexprs: bool) -> None:
-        made = compat.make_tensordesc_arg
+    Attributes:
+        template: The arguments in order; addresses and descriptors are those of no call.
+        from_addresses: The arguments that are an address of the call itself, and which.
+    """
+
+    def __init__(self, kernel: Any, given: Sequence[Any]) -> None:
         metas = iter(kernel.metadata.tensordesc_meta or ())
-        self._template: list[Any] = []
-        self._places: list[tuple[int, _AddressArgument]] = []
-        self._descriptors: list[tuple[int, _AddressArgument, BoundedCache[int, Any]]] = []
+        self.template: list[Any] = []
+        self.from_addresses: dict[int, int] = {}
+        self._computed: list[tuple[int, str, Callable[[int], Any], _AddressArgument]] = []
         for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
-            here = len(self._template)
+            here = len(self.template)
             if isinstance(argument, _DescriptorArgument):
-                self._descriptors.append((here, argument.place, _encoded_descriptors(argument, made, next(metas))))
-                self._template += [None, *argument.rest["shape"], *argument.rest["strides"]]
+                rest = SimpleNamespace(**argument.rest)
+                # They consist of address, sizes and strides, so they never become wrong.
+                encoded = BoundedCache(functools.partial(cuda.tensor_map, next(metas), rest), MOST_DESCRIPTORS)
+                self._computed.append((here, f"{cuda.MAP_BYTES}s", encoded.__getitem__, argument.place))
+                self.template += [b"", *rest.shape, *rest.strides]
             elif kind != "constexpr":
                 if isinstance(argument, _AddressArgument):
-                    self._places.append((here, argument))
-                self._template.append(argument)
-            elif constexprs:
-                self._template.append(None)
+                    if argument.offset:
+                        self._computed.append((here, "Q", int, argument))
+                    else:
+                        self.from_addresses[here] = argument.slot
+                is_number = isinstance(argument, (int, float))
+                self.template.append(argument if is_number else 0)
 
-    def at(self, addresses: Sequence[int]) -> list[Any]:
-        """The arguments of a call with these addresses."""
-        arguments = self._template.copy()
-        for here, place in self._places:
-            arguments[here] = addresses[place.slot] + place.offset
-        for here, place, encoded in self._descriptors:
-            arguments[here] = encoded[addresses[place.slot] + place.offset]
-        return arguments
+    def computed(self, offsets: Sequence[int], memory: Any, start: int) -> list[Any]:
+        """For each argument that follows from an address: what writes it, what makes it, and from which address."""
+        return [
+            (functools.partial(struct.pack_into, f"={code}", memory, start + offsets[at]), value, place)
+            for at, code, value, place in self._computed
+        ]

@@ -37,7 +37,9 @@ def command(problem: Problem, first_m: int | None = None) -> str:
 
     p = problem
     if p.is_keyed:
-        origin = next((spec.origin for spec in registry.of(p.op).values() if spec.origin), p.op)
+        known = [spec for spec in registry.of(p.op).values() if spec.origin]
+        fitting = [spec for spec in known if spec.source_hash().startswith(p.source)] if len(known) > 1 else known
+        origin = fitting[0].origin if fitting else p.op
         return shlex.join(["tuner", "run", "--kernel", origin, "--problem", text.write_key(p)])
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
@@ -93,10 +95,11 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
         )
     elif match.rule == "near_key":
         assert decision.row is not None
+        unsure = "" if decision.row.problem.source else ", whose row does not say for which source it was tuned"
         _log.warning(
-            "no tuned config for %s on %s%s: using that of %s, %s. Performance may be below what tuning finds; to tune "
-            "it: %s",
-            *(problem, device.slug, refused, decision.row.problem, match.config, command(problem)),
+            "no tuned config for %s on %s%s: using that of %s%s, %s. Performance may be below what tuning finds; to "
+            "tune it: %s",
+            *(problem, device.slug, refused, decision.row.problem, unsure, match.config, command(problem)),
         )
     else:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)

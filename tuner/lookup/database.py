@@ -64,7 +64,14 @@ _COLUMNS = (
     *(f"problem.{name}" for name in _PROBLEM),
     *(f"environment.{name}" for name in _ENVIRONMENT),
     *(f"winner.{name}" for name in ("winner_id", "median_us", "default_us", "vendor_us", "ties")),
-    *("kernel.name AS kernel", "kernel.version", "config.parameters", "run.protocol", "run.tool_version"),
+    *(
+        "kernel.name AS kernel",
+        "kernel.version",
+        "kernel.source_hash",
+        "config.parameters",
+        "run.protocol",
+        "run.tool_version",
+    ),
 )
 _WINNERS = f"""
 SELECT {", ".join(_COLUMNS)}
@@ -73,13 +80,13 @@ WHERE winner.superseded_by IS NULL AND device.slug = ?
 ORDER BY winner.decided_at DESC, winner.winner_id DESC
 """  # noqa: S608  every name is a literal of this package
 _FAMILIES = f"""
-SELECT {", ".join(f"problem.{name}" for name in _PROBLEM)}, family.*, family_range.first_m, family_range.evidence
+SELECT {", ".join(f"problem.{name}" for name in _PROBLEM)}, family.*, family_range.*
 FROM family
 JOIN device ON device.device_id = family.device_id
 JOIN family_range ON family_range.family_id = family.family_id
 JOIN problem ON problem.problem_id = family_range.problem_id
 WHERE device.slug = ?
-ORDER BY family.decided_at DESC, family.family_id DESC, problem.m
+ORDER BY family.decided_at DESC, family.family_id DESC, family_range.first_m
 """  # noqa: S608  every name is a literal of this package
 _DEVICES = f"SELECT {', '.join(IDENTITY)}, device.* FROM device ORDER BY slug"  # noqa: S608
 _RATES = ("clock_mhz", "memory_gb_per_s")
@@ -181,9 +188,12 @@ def _family(ranges: list[sqlite3.Row]) -> Family:
     problems = [_problem(each) for each in ranges]
     if len({problem.family for problem in problems}) > 1:
         raise ValueError("its ranges are of problems that differ in more than M")
-    served = ((each["first_m"], problem.m, each["evidence"]) for each, problem in zip(ranges, problems, strict=True))
     check = None if None in figures else check_of(*figures)
-    return Family(problems[0].group(), tuple(Range(*each) for each in served), check)
+    served = tuple(
+        Range(each["first_m"], each["last_m"], problem.m, each["evidence"])
+        for each, problem in zip(ranges, problems, strict=True)
+    )
+    return Family(problems[0].group(), served, check)
 
 
 def _problem(found: sqlite3.Row) -> Problem:
@@ -207,6 +217,7 @@ def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
         vs_default=default_us / median_us if default_us else None,
         vs_vendor=vendor_us / median_us if vendor_us else None,
         ties=max(1, len(json.loads(found["ties"]))),
+        source_hash=str(found["source_hash"]),
     )
 
 
@@ -280,8 +291,10 @@ def _state(path: Path) -> tuple[int, int, bool]:
 
 def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if "alembic_version" not in tables:
-        raise TableError(f"{path} is not a database of triton-tuner: it has no schema revision")
+    if not {"alembic_version", "winner"} <= tables:  # others use Alembic, too
+        raise TableError(
+            f"{path} is not a database of triton-tuner (it has the tables {', '.join(sorted(tables)[:5]) or 'none'})"
+        )
     (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
     revision = found if isinstance(found, str) else repr(found)
     shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"

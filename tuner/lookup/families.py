@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 
 from tuner.lookup.row import PROBLEM, positive, problem_of
@@ -60,8 +60,8 @@ def by_key(families: Iterable[Family]) -> Mapping[Key, TunedFamily]:
 def overlaid(families: Sequence[Family]) -> list[Family]:
     """Cut families of one key to what none before them holds.
 
-    Where the upper part of a range is held already, its lower part has lost the M that it is named by: it goes to the
-    range above, whose evidence there is an estimate.
+    What is left of a range without the M of its row goes to the range beside it, above rather than below, whose
+    evidence there is an estimate.
 
     Args:
         families: the preferred first.
@@ -72,7 +72,8 @@ def overlaid(families: Sequence[Family]) -> list[Family]:
     taken: list[tuple[Range, int]] = []
     for number, family in enumerate(families):
         for each in family.ranges:
-            taken = _with(taken, each, number)
+            left = [(Range(*span, each.row_m, each.evidence), number) for span in _left(each, taken)]
+            taken = _owned(sorted([*taken, *left]))
     found: list[Family] = []
     for number, group in groupby(taken, key=lambda entry: entry[1]):
         for run in _runs([each for each, _ in group]):
@@ -80,23 +81,32 @@ def overlaid(families: Sequence[Family]) -> list[Family]:
     return found
 
 
-def _with(taken: list[tuple[Range, int]], added: Range, number: int) -> list[tuple[Range, int]]:
-    """Add what is left of a range to ranges, ascending and disjoint, each with the number of its family."""
+def _left(wanted: Range, taken: Iterable[tuple[Range, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last M of each part of a range that no other, ascending, holds."""
+    first_m = wanted.first_m
+    for held, _ in taken:
+        if first_m < held.first_m:
+            yield first_m, min(wanted.last_m, held.first_m - 1)
+        first_m = max(first_m, held.last_m + 1)
+        if first_m > wanted.last_m:
+            return
+    yield first_m, wanted.last_m
+
+
+def _owned(ranges: Sequence[tuple[Range, int]]) -> list[tuple[Range, int]]:
+    """Give ranges that lack the M of their row to those that they adjoin, each with the number of its family."""
     found: list[tuple[Range, int]] = []
-    first = added.first_m
-    for each, its in taken:
-        if first < each.first_m <= added.last_m:
-            found.append((Range(first, each.last_m, ESTIMATED), its))
-            first = each.last_m + 1
-            continue
-        if added.last_m < each.first_m and first <= added.last_m:
-            found.append((Range(first, added.last_m, added.evidence), number))
-            first = added.last_m + 1
-        found.append((each, its))
-        if each.first_m <= first <= each.last_m:
-            first = each.last_m + 1
-    if first <= added.last_m:
-        found.append((Range(first, added.last_m, added.evidence), number))
+    lost: Range | None = None
+    for (held, number), above in zip_longest(ranges, (above for above, _ in ranges[1:])):
+        each = held if lost is None else held._replace(first_m=lost.first_m, evidence=ESTIMATED)
+        lost = None
+        if each.first_m <= each.row_m <= each.last_m:
+            found.append((each, number))
+        elif above is not None and above.first_m == each.last_m + 1:
+            lost = each
+        else:
+            below, its = found[-1]
+            found[-1] = below._replace(last_m=each.last_m, evidence=ESTIMATED), its
     return found
 
 
@@ -112,12 +122,12 @@ def _runs(ranges: Sequence[Range]) -> list[list[Range]]:
 
 
 def served(families: Iterable[Family]) -> dict[Problem, Range]:
-    """Return by the problem that names it each range that families of one device serve, the preferred first."""
+    """Return by the problem of its row each range that families of one device serve, the preferred first."""
     found: dict[Key, list[Family]] = {}
     for family in families:
         found.setdefault(family.problem.family, []).append(family)
     overlays = (family for each in found.values() for family in overlaid(each))
-    return {family.at(each.last_m): each for family in overlays for each in family.ranges}
+    return {family.at(each.row_m): each for family in overlays for each in family.ranges}
 
 
 def fields(family: Family) -> dict[str, Any]:
@@ -135,7 +145,7 @@ def from_fields(raw: Mapping[str, Any], op: str) -> Family:
     """
     parts = {name: raw[name] for name in raw if name not in ("ranges", "check")}
     problem = problem_of({**parts, "op": op, "m": 1})
-    ranges = tuple(Range(first, last, evidence) for first, last, evidence in raw["ranges"])
+    ranges = tuple(Range(first, last, row_m, evidence) for first, last, row_m, evidence in raw["ranges"])
     check = raw["check"]
     return Family(problem, ranges, check and check_of(check["played"], check["geomean"], check["worst"]))
 
@@ -156,16 +166,18 @@ def check_of(played: Any, geomean: Any, worst: Any) -> Check:
 def shippable(families: Iterable[Family], rows: Container[Problem]) -> Iterator[Family]:
     """Yield what is left of families of any key whose rows are these, the preferred first where two hold one M.
 
-    A range without a row goes to the next above that has one; it was not measured there.
+    A range without a row goes to the next above that has one, or else below; it was not measured there.
     """
     found: dict[Key, list[Family]] = {}
     for family in families:
         ranges: list[Range] = []
         first_m = family.first_m
         for each in family.ranges:
-            if family.at(each.last_m) in rows:
-                ranges.append(Range(first_m, each.last_m, each.evidence if first_m == each.first_m else ESTIMATED))
+            if family.at(each.row_m) in rows:
+                ranges.append(each if first_m == each.first_m else each._replace(first_m=first_m, evidence=ESTIMATED))
                 first_m = each.last_m + 1
+        if ranges and first_m <= family.last_m:
+            ranges[-1] = ranges[-1]._replace(last_m=family.last_m, evidence=ESTIMATED)
         if ranges:
             found.setdefault(family.problem.family, []).append(replace(family, ranges=tuple(ranges)))
     for each_key in found.values():

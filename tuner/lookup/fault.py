@@ -48,5 +48,5 @@ def duplicate(where: str, problem: object) -> Fault:
 
 def unreadable_family(where: str, error: Exception) -> Fault:
     """The fault of a family whose ranges cannot be."""
-    expected = "ranges of M, each from where the one before ends to the M of a row"
+    expected = "ranges of M, each of which begins where the one before ends and holds the M of its row"
     return Fault("range", where, reason(error), expected, "export it again")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
-from tuner.kernel import registry
+from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.lookup.decision import Decision, Match, Refusal
 from tuner.lookup.device_winners import DeviceWinners
@@ -16,6 +16,7 @@ from tuner.problem import Problem
 from tuner.problem.distance import key_distance
 from tuner.problem.family import Range
 from tuner.problem.gemm_fields import MAX_SIZE
+from tuner.problem.generic_key import SOURCE
 
 FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
@@ -75,10 +76,10 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
     try:
         if (why := failed.get((device.slug, problem, row.config))) is not None:
             raise KernelError(f"{FAILED}: {why}")
-        spec = registry.find(problem.op, row.config.kernel)
+        spec = registry.find(problem.op, row.config.kernel, problem.source)
         if spec.version != row.kernel_version:
             return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
-        if (reason := spec.supports(problem, device)) is not None:
+        if (reason := spec.supports(problem, device) or _of_another_source(row, problem, spec)) is not None:
             return reason
         space = spec.space(problem, device)
         if odd := space.odd_parameters(row.config):
@@ -102,6 +103,13 @@ def can_run(config: Config, problem: Problem, device: Device) -> bool:
         return False
 
 
+def _of_another_source(row: Row, problem: Problem, spec: KernelSpec) -> str | None:
+    """Why a row of a database that names no sources in its problems was not measured with this kernel, or None."""
+    if not problem.source or row.problem.source or row.source_hash in ("", spec.former_source_hash()):
+        return None
+    return f"stale: measured with another source of {spec.name}"
+
+
 def grade(row: Row) -> str:
     """Whether a row was measured under this process's Triton."""
     return "exact" if row.made.environment.triton == devices.triton_version() else "compatible"
@@ -121,8 +129,8 @@ class _Search:
 
     def exact(self, rule: str, by_source: Iterable[DeviceWinners]) -> Decision | None:
         """The best row of the problem itself."""
-        for winners in by_source:
-            row = self._usable(rule, winners, self._problem, (self._problem,))
+        for own, winners in ((own, winners) for own in _own(self._problem) for winners in by_source):
+            row = self._usable(rule, winners, own, (self._problem,))
             if row is not None:
                 self._ms = (self._problem.m, self._problem.m)
                 return self._decision(rule, winners, row)
@@ -130,7 +138,7 @@ class _Search:
 
     def near_key(self, by_source: Iterable[DeviceWinners]) -> Decision | None:
         """The row of the nearest key, whatever its distance."""
-        for winners, tuned in _by_key(self._problem, by_source):
+        for winners, tuned in _by_key(self._problem, self._device, by_source):
             row = self._usable("near_key", winners, tuned, (self._problem,))
             if row is not None:
                 return self._decision("near_key", winners, row)
@@ -151,7 +159,7 @@ class _Search:
             self._narrow(held.first_m, held.last_m)
             ends = (*map(self._at, dict.fromkeys((held.first_m, held.last_m))), self._problem)
             for near in family.outward(place):
-                row = self._usable(rule, winners, self._at(near.last_m), ends)
+                row = self._usable(rule, winners, self._at(near.row_m), ends)
                 if row is not None:
                     check = family.check(place) if rule == "family" else None
                     self._note_fallen(winners, held, near)
@@ -195,10 +203,10 @@ class _Search:
         """Note that a range is not served by its own config."""
         if near is held:
             return
-        tuned = self._at(held.last_m)
+        tuned = self._at(held.row_m)
         reasons = [each.reason for each in self._refused if each.row.problem == tuned]
         why = reasons[-1] if reasons else f"there is no row of {tuned}"
-        served = "no other range of its family can serve it" if near is None else f"that of M {near.last_m} serves it"
+        served = "no other range of its family can serve it" if near is None else f"that of M {near.row_m} serves it"
         said = f"the config of M {held.first_m} to {held.last_m} from {winners.source} cannot be used ({why}): {served}"
         self._fallen.append(said)
 
@@ -216,11 +224,22 @@ class _Search:
         return self._problem.with_shape(m, self._problem.n, self._problem.k)
 
 
-def _by_key(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[tuple[DeviceWinners, Problem]]:
+def _own(problem: Problem) -> Iterator[Problem]:
+    """The problem itself; of one that was made by hand, without a source, then that of the only kernel of its name."""
+    yield problem
+    if problem.is_keyed and not problem.source and len(specs := registry.of(problem.op)) == 1:
+        (spec,) = specs.values()
+        extras = {**dict(problem.extras), SOURCE: spec.source_hash()[:16]}
+        yield Problem.keyed(problem.op, extras, dtype=problem.a_dtype)
+
+
+def _by_key(
+    problem: Problem, device: Device, by_source: Iterable[DeviceWinners]
+) -> Iterator[tuple[DeviceWinners, Problem]]:
     """Tuned problems of other keys of an op, the nearest first, whatever their distance."""
-    if not all(spec.borrows for spec in registry.of(problem.op).values()):
-        return
+    borrows = all(spec.borrows for spec in registry.serving(problem, device))
     known = ((key_distance(tuned, problem), tuned, winners) for winners in by_source for tuned in winners.rows)
-    near = ((away, tuned, winners) for away, tuned, winners in known if away is not None and tuned != problem)
+    # A row of this key that does not say for which source it was tuned is no neighbour's, and not exact either.
+    near = (found for found in known if found[0] is not None and found[1] != problem and (borrows or not found[0]))
     for _, tuned, winners in sorted(near, key=lambda found: found[:2]):
         yield winners, tuned

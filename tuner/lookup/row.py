@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tuner.errors import TunerError, one_line
@@ -62,6 +62,7 @@ class Row:
         median_us: microseconds a call.
         vs_default, vs_vendor: the default config's and torch's time over the winner's; None where not measured.
         ties: how many configs were within 0.5% of the fastest, the winner counted.
+        source_hash: the hash of the kernel's source, which databases hold; "" in a row of a table.
     """
 
     problem: Problem
@@ -72,6 +73,7 @@ class Row:
     vs_default: float | None
     vs_vendor: float | None
     ties: int
+    source_hash: str = field(default="", compare=False)
 
     def fields(self, environment: int) -> dict[str, Any]:
         """Every part by name, as a table's file holds it, in its order.

@@ -197,10 +197,7 @@ class Database:
     def _path(self) -> Path:
         path = sqlite_path(self.location)
         if path is None:
-            raise TableError(
-                f"{_without_password(self.location)} is not read at run time, only SQLite files are: "
-                f"tuner export DIR --db URL, then {VARIABLE}=DIR"
-            )
+            raise _on_server(self.location)
         files.check_regular(path, "database", error=TableError)
         return path
 
@@ -213,7 +210,7 @@ def named(where: str | Path) -> Source:
     """
     path = sqlite_path(str(where))
     if path is None:
-        raise TableError(f"{_without_password(str(where))} is not read at run time: export a table from it first")
+        raise _on_server(str(where))
     files.check_regular(path, "table, a folder of tables or a database", error=TableError)
     if not path.exists():
         raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
@@ -253,6 +250,13 @@ def _reader() -> ModuleType:
     from tuner.lookup import database
 
     return database
+
+
+def _on_server(location: str) -> TableError:
+    return TableError(
+        f"{_without_password(location)} is not read at run time, only SQLite files are: tuner export DIR --db URL,"
+        f" then {VARIABLE}=DIR"
+    )
 
 
 def _without_password(location: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tuner.problem import Problem
-from tuner.problem.generic_key import Extra
+from tuner.problem.generic_key import SOURCE, Extra
 
 _TILE = 128
 """The edge of the tiles used to count waves, as in the configs of large problems."""
@@ -28,8 +28,8 @@ def distance(one: Problem, other: Problem, sm_count: int) -> float:
 def key_distance(one: Problem, other: Problem) -> float | None:
     """Return how far apart two problems of an op are; None where a config of one says nothing about the other.
 
-    Words, truth values and dtypes must agree. Numbers differ by their logarithms. An argument that is aligned or 1 in
-    only one of the problems counts like a factor of 2 in a number.
+    Words, truth values, dtypes and, where both are known, the kernels' sources must agree. Numbers differ by their
+    logarithms. An argument that is aligned or 1 in only one of the problems counts like a factor of 2 in a number.
     """
     if (one.op, one.a_dtype) != (other.op, other.a_dtype):
         return None
@@ -37,12 +37,12 @@ def key_distance(one: Problem, other: Problem) -> float | None:
     away = 0.0
     for name in mine.keys() | its.keys():
         a, b = mine.get(name), its.get(name)
-        if a == b:
-            continue
+        if a == b or (name == SOURCE and None in (a, b)):
+            continue  # what was tuned before sources were recorded is a guess: near, and never the same
         if name.endswith((".aligned", ".one")):
             away += 1.0
         elif _is_size(a) and _is_size(b):
-            away += abs(math.log2((a + 1) / (b + 1)))  # type: ignore[operator]  # both are numbers
+            away += abs(math.log2(a + 1) - math.log2(b + 1))  # type: ignore[operator]  # both are numbers
         else:
             return None
     return away

@@ -10,26 +10,30 @@ from typing import NamedTuple
 from tuner.errors import ProblemError
 from tuner.problem.gemm_fields import check_size
 from tuner.problem.problem import Problem
+from tuner.problem.problem import parse_shape as parse_one_shape
 
+_SMALLEST_TILE = 16
 MOST_RUNGS = 64
 """The most Ms of one ladder, or of one list of Ms."""
+_RANGE_OF_SHAPES = re.compile(r"(\d+\s*-\s*\d+)[x,*](.*)", re.IGNORECASE)
 MEASURED = "measured"
 ESTIMATED = "estimated"
 EVIDENCE = (MEASURED, ESTIMATED)
-"""How a range's lower end is known: played against the range below until no tile lies between, or not played."""
+"""Whether what the config loses towards the next tuned M was measured to be little, or is the cost model's word."""
 
 
 class Range(NamedTuple):
     """Ms that one config serves.
 
     Attributes:
-        first_m, last_m: the smallest and the largest M, both included. The config is the winner of the family's
-            problem with M = last_m.
+        first_m, last_m: the smallest and the largest M, both included.
+        row_m: the M of the range whose winner serves all of it.
         evidence: one of EVIDENCE.
     """
 
     first_m: int
     last_m: int
+    row_m: int
     evidence: str
 
 
@@ -69,10 +73,14 @@ class Family:
         if not self.ranges:
             raise ProblemError("a family needs at least one range of M")
         for each in self.ranges:
-            check_size("M", each.first_m)
-            check_size("M", each.last_m)
+            for m in each[:3]:
+                check_size("M", m)
             if each.first_m > each.last_m:
                 raise ProblemError(f"the range {each.first_m}-{each.last_m} is empty: its first M is beyond its last")
+            if not each.first_m <= each.row_m <= each.last_m:
+                raise ProblemError(
+                    f"the range {each.first_m}-{each.last_m} is served from outside, by M = {each.row_m}"
+                )
             if each.evidence not in EVIDENCE:
                 raise ProblemError(f"unknown evidence {each.evidence!r}: expected {' or '.join(EVIDENCE)}")
         for below, above in zip(self.ranges, self.ranges[1:], strict=False):
@@ -158,12 +166,32 @@ def sizes(text: str, name: str = "M") -> list[int] | range:
     return listed
 
 
-def rungs(first: int, last: int) -> list[int]:
-    """Return the Ms of a ladder: powers of two, the halves between them, and both ends.
+def parse_shape(text: str, make: Callable[[int, int, int], Problem]) -> list[Problem | Ladder]:
+    """Read "MxNxK", where M may be a range ("1-512x6144x4096").
 
-    Between two of them the best tile changes at most once, and where it does the border is searched by measurement.
+    Args:
+        text: what was written.
+        make: returns the problem of a shape.
+
+    Raises:
+        ProblemError: the text is no shape, or a problem cannot be.
     """
-    steps = {size for power in range(31) for size in (1 << power, (3 << power) // 2)}
+    if found := _RANGE_OF_SHAPES.fullmatch(text.strip()):
+        ms = sizes(found[1])
+        assert isinstance(ms, range)
+        _, n, k = parse_one_shape(f"{ms[0]}x{found[2]}")
+        return list(ladders(ms, lambda m: make(m, n, k)))
+    return [make(*parse_one_shape(text))]
+
+
+def rungs(first: int, last: int) -> list[int]:
+    """Return the Ms of a ladder: powers of two, from 16 on the next M after each too, and both ends.
+
+    A tile that just fits ends with the one, and another begins with the other: configs change there. Below 16 rows fill
+    less than one tile. Between two rungs `tuner run` probes where it must.
+    """
+    powers = {1 << power for power in range(31)}
+    steps = powers | {power + 1 for power in powers if power >= _SMALLEST_TILE}
     return sorted({first, last, *(size for size in steps if first <= size <= last)})
 
 

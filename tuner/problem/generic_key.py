@@ -6,6 +6,9 @@ arguments that may change which config is fastest, by argument and fact, where t
     Mean.dtype = "float32"    the dtype differs from that of most operands
     X.aligned = False         the address (in bytes) or stride (in elements) is no multiple of 16
     stride.one = True         the stride is 1; a matrix's strides say which of its dimensions is contiguous
+
+One more word, `SOURCE`, says which kernel the problem is of: two packages may give their kernels one name, and a kernel
+that was edited is another one (`tuner.tuned.source`).
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ LAYOUT = "keyed"
 SIZED = ("matmul", "bmm", "grouped_mm", "vector_add", "softmax")
 """Ops whose problems have M, N and K; no other op may have one of these names."""
 FACTS = ("dtype", "aligned", "one")
+SOURCE = "kernel.source"
+"""The name under which extras hold the first 16 hex digits of the hash of the kernel's source."""
 
 _OP = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
-_NAME = re.compile(rf"[^\W\d]\w*(\.({'|'.join(FACTS)}))?")
+_NAME = re.compile(rf"[^\W\d]\w*(\.({'|'.join(FACTS)}))?|{re.escape(SOURCE)}")
 _PAIR = re.compile(r'\s*([^\s=,][^=,]*?)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s",][^,]*?)\s*(?=,|\Z)')
 _PLAIN = re.compile(r"[\w.:/+-]+", re.ASCII)
 """Words that need no quotes, here or in a shell."""
@@ -46,7 +51,7 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
     for name, value in extras.items():
         if not _NAME.fullmatch(name):
             raise ProblemError(f"{op}: {name!r} is no name of a key: expected N, or an argument's fact such as X.dtype")
-        if not isinstance(value, (int, float, str)):
+        if canonical(value) is None:
             raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r}")
     name = dtypes.spelled(dtype)
     return {
@@ -61,8 +66,27 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
         "aligned": not any(known.endswith(".aligned") for known in extras),
         "epilogue": "none",
         "precision": "default",
-        "extras": tuple(sorted(extras.items())),
+        "extras": tuple((name, canonical(extras[name])) for name in sorted(extras)),
     }
+
+
+def canonical(value: Any) -> Extra | None:
+    """Return a number, truth value or word as files hold it; None for anything else.
+
+    Numbers of numpy and members of enums that are numbers or words become those. JSON has no infinity and NaN, and NaN
+    equals nothing, so they become words. Minus zero is zero.
+    """
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) + 0.0 if math.isfinite(value) else str(float(value))
+    if isinstance(value, str):
+        return str.__str__(value).encode(errors="backslashreplace").decode()
+    return None
 
 
 def check_op(op: str) -> None:
@@ -74,11 +98,16 @@ def check_op(op: str) -> None:
 
 
 def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
-    """Return a key in words: "M=4096", "N=1024", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)"."""
+    """Return a key in words: "M=4096", "float16", "float32(Mean,Rstd)", "unaligned(X)", "one(stride)".
+
+    The source is left out: whoever reads this knows which kernel it is about.
+    """
     named: list[str] = []
     facts: dict[str, list[str]] = {}
     for name, value in extras:
         argument, dot, fact = name.partition(".")
+        if name == SOURCE:
+            continue
         if not dot:
             named.append(f"{name}={cell_of(value) if isinstance(value, str) else value}")
         elif fact == "dtype":

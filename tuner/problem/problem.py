@@ -167,12 +167,11 @@ class Problem:
 
     def __getitem__(self, name: str) -> Extra:
         """What `extras` holds under a name: `problem["N"]` of a problem that has an N of its own."""
-        for known, value in self.extras:
-            if known == name:
+        for each, value in self.extras:
+            if each == name:
                 return value
-        raise KeyError(
-            f"{self.op} has no key {name!r}: it has {', '.join(known for known, _ in self.extras) or 'none'}"
-        )
+        known = ", ".join(known for known, _ in self.extras if known != keyed.SOURCE) or "none"
+        raise KeyError(f"{self.op} has no key {name!r}: it has {known}")
 
     def __str__(self) -> str:
         if self.is_keyed:
@@ -191,6 +190,11 @@ class Problem:
     def is_keyed(self) -> bool:
         """Whether all of its key is in `extras`; `m`, `n` and `k` are 1 then and say nothing."""
         return self.layout == keyed.LAYOUT
+
+    @property
+    def source(self) -> str:
+        """Which kernel it is a problem of, where several may have its op's name (`generic_key.SOURCE`); else ""."""
+        return str(dict(self.extras).get(keyed.SOURCE, "")) if self.is_keyed else ""
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import importlib.resources
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner import files
 from tuner.errors import ProblemError, SuiteError, UsageError
-from tuner.problem import Problem
+from tuner.problem import Problem, family
+from tuner.problem.family import Ladder
 
 REQUIRED = ("m", "n", "k", "dtype", "layout")
 OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned", "scaling", "fast_accum", "b_padded")
@@ -29,10 +30,17 @@ Read = Callable[[Mapping[str, str]], Problem]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A problem of a suite and its groups; there are none where the suite has no such column."""
+    """A problem of a suite.
+
+    Attributes:
+        problem: the problem.
+        groups: the groups that its lines name; none where the suite has no such column.
+        ladder: the ladder of which it is a rung, where its line names a range of Ms.
+    """
 
     problem: Problem
     groups: tuple[str, ...]
+    ladder: Ladder | None = None
 
 
 def names() -> list[str]:
@@ -45,12 +53,18 @@ def load(name_or_path: str) -> list[Problem]:
     return [entry.problem for entry in entries(name_or_path)]
 
 
+def load_with_ladders(name_or_path: str) -> list[Problem | Ladder]:
+    """Return the problems of a suite as `entries` reads them, and in place of its rungs each ladder as a whole."""
+    return list(dict.fromkeys(entry.ladder or entry.problem for entry in entries(name_or_path)))
+
+
 def entries(name_or_path: str, *, read: Read | None = None) -> list[Entry]:
     """Read a suite: each problem once, in the file's order, with all groups that its lines name.
 
     Args:
         name_or_path: a suite of the package ("demo") or a CSV file, whose name ends in .csv or holds a slash.
-            The columns are m, n, k, dtype and layout, and optionally a_dtype, b_dtype, out_dtype, epilogue, precision,
+            The columns are m, n, k, dtype and layout, where m may be a range (1-512) or a list ("1,8,64"); and
+            optionally a_dtype, b_dtype, out_dtype, epilogue, precision,
             aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group and note. Lines that begin with #
             are comments.
         read: for a kernel with columns of its own, turns a line's cells without group and note into its problem
@@ -87,17 +101,23 @@ def _parse(name: str, text: str, read: Read | None) -> list[Entry]:
         raise SuiteError(f"{name} is empty: expected a line of column names, {','.join(REQUIRED)}")
     columns = header if read is not None else _columns(f"{name} line {line}", header)
     groups: dict[Problem, dict[str, None]] = {}
+    rungs: dict[Problem, Ladder] = {}
     for line, cells in rows:
         where = f"{name} line {line}"
         if len(cells) != len(columns):
             raise SuiteError(f"{where}: expected {len(columns)} values ({','.join(columns)}), found {len(cells)}")
         row = dict(zip(columns, cells, strict=True))
-        found = groups.setdefault(_problem(where, row, read or problem_of), {})
-        if group := row.get("group"):
-            found[group] = None
+        for each in _named(where, row, read or problem_of):
+            problems = each.rungs if isinstance(each, Ladder) else (each,)
+            for problem in problems:
+                found = groups.setdefault(problem, {})
+                if group := row.get("group"):
+                    found[group] = None
+                if isinstance(each, Ladder):
+                    rungs.setdefault(problem, each)
     if not groups:
         raise SuiteError(f"{name} names no problem: expected lines such as 4096,4096,1024,bfloat16,nt")
-    return [Entry(problem, tuple(found)) for problem, found in groups.items()]
+    return [Entry(problem, tuple(found), rungs.get(problem)) for problem, found in groups.items()]
 
 
 def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
@@ -140,10 +160,15 @@ def problem_of(row: Mapping[str, str]) -> Problem:
     return Problem(*(_size(name, row.get(name, "")) for name in ("m", "n", "k")), **given, extras=extras)
 
 
-def _problem(where: str, row: Mapping[str, str], read: Read) -> Problem:
-    cells = row if read is problem_of else {name: cell for name, cell in row.items() if name not in REMARKS}
+def _named(where: str, row: Mapping[str, str], read: Read) -> Sequence[Problem | Ladder]:
+    """The problems that a line names: one, or those of a list or a range of Ms."""
     try:
-        return read(cells)
+        if read is not problem_of:
+            return [read({name: cell for name, cell in row.items() if name not in REMARKS})]
+        ms = family.sizes(row["m"])
+        if isinstance(ms, range):
+            return family.ladders(ms, lambda m: problem_of({**row, "m": str(m)}))
+        return [problem_of({**row, "m": str(m)}) for m in ms]
     except ProblemError as e:
         raise SuiteError(f"{where}: {e}") from e
 

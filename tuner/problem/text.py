@@ -52,7 +52,8 @@ def write(problem: Problem) -> str:
 
 def write_key(problem: Problem) -> str:
     """Return the text that `generic_key.cells` reads as this problem's key: "M=4096,N=1024,dtype=float16"."""
-    pairs = [*problem.extras, ("dtype", problem.a_dtype)]
+    key = [(name, value) for name, value in problem.extras if name != generic_key.SOURCE]
+    pairs = [*key, ("dtype", problem.a_dtype)]
     return ",".join(f"{name}={generic_key.cell_of(value)}" for name, value in pairs)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, StatementError
 from sqlalchemy.pool import QueuePool
 
 from tuner import files
@@ -25,6 +25,8 @@ from tuner.store.filesystem import journal_mode
 BUSY_TIMEOUT_S = 30.0
 """How long a statement waits for another process's lock."""
 
+_CONNECT_TIMEOUT_S = 10
+"""How long a server may take to answer, unless its URL says otherwise."""
 _ADVISORY_LOCK = 0x7475_6E65  # any number that nobody else takes: "tune"
 _log = logging.getLogger(__name__)
 _WAL_HEADER = 2
@@ -39,7 +41,19 @@ _MEANINGS = {
     "readonly database": "not writable: check its permissions and its folder's, or name another with --db",
     "unable to open": "could not be opened: check its permissions and its folder's, or name another with --db",
 }
-"""What SQLite's messages mean here, by words of theirs."""
+"""What SQLite's messages mean here, by words of theirs; the first that fits counts."""
+_SERVER_MEANINGS = {
+    "lock timeout": "another process holds its lock: one writes at a time, try again when that one has ended",
+    "Is the server running": "no server answers there: start it, or name another database with --db or $TUNER_DB",
+    "connection timeout expired": "no server answers there: start it, or name another database with --db or $TUNER_DB",
+    "password": "the server lets nobody in without: give --db postgresql://USER:PASSWORD@HOST/NAME, or set $PGPASSWORD",
+    "role ": "the server does not know this user: give --db postgresql://USER@HOST/NAME",
+    "database ": "the server cannot open it: make it with createdb, or name another with --db",
+    "permission denied": "this user may not do that: its owner can GRANT it",
+    "read-only transaction": "not writable: it is a copy that follows another server, name that one with --db",
+}
+"""What PostgreSQL's mean."""
+_EXPECTED = "expected a path, or postgresql://user@host/name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +80,34 @@ def locate(location: str | None) -> Database:
     given = database_location(location)
     path = sqlite_path(given)
     if path is not None:
-        return Database(given, path)
+        try:
+            return Database(given, path.expanduser())
+        except RuntimeError as e:
+            raise StoreError(f"not a database file: {given!r}: {e} Expected a path, or ./~ for a name like that") from e
+    scheme = given.partition("://")[0]  # no more of it in a message: it may hold a password
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
-        scheme = given.partition("://")[0]  # no more of it: it may hold a password
-        raise StoreError(f"not a database: {scheme}://...: expected a path, or postgresql://user@host/name") from None
+        raise StoreError(f"not a database: {scheme}://...: {_EXPECTED}") from None
     if url.get_backend_name() == "sqlite":
         raise StoreError(f"not a database file: {given!r}: expected a path, or sqlite:/// and a path")
-    if url.drivername == "postgresql":
-        url = url.set(drivername="postgresql+psycopg")  # the driver of our extra, whatever SQLAlchemy's default is
-    return Database(make_url(given).render_as_string(hide_password=True), None, url)
+    if url.get_backend_name() != "postgresql":
+        raise StoreError(f"{scheme}://...: neither SQLite nor PostgreSQL: {_EXPECTED}")
+    secrets = {name: "***" for name in url.query if "password" in name}
+    label = url.update_query_dict(secrets).render_as_string(hide_password=True)
+    return Database(label, None, url.set(drivername="postgresql+psycopg"))  # the driver of our extra
 
 
 def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
     """Connections to a database. A SQLite file, and its folder, are made when they are missing and may be written.
 
+    A transaction reads the database as it stands at its begin; one of `writing` keeps other writers out.
+
     Raises:
-        StoreError: a missing file with `read_only`, a folder in its place, a driver that is not installed.
+        StoreError: a missing file with `read_only`, a folder or a pipe in its place, a driver that is not installed.
     """
     if database.path is None:
-        return _server_engine(database)
+        return _server_engine(database, timeout_s)
     path = database.path
     if path.is_dir():
         raise StoreError(f"{database.label} is a folder: expected a database file, for instance {path / 'tuner.db'}")
@@ -99,6 +120,7 @@ def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_
         "sqlite://",
         creator=lambda: connect_file(path, read_only=read_only, timeout_s=timeout_s),
         poolclass=QueuePool,
+        execution_options={"location": database.label},
     )
     event.listen(engine, "begin", _begin)
     return engine
@@ -126,6 +148,7 @@ def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT
         isolation_level=None,
         check_same_thread=False,
     )
+    connection.text_factory = _text
     connection.execute("PRAGMA foreign_keys = ON")
     if read_only:
         connection.execute("PRAGMA query_only = ON")
@@ -154,6 +177,15 @@ def settle_journal(engine: Engine, path: Path) -> None:
             _log.debug("%s keeps its journal for now: %s", path, e)
 
 
+def file_id(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another that takes its name; None where it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 @contextmanager
 def faults(database: Database) -> Iterator[None]:
     """Turn what drivers and the file system raise into one line that names the database.
@@ -163,8 +195,10 @@ def faults(database: Database) -> Iterator[None]:
     """
     try:
         yield
-    except DBAPIError as e:
-        raise StoreError(f"{database.label}: {_meaning(e.orig)}") from e
+    except StatementError as e:
+        raise StoreError(
+            f"{database.label}: {_meaning(e.orig, _MEANINGS if database.path else _SERVER_MEANINGS)}"
+        ) from e
     except sqlite3.Error as e:
         raise StoreError(f"{database.label}: {_meaning(e)}") from e
     except StrayValue as e:
@@ -175,18 +209,25 @@ def faults(database: Database) -> Iterator[None]:
         raise StoreError(f"{database.label}: {e.strerror or e}: name another with --db or $TUNER_DB") from e
 
 
-def _meaning(error: BaseException | None) -> str:
+def _meaning(error: BaseException | None, meanings: dict[str, str] = _MEANINGS) -> str:
     said = " ".join(str(error).split())
-    for words, meaning in _MEANINGS.items():
+    for words, meaning in meanings.items():
         if words in said:
             return f"{meaning} ({said})"
     return said
 
 
-def _lock_server(connection: Connection) -> None:
-    """One writer at a time on PostgreSQL too: `Keys` relies on it, and so do first starts."""
-    if connection.get_execution_options().get("begin") == "IMMEDIATE":
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+class _Undecodable(str):
+    """A text of a damaged file: `Stored` takes it for no word, so that it costs its row and not all that are read."""
+
+    __slots__ = ()
+
+
+def _text(stored: bytes) -> str:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return _Undecodable(stored.decode(errors="backslashreplace"))
 
 
 def _begin(connection: Connection) -> None:
@@ -210,18 +251,25 @@ def _reading_mode(path: Path) -> str:
     return "ro&immutable=1" if len(header) == 20 and header[18] == _WAL_HEADER else "ro"
 
 
-def _server_engine(database: Database) -> Engine:
+def _server_engine(database: Database, timeout_s: float) -> Engine:
+    """Connections to a PostgreSQL server that behave as those to a SQLite file do."""
     assert database.url is not None
+
+    def begin(connection: Connection) -> None:
+        if connection.get_execution_options().get("begin") == "IMMEDIATE":
+            # One writer at a time here too: `Keys` relies on it, and so do first starts.
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(timeout_s * 1000)}")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+        else:
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+
+    waiting = {} if "connect_timeout" in database.url.query else {"connect_timeout": _CONNECT_TIMEOUT_S}
     try:
-        engine = create_engine(database.url)
-    except NoSuchModuleError:
-        raise StoreError(
-            f"{database.url.drivername}: unknown kind of database: expected a path, or postgresql://user@host/name"
-        ) from None
-    except ModuleNotFoundError as e:
+        options = {"location": database.label}
+        engine = create_engine(database.url, connect_args=waiting, execution_options=options)
+    except ImportError as e:
         raise StoreError(
             f"{database.label}: no driver for it ({e}): pip install 'triton-tuner[postgres]', or name a SQLite file"
         ) from e
-    if engine.dialect.name == "postgresql":
-        event.listen(engine, "begin", _lock_server)
+    event.listen(engine, "begin", begin)
     return engine

@@ -34,8 +34,9 @@ def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
     ranges = [
         {
             "family_id": family_id,
-            "problem_id": keys.make(connection, found.at(each.last_m)),
+            "problem_id": keys.make(connection, found.at(each.row_m)),
             "first_m": each.first_m,
+            "last_m": each.last_m,
             "evidence": each.evidence,
         }
         for each in found.ranges
@@ -60,10 +61,11 @@ def decided(connection: Connection, *conditions: ColumnElement[bool]) -> list[De
 
 
 def _ranges(connection: Connection) -> dict[int, list[Range]]:
-    query = select(family_range.c.family_id, family_range.c.first_m, problem.c.m, family_range.c.evidence)
+    columns = (family_range.c.family_id, family_range.c.first_m, family_range.c.last_m, family_range.c.evidence)
+    query = select(*columns, problem.c.m)
     found: dict[int, list[Range]] = {}
     for row in connection.execute(query.select_from(family_range.join(problem))):
-        found.setdefault(row.family_id, []).append(Range(row.first_m, row.m, row.evidence))
+        found.setdefault(row.family_id, []).append(Range(row.first_m, row.last_m, row.m, row.evidence))
     return found
 
 

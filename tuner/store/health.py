@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, select
 
 from tuner.store import models, schema
-from tuner.store.column_values import complaint
-from tuner.store.engine import Database, locate, opened
+from tuner.store.column_values import StrayValue
+from tuner.store.engine import Database, locate, opened, writing
+from tuner.store.rows import check_row
+from tuner.store.writer_lock import lock_file
+
+_NAMED = 5
+"""How many damaged rows of a table are named."""
+_PATIENCE_S = 5.0
+_CHUNK = 1000  # rows in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +50,8 @@ def check(location: str | None = None) -> Health:
         pages = _damage(connection) if database.path is not None else []
         found = schema.revision(connection, database)
         if found == schema.HEAD:
-            strays = _strays(connection) if database.path is not None else []
-            return Health(database.label, found, schema.HEAD, (*pages, *schema.drift(connection), *strays))
+            complaints = (*pages, *schema.drift(connection), *_unreadable_rows(connection))
+            return Health(database.label, found, schema.HEAD, complaints)
         refusal = str(schema.refusal(found, database)).removeprefix(f"{database.label} ")
         return Health(database.label, found, schema.HEAD, (*pages, refusal))
 
@@ -57,6 +66,26 @@ def current(location: str | None = None) -> tuple[str, str | None]:
         return database.label, schema.revision(connection, database)
 
 
+def try_writing(location: str | None = None) -> None:
+    """Begin to write to a database that is there, as `tuner run` will, and take it back.
+
+    Raises:
+        StoreError: it, or a file that belongs beside it, cannot be written, or another process holds its lock.
+    """
+    database = locate(location)
+    with opened(database, read_only=False, timeout_s=_PATIENCE_S) as engine, writing(engine).connect() as connection:
+        if database.path is not None:
+            version = connection.exec_driver_sql("PRAGMA user_version").scalar()
+            connection.exec_driver_sql(f"PRAGMA user_version = {version}")
+            lock = lock_file(database.path)
+            if not os.access(lock if lock.exists() else lock.parent, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), lock)
+        elif inspect(connection).has_table("trial"):
+            connection.exec_driver_sql("UPDATE run SET status = status WHERE false")  # needs the right to
+        else:
+            connection.exec_driver_sql("CREATE TABLE trial ()")  # which the end of this transaction takes back
+
+
 @contextmanager
 def _reading(location: str | None) -> Iterator[tuple[Connection, Database]]:
     """A connection to a database at any revision."""
@@ -67,20 +96,27 @@ def _reading(location: str | None) -> Iterator[tuple[Connection, Database]]:
 
 def _damage(connection: Connection) -> list[str]:
     found = [" ".join(row[0].split()) for row in connection.exec_driver_sql("PRAGMA integrity_check")]
-    if found != ["ok"]:
-        return [f"damaged: {sentence}" for sentence in found]
-    return [
+    return [f"damaged: {sentence}" for sentence in found if sentence != "ok"] + [
         f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there"
         for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
     ]
 
 
-def _strays(connection: Connection) -> list[str]:
-    """Values of a kind that their columns cannot hold. A missing column is not reported here: it is drift."""
-    inspector, found = inspect(connection), list[str]()
+def _unreadable_rows(connection: Connection) -> Iterator[str]:
+    """Rows that would be left out where they are listed. A missing column is not reported here: it is drift."""
+    inspector = inspect(connection)
     for table in models.metadata.sorted_tables:
-        if not inspector.has_table(table.name):
+        there = inspector.get_columns(table.name) if inspector.has_table(table.name) else []
+        if not {column["name"] for column in there}.issuperset(table.columns.keys()):
             continue
-        there = {column["name"] for column in inspector.get_columns(table.name)}
-        found += filter(None, (complaint(connection, column) for column in table.columns if column.name in there))
-    return found
+        more = -_NAMED
+        rows = connection.execute(select(table).order_by(*table.primary_key).execution_options(yield_per=_CHUNK))
+        for row in rows.mappings():
+            try:
+                check_row(table, row)
+            except StrayValue as e:
+                more += 1
+                if more <= 0:
+                    yield f"damaged: {e}"
+        if more > 0:
+            yield f"damaged: {more} more rows of {table.name}"

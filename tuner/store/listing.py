@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select
 
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem, generic_key
 from tuner.problem.generic_key import Extra
 from tuner.problem.text import problem_order
-from tuner.store.column_values import read_list
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
 from tuner.store.records import Outcome, State
-from tuner.store.rows import TRIAL_JOINS, config_of, joined, outcome_of, problem_of, value_of
+from tuner.store.rows import TRIAL_JOINS, argv_of, config_of, joined, outcome_of, problem_of, read, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +111,10 @@ def trials(connection: Connection, asked: TrialFilter, limit: int | None) -> lis
         .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())  # a merge brings old ones later
         .limit(limit)
     )
-    return [
-        TrialRow(
+    return read(
+        connection,
+        query,
+        lambda row: TrialRow(
             trial_id=row[trial.c.trial_id],
             run=row[run.c.uuid],
             device=row[device.c.slug],
@@ -122,9 +123,8 @@ def trials(connection: Connection, asked: TrialFilter, limit: int | None) -> lis
             kernel_version=row[kernel.c.version],
             outcome=outcome_of(row),
             measured_at=row[trial.c.measured_at],
-        )
-        for row in connection.execute(query).mappings()
-    ]
+        ),
+    )
 
 
 def count_trials(connection: Connection, asked: TrialFilter) -> int:
@@ -146,16 +146,17 @@ def runs(connection: Connection, *, device_slug: str | None, limit: int | None) 
     if device_slug is not None:
         query = query.where(device.c.slug == device_slug)
     plain = ("run_id", "uuid", "protocol", "tool_version", "host", "started_at", "ended_at", "status")
-    return [
-        RunRow(
+    return read(
+        connection,
+        query,
+        lambda row: RunRow(
             device=row[device.c.slug],
             environment=value_of(Environment, environment, row),
-            argv=tuple(read_list(row[run.c.argv], "run.argv")),
+            argv=argv_of(row),
             trials=row["trials"],
             **{name: row[run.c[name]] for name in plain},
-        )
-        for row in connection.execute(query).mappings()
-    ]
+        ),
+    )
 
 
 def devices(connection: Connection) -> list[DeviceRow]:
@@ -170,15 +171,17 @@ def devices(connection: Connection) -> list[DeviceRow]:
     current = select(winner.c.device_id, func.count()).where(winner.c.superseded_by.is_(None))
     winner_counts = counts(current.group_by(winner.c.device_id))
     aliases: dict[int, list[str]] = {}
-    for device_id, name in connection.execute(select(device_alias.c.device_id, device_alias.c.name)):
+    columns = (device_alias.c.device_id, device_alias.c.name)
+    for device_id, name in read(connection, select(*columns), lambda row: (row[columns[0]], row[columns[1]])):
         aliases.setdefault(device_id, []).append(name)
-    found = []
-    for row in connection.execute(select(device).order_by(device.c.slug)).mappings():
+
+    def known(row: RowMapping) -> DeviceRow:
         key = row[device.c.device_id]
-        names = tuple(sorted(aliases.get(key, ())))
-        known = (counted.get(key, 0) for counted in (run_counts, trial_counts, winner_counts))
-        found.append(DeviceRow(value_of(Device, device, row), names, *known))
-    return found
+        counted = (count.get(key, 0) for count in (run_counts, trial_counts, winner_counts))
+        return DeviceRow(value_of(Device, device, row), tuple(sorted(aliases.get(key, ()))), *counted)
+
+    # Sorted here, for databases differ in the order of words.
+    return sorted(read(connection, select(device), known), key=lambda row: row.device.slug)
 
 
 def problems(
@@ -212,10 +215,9 @@ def problems(
         .outerjoin(winner_counts, problem.c.problem_id == winner_counts.c.problem_id)
         .where(*_is_of(shape, key))
     )
-    found = [
-        ProblemRow(problem_of(row), row["trials"], row["complete"], row["winners"])
-        for row in connection.execute(query).mappings()
-    ]
+    found = read(
+        connection, query, lambda row: ProblemRow(problem_of(row), row["trials"], row["complete"], row["winners"])
+    )
     return sorted(found, key=lambda known: problem_order(known.problem))[:limit]
 
 
@@ -226,11 +228,11 @@ def _is_of(shape: tuple[int, int, int] | None, key: Sequence[tuple[str, Extra]])
         demanded += [problem.c.m == m, problem.c.n == n, problem.c.k == k]
     for name, value in key:
         if name == "dtype":
-            demanded.append(problem.c.a_dtype == value)
-        else:  # `extras` are canonical JSON: sorted, without spaces
+            demanded.append(problem.c.a_dtype == str(value))
+        else:  # `extras` are canonical JSON: sorted, without spaces; LIKE would not tell capitals apart in SQLite
             text = f"{json.dumps(name)}:{json.dumps(value)}"
-            either = [problem.c.extras.contains(text + end, autoescape=True) for end in ",}"]
-            if name in ("M", "N", "K"):
+            either = [func.replace(problem.c.extras, text + end, "") != problem.c.extras for end in ",}"]
+            if name in ("M", "N", "K") and isinstance(value, int) and 0 < value < 2**31:
                 either.append(and_(problem.c.layout != generic_key.LAYOUT, problem.c[name.lower()] == value))
             demanded.append(or_(*either))
     return demanded

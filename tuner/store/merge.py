@@ -16,6 +16,7 @@ from tuner.errors import UsageError
 from tuner.store import reconcile, schema
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, opened, settle_journal, writing
 from tuner.store.merge_rows import Conflict, Destination, Source
+from tuner.store.rows import LeftOut
 from tuner.store.writer_lock import sole_writer
 
 __all__ = ["Added", "Conflict", "Merged", "merge"]
@@ -90,8 +91,8 @@ def _reading(location: str, destination: Database, timeout_s: float) -> Iterator
             raise UsageError(f"{location} is the destination itself: name another database to merge into it")
     with opened(database, read_only=True, timeout_s=timeout_s) as engine:
         schema.prepare(engine, database, read_only=True)
-        with engine.connect() as connection:
-            yield Source(database, connection)
+        with engine.connect() as connection, LeftOut(connection) as left_out:
+            yield Source(database, connection, left_out)
 
 
 @contextmanager

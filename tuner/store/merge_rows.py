@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Integer, RowMapping, Table, delete, func, insert, select, update
 
 from tuner.errors import StoreError
 from tuner.store import models
-from tuner.store.column_values import read_one_of
+from tuner.store.column_values import Stray, StrayValue
 from tuner.store.engine import Database, faults
 from tuner.store.keys import insert_row
 from tuner.store.reconcile import Claim, claims
+from tuner.store.rows import RUN_STATUSES, LeftOut, check_row, sound
 
 Row = dict[str, Any]
 Ids = dict[str, dict[int, int]]  # by table: the source's ids to the destination's
@@ -54,8 +55,6 @@ _DECISION = _columns(models.winner, "superseded_by")
 _LIMITS = ("sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
 _RATES = ("clock_mhz", "memory_gb_per_s")
 """What a driver may have said: cards of one model may differ, so that a difference is no conflict."""
-_STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
-"""Where two databases disagree on a run, the last of these holds: a copy may be from before the run's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +72,23 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A database that is read in one transaction."""
+    """A database that is read in one transaction.
+
+    Attributes:
+        left_out: its damaged rows, which stay where they are.
+    """
 
     database: Database
     connection: Connection
+    left_out: LeftOut
 
-    def rows(self, table: Table, *conditions: ColumnElement[bool]) -> Iterator[Row]:
-        """A table's rows in the order they were written, a chunk in memory at a time.
+    def rows(self, table: Table, ids: Ids, *conditions: ColumnElement[bool]) -> Iterator[tuple[int, Row]]:
+        """A table's rows with their ids, in the order they were written, a chunk in memory at a time.
+
+        Args:
+            table: whose rows.
+            ids: the destination's ids, which the rows' references become. A row that refers to another is left out.
+            conditions: which rows.
 
         Raises:
             StoreError: they cannot be read.
@@ -87,8 +96,14 @@ class Source:
         (primary,) = table.primary_key.columns
         query = select(table).where(*conditions).order_by(primary).execution_options(yield_per=_CHUNK)
         with faults(self.database):
-            for row in self.connection.execute(query).mappings():
-                yield dict(row)
+            for found in self.connection.execute(query).mappings():
+                try:
+                    check_row(table, found)
+                    theirs = _translated(found, table, ids)
+                except StrayValue as e:
+                    self.left_out.add(e)
+                else:
+                    yield found[primary], theirs
 
     def runs_with_trials(self) -> list[int]:
         """The runs that trials name, whether or not they are there.
@@ -96,8 +111,12 @@ class Source:
         Raises:
             StoreError: they cannot be read.
         """
+        query = select(models.trial.c.run_id).distinct().order_by(models.trial.c.run_id)
         with faults(self.database):
-            return list(self.connection.execute(select(models.trial.c.run_id).distinct()).scalars())
+            runs = list(self.connection.execute(query).scalars())
+        for stray in (run for run in runs if isinstance(run, Stray)):
+            self.left_out.add(stray.text)
+        return [run for run in runs if not isinstance(run, Stray)]
 
 
 class Destination:
@@ -145,9 +164,7 @@ class Destination:
         known = self._known[table.name]
         (primary,) = table.primary_key.columns
         found: dict[int, int] = {}
-        for row in source.rows(table):
-            their_id = row.pop(primary.name)
-            theirs = _translated(source, row, table, ids)
+        for their_id, theirs in source.rows(table, ids):
             natural = tuple(theirs[name] for name in key)
             mine = known.get(natural)
             if mine is None:
@@ -178,8 +195,8 @@ class Destination:
     def _take_names(self, source: Source, ids: Ids, own_before: set[tuple[int, str]]) -> int:
         """Take the names that drivers gave a device; all but the device's own become its aliases."""
         alias = models.device_alias
-        theirs = {(ids["device"][row["device_id"]], row["name"]) for row in source.rows(alias)}
-        theirs |= {(ids["device"][row["device_id"]], row["name"]) for row in source.rows(models.device)}
+        theirs = {(row["device_id"], row["name"]) for _, row in source.rows(alias, ids)}
+        theirs |= {(ids["device"][their_id], row["name"]) for their_id, row in source.rows(models.device, ids)}
         own = {(row["device_id"], row["name"]) for row in self._known["device"].values()}
         known = {(row.device_id, row.name) for row in self._connection.execute(select(alias))}
         for device_id, name in own & known:
@@ -192,13 +209,11 @@ class Destination:
     def _take_trials(self, source: Source, their_run: int, ids: Ids) -> int:
         """Take the trials of one run. A copy made while the run wrote has fewer of them than a later one."""
         trial = models.trial
-        run_id = _translated(source, {"run_id": their_run}, trial, ids)["run_id"]
-        mine = select(trial).where(trial.c.run_id == run_id)
+        mine = select(trial).where(trial.c.run_id == ids["run"].get(their_run))
         known = {(row["problem_id"], row["config_id"]): dict(row) for row in self._connection.execute(mine).mappings()}
         fresh: list[Row] = []
         added = differing = 0
-        for row in source.rows(trial, trial.c.run_id == their_run):
-            theirs = _translated(source, {name: row[name] for name in _TRIAL}, trial, ids)
+        for _, theirs in source.rows(trial, ids, trial.c.run_id == their_run):
             there = known.get((theirs["problem_id"], theirs["config_id"]))
             if there is None:
                 fresh.append(theirs)
@@ -226,28 +241,25 @@ class Destination:
     def _take_winners(self, source: Source, ids: Ids) -> tuple[int, list[Claim]]:
         """Take every decision, current or not."""
         evidence, here, added = self._evidence(source, ids), dict[int, int](), 0
-        for row in source.rows(models.winner):
-            theirs = {name: row[name] for name in _DECISION}
-            theirs = _translated(source, theirs, models.winner, ids | {"trial": evidence})
+        for their_id, theirs in source.rows(models.winner, ids | {"trial": evidence}):
             decision = tuple(theirs[name] for name in _DECISION)
             if decision not in self._decisions:
                 winner_id = self._insert_winner(theirs)
                 self._decisions[decision] = {"winner_id": winner_id}
                 self.new_winners.add(winner_id)
                 added += 1
-            here[row["winner_id"]] = self._decisions[decision]["winner_id"]
+            here[their_id] = self._decisions[decision]["winner_id"]
         with faults(source.database):
             found = claims(source.connection, source.database.label)
-        return added, [replace(claim, winner_id=here[claim.winner_id]) for claim in found]
+        return added, [replace(claim, winner_id=here[claim.winner_id]) for claim in found if claim.winner_id in here]
 
     def _evidence(self, source: Source, ids: Ids) -> dict[int, int]:
         """The trials behind a source's winners: its ids to those here."""
         trial, found = models.trial, dict[int, int]()
         behind = trial.c.trial_id.in_(select(models.winner.c.trial_id))
-        for row in source.rows(trial, behind):
-            theirs = _translated(source, {name: row[name] for name in _IN_TRIAL}, trial, ids)
-            query = select(trial.c.trial_id).where(*(trial.c[name] == value for name, value in theirs.items()))
-            found[row["trial_id"]] = self._connection.execute(query).scalar_one()
+        for their_id, theirs in source.rows(trial, ids, behind):
+            query = select(trial.c.trial_id).where(*(trial.c[name] == theirs[name] for name in _IN_TRIAL))
+            found[their_id] = self._connection.execute(query).scalar_one()
         return found
 
     def _insert_winner(self, row: Row) -> int:
@@ -266,9 +278,8 @@ def _agreed_run(source: Source, mine: Row, theirs: Row) -> Row:
             f"{source.database.label}: its run {mine['uuid']} is another than the one of that uuid in the destination"
             f" ({', '.join(differ)} differ): one of the two was edited, leave this source out"
         )
-    statuses = [read_one_of(_STATUSES, each["status"], "run.status") for each in (mine, theirs)]
     return {
-        "status": max(statuses, key=_STATUSES.index),
+        "status": max(mine["status"], theirs["status"], key=RUN_STATUSES.index),
         "ended_at": max(mine["ended_at"] or "", theirs["ended_at"] or "") or None,
         "argv": max(mine["argv"], theirs["argv"], key=lambda argv: (len(argv), argv)),
         "host": max(mine["host"], theirs["host"]),
@@ -276,19 +287,23 @@ def _agreed_run(source: Source, mine: Row, theirs: Row) -> Row:
 
 
 def _by_key(connection: Connection, table: Table, key: Sequence[str]) -> dict[tuple[Any, ...], Row]:
-    rows = connection.execute(select(table)).mappings()
+    rows = map(sound, connection.execute(select(table)).mappings())
     return {tuple(row[name] for name in key): dict(row) for row in rows}
 
 
-def _translated(source: Source, row: Row, table: Table, ids: Ids) -> Row:
-    """A source's row with the destination's ids in its references."""
-    translated = dict(row)
+def _translated(row: RowMapping, table: Table, ids: Ids) -> Row:
+    """A row without its key, its references those of the destination; what supersedes a winner is decided afresh.
+
+    Raises:
+        StrayValue: it refers to a row that is not there or was left out.
+    """
+    translated = {name: row[name] for name in _columns(table, "superseded_by")}
+    (key,) = table.primary_key.columns
     for name, parent in _REFERENCES[table.name].items():
-        if name in row:
+        if name in translated:
             if row[name] not in ids[parent]:
-                raise StoreError(
-                    f"{source.database.label}: damaged: a row of {table.name} refers to a row of {parent} that is not"
-                    f" there: `tuner db check --db {source.database.label}` says more"
+                raise StrayValue(
+                    f"row {row[key]} of {table.name} refers to a row of {parent} that is not there or left out"
                 )
             translated[name] = ids[parent][row[name]]
     return translated

@@ -203,11 +203,11 @@ family_range = Table(
     metadata,
     _key("family_range"),
     *_references("family", "problem"),
-    *_columns(Integer, "first_m"),
+    *_columns(Integer, "first_m", "last_m"),
     *_columns(Text, "evidence"),
     CheckConstraint("evidence IN ('measured', 'estimated')", name="evidence"),
     UniqueConstraint("family_id", "problem_id"),
 )
-"""Ms from `first_m` to the problem's own M are served by the current winner of `problem_id`."""
+"""Ms from `first_m` to `last_m` are served by the current winner of `problem_id`, whose M is one of them."""
 
 watch(metadata)

@@ -13,9 +13,10 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, func, select, update
 
 from tuner.lookup.database import WINNER_JOINS
+from tuner.store.column_values import Stray
 from tuner.store.models import config, device, environment, kernel, problem, run, trial, winner
 from tuner.store.records import State
-from tuner.store.rows import joined
+from tuner.store.rows import joined, problem_of, sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,9 @@ class Claim:
 
 def claims(connection: Connection, location: str) -> list[Claim]:
     """What a database says of each of its decisions."""
-    query = select(winner.c.winner_id, winner.c.superseded_by, winner.c.decided_at)
-    found = {row.winner_id: (row.superseded_by, row.decided_at) for row in connection.execute(query)}
+    query = select(winner.c.winner_id, winner.c.superseded_by, winner.c.decided_at).order_by(winner.c.winner_id)
+    # A damaged one is named where its row is read; what it says of itself is not taken.
+    found = {row[0]: (row[1], row[2]) for row in connection.execute(query) if Stray not in map(type, row)}
     later = dict.fromkeys(found, 0)
     for start, (_, second) in found.items():
         at = start
@@ -114,7 +116,7 @@ def _decisions(connection: Connection) -> list[RowMapping]:
         .join(measured, trial.c.run_id == measured.c.run_id)
         .join(newest, (newest.c.op == kernel.c.op) & (newest.c.name == kernel.c.name))
     )
-    return list(connection.execute(query).mappings())
+    return [sound(row) for row in connection.execute(query.order_by(winner.c.winner_id)).mappings()]
 
 
 def _rank(row: RowMapping, later: Mapping[int, int]) -> tuple[Any, ...]:
@@ -148,8 +150,7 @@ def _disputes(connection: Connection, claimed: Sequence[Claim], kept: dict[int, 
 
 
 def _place(row: RowMapping) -> str:
-    shape = f"{row['m']}x{row['n']}x{row['k']}"
-    return f"{row['op']} {shape} {row['a_dtype']} {row['layout']} on {row['slug']} under Triton {row['triton']}"
+    return f"{problem_of(row)} on {row['slug']} under Triton {row['triton']}"
 
 
 def _decision(row: RowMapping, location: str | None) -> str:
@@ -159,9 +160,8 @@ def _decision(row: RowMapping, location: str | None) -> str:
 
 def _described(connection: Connection, winner_id: int) -> RowMapping:
     columns = (winner.c.config_id, winner.c.decided_at, run.c.protocol, kernel.c.name, kernel.c.version)
-    place = (device.c.slug, environment.c.triton, config.c.parameters, *problem.c["op", "m", "n", "k"])
     query = (
-        select(*columns, *place, problem.c.a_dtype, problem.c.layout)
+        select(*columns, device.c.slug, environment.c.triton, config.c.parameters, problem)
         .select_from(joined(winner, WINNER_JOINS))
         .where(winner.c.winner_id == winner_id)
     )

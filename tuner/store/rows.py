@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, FromClause, RowMapping, Table, select
+from sqlalchemy import ColumnElement, Connection, Executable, FromClause, RowMapping, Table, select
 
 from tuner import files
 from tuner.errors import UsageError
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.lookup.database import WINNER_JOINS
+from tuner.lookup.row import positive
 from tuner.problem import Problem
 from tuner.problem.text import problem_order
-from tuner.store.column_values import StrayValue, read_list, read_one_of
+from tuner.store.column_values import Stray, StrayValue, read_list, read_one_of
 from tuner.store.models import config, device, environment, kernel, metadata, problem, run, trial, winner
 from tuner.store.records import Outcome, Resources, State, Winner
 
 V = TypeVar("V", Device, Environment)
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 TRIAL_JOINS = {
     "run": "trial.run_id",
     "device": "run.device_id",
@@ -29,6 +34,12 @@ TRIAL_JOINS = {
 }
 """The tables that a trial's parts are in, as `tuner.lookup.database.WINNER_JOINS` has a winner's."""
 _STATES = tuple(state.value for state in State)
+RUN_STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
+"""Where two databases disagree on a run, the last of these holds: a copy may be from before the run's end."""
+_UNREADABLE = (UsageError, ValueError, TypeError, AttributeError, RecursionError)
+"""What reading damaged JSON raises."""
+_NAMED = 3
+"""How many faults of rows one warning names."""
 
 
 def current_winners(connection: Connection, *conditions: ColumnElement[bool]) -> list[Winner]:
@@ -42,8 +53,77 @@ def current_winners(connection: Connection, *conditions: ColumnElement[bool]) ->
         .select_from(joined(winner, WINNER_JOINS))
         .where(winner.c.superseded_by.is_(None), *conditions)
     )
-    found = [_winner(row) for row in connection.execute(query).mappings()]
+    found = read(connection, query, _winner)
     return sorted(found, key=lambda w: (w.device.slug, problem_order(w.problem), dataclasses.astuple(w.environment)))
+
+
+def read(connection: Connection, query: Executable, build: Callable[[RowMapping], T]) -> list[T]:
+    """What `build` makes of each row of a query. Damaged rows are left out, and one warning names them."""
+    with LeftOut(connection) as left_out:
+        return list(left_out.built(connection.execute(query).mappings(), build))
+
+
+class LeftOut:
+    """The damaged rows that a block passes over; its end names them in one warning."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Use the connection's options for the name of its database."""
+        self._location = connection.get_execution_options().get("location", "the database")
+        self._faults: Counter[str] = Counter()
+
+    def __enter__(self) -> LeftOut:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._faults:
+            named = "; ".join(list(self._faults)[:_NAMED]) + (" ..." if len(self._faults) > _NAMED else "")
+            rows = f"{self._faults.total()} damaged row{'s' * (self._faults.total() != 1)}"
+            advice = f"`tuner db check --db {self._location}` says more"
+            _log.warning("%s: %s left out: %s: %s", self._location, rows, named, advice)
+
+    def add(self, fault: object) -> None:
+        """Remember a row that is left out, and why; the same again changes nothing."""
+        self._faults[str(fault)] = 1
+
+    def built(self, rows: Iterable[RowMapping], build: Callable[[RowMapping], T]) -> Iterator[T]:
+        """What `build` makes of each row that it can read."""
+        for row in rows:
+            try:
+                yield build(sound(row))
+            except StrayValue as e:
+                self._faults[str(e)] += 1  # a damaged kernel costs many trials
+
+
+def sound(row: RowMapping) -> RowMapping:
+    """A row without a value that its column cannot hold.
+
+    Raises:
+        StrayValue: it has one.
+    """
+    for value in row.values():
+        if type(value) is Stray:
+            (key,) = metadata.tables[value.table].primary_key
+            raise StrayValue(f"{_row(key.table.name, row.get(key))}: {value.text}")
+    return row
+
+
+def check_row(table: Table, row: RowMapping) -> None:
+    """Read a row of one table, of which it holds every column.
+
+    Raises:
+        StrayValue: it cannot be read.
+    """
+    sound(row)
+    if table is problem:
+        problem_of(row)
+    elif table is config:
+        _config_of("kernel", row)
+    elif table is trial:
+        _state_of(row)
+    elif table is run:
+        argv_of(row)
+    elif table is winner:
+        _figures_of(row)
 
 
 def joined(start: Table, references: Mapping[str, str]) -> FromClause:
@@ -75,8 +155,8 @@ def problem_of(row: RowMapping) -> Problem:
     fields = {column.name: row[column] for column in problem.c if column is not problem.c.problem_id}
     try:
         return Problem.from_fields(fields | {"extras": files.parse_json(fields["extras"])})
-    except (UsageError, ValueError) as e:
-        raise StrayValue(f"row {row[problem.c.problem_id]} of the table problem cannot be read: {e}") from e
+    except _UNREADABLE as e:
+        raise StrayValue(f"{_row('problem', row[problem.c.problem_id])}: {e}") from e
 
 
 def config_of(row: RowMapping) -> Config:
@@ -85,20 +165,47 @@ def config_of(row: RowMapping) -> Config:
     Raises:
         StrayValue: the row does not describe a config.
     """
+    return _config_of(row[kernel.c.name], row)
+
+
+def _config_of(name: str, row: RowMapping) -> Config:
     try:
-        return Config.from_json(row[kernel.c.name], row[config.c.parameters])
-    except UsageError as e:
-        raise StrayValue(f"row {row[config.c.config_id]} of the table config cannot be read: {e}") from e
+        return Config.from_json(name, row[config.c.parameters])
+    except _UNREADABLE as e:
+        raise StrayValue(f"{_row('config', row[config.c.config_id])}: {e}") from e
 
 
 def outcome_of(row: RowMapping) -> Outcome:
-    """The outcome of a row that holds trial's columns."""
+    """The outcome of a row that holds trial's columns.
+
+    Raises:
+        StrayValue: the row does not describe one.
+    """
     names = {field.name for field in dataclasses.fields(Outcome)} - {"state", "resources"}
     return Outcome(
-        state=State(read_one_of(_STATES, row[trial.c.state], "trial.state")),
+        state=_state_of(row),
         resources=Resources(**{field.name: row[trial.c[field.name]] for field in dataclasses.fields(Resources)}),
         **{name: row[trial.c[name]] for name in names},
     )
+
+
+def _state_of(row: RowMapping) -> State:
+    place = _row("trial", row[trial.c.trial_id])
+    state = State(read_one_of(_STATES, row[trial.c.state], f"{place}: trial.state"))
+    if state is State.COMPLETE and not row[trial.c.median_us]:
+        raise StrayValue(f"{place}: it is COMPLETE without a time")
+    return state
+
+
+def argv_of(row: RowMapping) -> tuple[str, ...]:
+    """The command line of a row that holds run's columns.
+
+    Raises:
+        StrayValue: it is no list, or the run's status is none.
+    """
+    place = _row("run", row[run.c.run_id])
+    read_one_of(RUN_STATUSES, row[run.c.status], f"{place}: run.status")
+    return tuple(map(str, read_list(row[run.c.argv], f"{place}: run.argv")))
 
 
 def outcome_columns(outcome: Outcome) -> dict[str, Any]:
@@ -118,9 +225,25 @@ def _winner(row: RowMapping) -> Winner:
         protocol=row[run.c.protocol],
         tool_version=row[run.c.tool_version],
         decided_at=row[winner.c.decided_at],
-        median_us=row[winner.c.median_us],
-        default_us=row[winner.c.default_us],
-        vendor_us=row[winner.c.vendor_us],
-        ties=len(ties := read_list(row[winner.c.ties], "winner.ties")),
-        tied=tuple(Config(one["kernel"], **one["parameters"]) for one in ties),
+        **_figures_of(row),
     )
+
+
+def _figures_of(row: RowMapping) -> dict[str, Any]:
+    """A winner's times and ties, as a serving process takes them, too."""
+    place = _row("winner", row[winner.c.winner_id])
+    try:
+        figures = {name: positive(row[winner.c[name]], name, optional=True) for name in ("default_us", "vendor_us")}
+        figures["median_us"] = positive(row[winner.c.median_us], "median_us")
+    except ValueError as e:
+        raise StrayValue(f"{place}: {e}") from e
+    ties = read_list(row[winner.c.ties], f"{place}: winner.ties")
+    try:
+        tied = tuple(Config(one["kernel"], **one["parameters"]) for one in ties)
+    except (UsageError, TypeError, LookupError) as e:
+        raise StrayValue(f"{place}: winner.ties holds what is no config: {e}") from e
+    return figures | {"ties": len(ties), "tied": tied}
+
+
+def _row(table: str, key: int | None) -> str:
+    return f"{'a row' if key is None else f'row {key}'} of {table}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from tuner.store import models
 from tuner.store.keys import Keys, insert_row
 from tuner.store.records import PROTOCOL
 from tuner.version import __version__
+
+_PASSWORD = re.compile(r"(://[^:/@]*:|password=)[^@&]*")
+"""A server's password in a URL: whoever reads a run's command line has no need of it."""
 
 
 class RunStatus(str, Enum):
@@ -68,7 +72,7 @@ def begin(
         "environment_id": keys.make(connection, environment),
         "protocol": run.protocol,
         "tool_version": run.tool_version,
-        "argv": json.dumps(list(argv)),
+        "argv": json.dumps([_PASSWORD.sub(r"\1***", word) for word in argv]),
         "host": host,
         "started_at": now(),
         "status": RunStatus.RUNNING.value,

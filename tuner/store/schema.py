@@ -49,18 +49,20 @@ def revision(connection: Connection, database: Database) -> str | None:
     """The revision of a database; None when it is empty.
 
     Raises:
-        SchemaError: it has tables, but none that say which revision of ours they are.
+        SchemaError: it has tables, but they are not ours, whichever revision of theirs it names.
     """
     tables = inspect(connection).get_table_names()
     if not tables:
         return None
+    ours = models.metadata.tables.keys() & set(tables)
     found = None
-    if "alembic_version" in tables:
+    # Others use Alembic too, and name revisions as we do; a damaged database of ours may lack a table.
+    if "alembic_version" in tables and 2 * len(ours) > len(models.metadata.tables):
         found = connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
     if found is None:
         raise SchemaError(
-            f"{database.label} is no database of triton-tuner (it has the tables {', '.join(sorted(tables)[:5])}):"
-            " name another with --db or $TUNER_DB"
+            f"{database.label} is no database of triton-tuner but another program's (it has the tables"
+            f" {', '.join(sorted(tables)[:5])}): name another with --db or $TUNER_DB"
         )
     return str(found)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 from sqlalchemy import Connection, Engine
 
+from tuner.errors import StoreError
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -15,7 +16,7 @@ from tuner.problem.family import Family
 from tuner.problem.generic_key import Extra
 from tuner.store import families, listing, models, rows, runs, schema
 from tuner.store import winners as verdicts
-from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, settle_journal, writing
+from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate, open_engine, settle_journal, writing
 from tuner.store.keys import Keys
 from tuner.store.listing import DeviceRow, ProblemRow, RunRow, TrialFilter, TrialRow
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
@@ -39,6 +40,7 @@ class Store:
         """Use an engine whose database is at the head; `Store.open` makes sure of that."""
         self._engine = engine
         self._database = database
+        self._file = None if database.path is None else file_id(database.path)
         self._keys = Keys()
 
     @classmethod
@@ -96,7 +98,9 @@ class Store:
         if self._database.path is None:
             yield
             return
-        with sole_writer(self._database.path, self.location):
+        with ExitStack() as held:
+            with faults(self._database):
+                held.enter_context(sole_writer(self._database.path, self.location))
             yield
 
     def begin_run(self, device: Device, environment: Environment, *, argv: Sequence[str], host: str) -> Run:
@@ -236,8 +240,18 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         try:
+            self._check_file()
             with faults(self._database), writing(self._engine).begin() as connection:
                 yield connection
+            self._check_file()
         except BaseException:
             self._keys.forget()
             raise
+
+    def _check_file(self) -> None:
+        """Raise where the file is not the one that was opened: SQLite would write on into one that nobody finds."""
+        if self._database.path is not None and file_id(self._database.path) != self._file:
+            raise StoreError(
+                f"{self.location} was deleted or replaced by another file while this wrote to it, and what it held is"
+                " lost there: put a copy back or name another with --db, then type the same command again"
+            )

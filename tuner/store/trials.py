@@ -56,8 +56,7 @@ def settled(
     )
     newest: dict[Config, Outcome] = {}
     doubted: set[Config] = set()
-    for row in connection.execute(query).mappings():
-        tried, outcome = rows.config_of(row), rows.outcome_of(row)
+    for tried, outcome in rows.read(connection, query, lambda row: (rows.config_of(row), rows.outcome_of(row))):
         known = newest.get(tried)
         if outcome.state in _UNCERTAIN and (known is None or known.state not in _UNCERTAIN):
             doubted.add(tried)

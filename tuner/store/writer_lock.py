@@ -10,6 +10,11 @@ from pathlib import Path
 from tuner.errors import StoreError
 
 
+def lock_file(path: Path) -> Path:
+    """The lock file of a database's file."""
+    return path.with_name(f"{path.name}.lock")
+
+
 @contextmanager
 def sole_writer(path: Path, label: str) -> Iterator[None]:
     """Hold the lock file beside a database; the system releases it when the process ends, however it ends.
@@ -21,7 +26,7 @@ def sole_writer(path: Path, label: str) -> Iterator[None]:
     Raises:
         StoreError: another process holds it.
     """
-    with path.with_name(f"{path.name}.lock").open("a") as file:
+    with lock_file(path).open("a") as file:
         # A file system without locks (some network mounts) raises other errors: SQLite's own locks keep the file whole.
         with suppress(OSError):
             try:

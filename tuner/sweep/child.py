@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -13,13 +15,19 @@ from tuner.errors import DeviceError, SweepError
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.store.records import State
-from tuner.sweep.messages import Heartbeat, Hello, Refused
+from tuner.sweep.messages import Heartbeat, Hello, Importing, Refused
 from tuner.sweep.process import describe_exit, interrupts_blocked, last_output_line, scratch_folder
 
 START_LIMIT_S = 180.0
 """Time to import torch and Triton from a cold disk and to open a CUDA context."""
+IMPORT_LIMIT_S = 60.0
+"""Time to import the modules of the user's kernels after that."""
+NOTICE_S = 10.0
+"""A child that is silent for so long is told of."""
 KILL_LIMIT_S = 10.0
 """A process that outlives SIGKILL for this long is stuck in the driver."""
+
+_log = logging.getLogger(__name__)
 
 Serve = Callable[[Connection, "int | None", str], None]
 """What runs in the child: its end of the pipe, the CUDA index (None: the interpreter), the file for its output."""
@@ -35,7 +43,7 @@ class WorkerDiedError(Exception):
 
 
 class Child:
-    """One child process and the pipe to it. Its first reply is `Hello` or `Refused`."""
+    """One child process and the pipe to it. Its first reply but for `Importing` is `Hello` or `Refused`."""
 
     def __init__(self, serve: Serve, gpu: int | None, *, heartbeat_limit_s: float) -> None:
         """Start the process.
@@ -57,19 +65,26 @@ class Child:
             self._process.start()
         theirs.close()
         self._config: Config | None = None
+        self._doing = "its start"
+        self._told = False
         self._set_deadline(START_LIMIT_S)
 
-    def hello(self) -> Hello:
+    def hello(self, stop: threading.Event | None = None) -> Hello:
         """Wait until the child has opened its device.
 
+        Args:
+            stop: once set, nobody waits any longer.
+
         Raises:
+            KeyboardInterrupt: `stop` was set.
             SweepError: the child did not start.
             DeviceError: the device is not there.
         """
         try:
-            reply = self.wait()
+            while isinstance(reply := self.wait(stop), Importing):
+                pass
         except WorkerDiedError as e:
-            raise SweepError(f"the worker did not start: {e}") from e
+            raise SweepError(f"the worker did not start: {e} (during {self._doing})") from e
         if isinstance(reply, Refused):
             raise DeviceError(reply.message)
         assert isinstance(reply, Hello)
@@ -85,7 +100,7 @@ class Child:
         Raises:
             WorkerDiedError: the child is gone; no config of the request is to blame.
         """
-        self._config = None
+        self._config, self._doing, self._told = None, "the inputs and reference of a problem", False
         self._set_deadline(limit_s)
         try:
             self.connection.send(request)
@@ -104,34 +119,46 @@ class Child:
             raise self._died() from None
         if isinstance(reply, Heartbeat):
             self._config = reply.config
+            self._doing = "several configs" if reply.config is None else str(reply.config)
             self._limit_s = self.heartbeat_limit_s
+        elif isinstance(reply, Importing):
+            self._doing, self._told = f"the import of {', '.join(reply.kernels)}", False
+            self._limit_s = IMPORT_LIMIT_S
         self._set_deadline(self._limit_s)
         return reply
 
-    def wait(self) -> Any:
+    def wait(self, stop: threading.Event | None = None) -> Any:
         """Wait for the next reply within the child's time limits.
 
         Raises:
+            KeyboardInterrupt: `stop` was set.
             WorkerDiedError: the child ended, or was silent for too long.
         """
         while not self.connection.poll(0.2):
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
             self.check_alive()
         return self.receive()
 
     def check_alive(self) -> None:
-        """Kill the child if it gave no sign of life within its limit.
+        """Kill the child if it gave no sign of life within its limit; warn before, once a request.
 
         Raises:
             WorkerDiedError: it was silent for too long.
         """
-        if time.monotonic() > self._deadline and not self.connection.poll():
+        now = time.monotonic()
+        if now > self._deadline and not self.connection.poll():
             self.kill()
             reason = f"no sign of life for {self._limit_s:g} s, killed"
             raise WorkerDiedError(State.TIMEOUT, reason, self._config)
+        if not self._told and now > self._heard + NOTICE_S:
+            self._told = True
+            _log.warning("the worker is silent during %s: it is killed in %.0f s", self._doing, self._deadline - now)
 
     def extend_deadline(self, seconds: float) -> None:
         """Give the child more time, for instance because the parent itself was stopped and could not listen."""
         self._deadline += seconds
+        self._told = True  # this silence is expected
 
     def send_kill(self) -> None:
         """Send SIGKILL and do not wait for the end; `kill` comes later."""
@@ -154,8 +181,8 @@ class Child:
         self._scratch.cleanup()
 
     def _set_deadline(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._deadline = time.monotonic() + limit_s
+        self._heard = time.monotonic()
+        self._limit_s, self._deadline = limit_s, self._heard + limit_s
 
     def _died(self) -> WorkerDiedError:
         self._process.join(5)

@@ -32,6 +32,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Resources, State
 from tuner.sweep.binary_resources import program, read_resources
+from tuner.sweep.child import IMPORT_LIMIT_S
 from tuner.sweep.process import (
     clear_output,
     describe_exit,
@@ -266,7 +267,7 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
     clear_output()
     start = time.perf_counter()
     try:
-        compiled = registry.find(op, kernel).compile(problem, config)
+        compiled = registry.find(op, kernel, problem.source).compile(problem, config)
         compile_ms = (time.perf_counter() - start) * 1e3
         return Compiled(read_resources(compiled, compile_ms), program(compiled))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
@@ -281,5 +282,7 @@ def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str
     from tuner.sweep import cross_target
 
     cross_target.activate(arch)
+    signal.alarm(int(IMPORT_LIMIT_S))  # a module that hangs here ends this process
     registry.load(kernels)
+    signal.alarm(0)
     registry.specs()  # imports the kernels before the first compile

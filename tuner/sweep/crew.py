@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -54,14 +55,15 @@ class Crew:
             supervisor.worker.send_kill()
         self._stack.close()
 
-    def wait_until_ready(self) -> tuple[Device, Environment]:
+    def wait_until_ready(self, stop: threading.Event | None = None) -> tuple[Device, Environment]:
         """Wait until every worker has opened its GPU; return the device and the versions they work with.
 
         Raises:
+            KeyboardInterrupt: `stop` was set meanwhile.
             DeviceError: a GPU is not there.
             SweepError: a worker could not be started, or the GPUs are of several models.
         """
-        hellos = [supervisor.worker.hello() for supervisor in self.supervisors]
+        hellos = [supervisor.worker.hello(stop) for supervisor in self.supervisors]
         models = sorted({hello.device.slug for hello in hellos})
         if len(models) > 1:
             raise SweepError(

@@ -18,7 +18,7 @@ from tuner.errors import TunerError
 from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel import registry
 from tuner.launch import compat
-from tuner.sweep.messages import Hello, Refused
+from tuner.sweep.messages import Hello, Importing, Refused
 from tuner.sweep.nvml import Clocks, driver_version, open_clocks
 from tuner.sweep.process import die_with_parent, redirect_output
 from tuner.sweep.timer import GraphTimer, HostTimer, Timer
@@ -58,6 +58,7 @@ def serve_requests(
     # Ctrl-C and a batch system's SIGTERM reach the whole process group. The parent handles them and ends the child.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})  # the timer asks for it, and threads inherit this
     if gpu is None:
         # Triton reads this when it is imported and when a kernel is decorated, neither of which has happened yet.
         os.environ["TRITON_INTERPRET"] = "1"
@@ -65,6 +66,7 @@ def serve_requests(
         try:
             kernels = connection.recv()
             session = open_session(gpu, stack)
+            connection.send(Importing(kernels))
             registry.load(kernels)  # after the GPU was opened: a user's module may ask for the current one
         except TunerError as e:
             connection.send(Refused(str(e)))

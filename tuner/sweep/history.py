@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from tuner.hardware.device import Device, Environment
+from tuner.kernel import KernelSpec, registry
+from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Winner
 from tuner.store.store import Store
 from tuner.sweep.job import Job
@@ -45,6 +49,18 @@ class History:
         if self._store is None:
             return None
         winner = self._store.winner(self._device, self._environment, job.problem)
-        if winner is None or winner.protocol != PROTOCOL or winner.config.kernel not in job.specs:
-            return None
-        return winner if winner.kernel_version == job.specs[winner.config.kernel].version else None
+        return winner if winner is not None and _holds(winner, job.specs) else None
+
+    def without_winner(self, problems: Collection[Problem]) -> list[Problem]:
+        """Return the problems that have no stored winner that holds; their jobs need not exist."""
+        if self._store is None or not problems:
+            return list(problems)
+        stored = self._store.winners(device_slug=self._device.slug)
+        ours = (winner for winner in stored if winner.environment == self._environment)
+        decided = {winner.problem for winner in ours if _holds(winner, registry.of(winner.problem.op))}
+        return [problem for problem in problems if problem not in decided]
+
+
+def _holds(winner: Winner, specs: Mapping[str, KernelSpec]) -> bool:
+    spec = specs.get(winner.config.kernel)
+    return spec is not None and spec.version == winner.kernel_version and winner.protocol == PROTOCOL

@@ -62,17 +62,19 @@ class Job:
         candidates: the configs that the search proposed.
         outcomes: how they fared, earlier runs' trials included.
         rejected: reasons by digest, for configs that failed in the finals.
+        ratios: the times of the finals' contestants over the fastest's; empty before.
         measured, resumed: how many trials this run measured, and how many it took from earlier runs.
         stopwatch: the wall time since a worker took the job on.
         draft_s: the seconds it took to make the job, before that.
     """
 
-    def __init__(self, task: SearchTask, strategy: Strategy) -> None:
+    def __init__(self, task: SearchTask, strategy: Strategy, *, must_play: Sequence[Config] = ()) -> None:
         """Begin a search; nothing is proposed yet.
 
         Args:
             task: what may be tried.
             strategy: picks the configs.
+            must_play: configs that play the finals however fast their trials were.
         """
         self.problem, self.device, self.strategy = task.problem, task.device, strategy
         self.specs, self.default = task.specs, task.default
@@ -82,6 +84,8 @@ class Job:
         self.candidates: list[Config] = []
         self.outcomes: dict[Config, Outcome] = {}
         self.rejected: dict[str, str] = {}
+        self.ratios: dict[Config, float] = {}
+        self._must_play = must_play
         self.measured = self.resumed = 0
         self._known: Mapping[Config, Outcome] = {}
         self._stopped = ""
@@ -126,6 +130,12 @@ class Job:
     def best_us(self) -> float | None:
         """The fastest trial's median so far, None without one."""
         return min((o.median_us for o in self.outcomes.values() if o.median_us is not None), default=None)
+
+    @property
+    def times_us(self) -> dict[Config, float]:
+        """The median of every config whose trial is COMPLETE, those of earlier runs included."""
+        tried = {**self._known, **self.outcomes}
+        return {config: outcome.median_us for config, outcome in tried.items() if outcome.median_us is not None}
 
     @property
     def states(self) -> Counter[State]:
@@ -234,9 +244,8 @@ class Job:
             return []
         limit_us = self.strategy.margin * self._median_us(ranked[0])
         near = [config for config in ranked if self._median_us(config) <= limit_us][: self.strategy.finalists]
-        if self.default not in near and self.default in ranked:
-            near.append(self.default)
-        return near
+        near += [config for config in (*self._must_play, self.default) if config in ranked]
+        return list(dict.fromkeys(near))
 
     def _median_us(self, config: Config) -> float:
         median_us = self.outcomes[config].median_us
@@ -254,6 +263,7 @@ class Job:
             return None
         known = {config.digest: config for config in self.outcomes}
         table = finals.compare_to_fastest(ours)
+        self.ratios = {known[digest]: paired.ratio for digest, paired in table.items()}
         tied = sorted((known[digest] for digest in finals.ties(table)), key=self._simplest_first)
         winner = tied[0]
         median_us = table[winner.digest].median_us

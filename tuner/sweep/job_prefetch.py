@@ -9,39 +9,61 @@ from __future__ import annotations
 import importlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 
+from tuner.errors import KernelError
 from tuner.hardware.device import Device
+from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Winner
 from tuner.sweep.job import Job
-from tuner.sweep.neighbours import nearest
+from tuner.sweep.ladder import Step
+from tuner.sweep.neighbours import errors_nearby, nearest
 from tuner.sweep.report import Plan
 from tuner.sweep.search_task import make_search_task
 
 
-def make_job(problem: Problem, device: Device, plan: Plan, winners: Sequence[Winner] = ()) -> Job:
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a sweep knows of other problems.
+
+    Attributes:
+        winners: the device's winners, of earlier runs too.
+        times_us: by problem that this sweep took up, microseconds of each config that was measured.
+    """
+
+    winners: list[Winner] = field(default_factory=list)
+    times_us: dict[Problem, Mapping[Config, float]] = field(default_factory=dict)
+
+
+def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None) -> Job:
     """List a problem's search space and begin a job on it.
 
     Args:
-        problem, device: what is tuned, and where.
+        step, device: what is tuned, and where.
         plan: how it is searched.
-        winners: the device's winners, read again whenever the search asks for neighbours.
+        past: what is known of other problems, read again whenever the search asks for it.
 
     Raises:
         KernelError: no kernel serves the problem, or it cannot be measured.
     """
     start = time.monotonic()
-    task = make_search_task(
-        problem,
-        device,
-        trials=plan.trials,
-        seed=plan.seed,
-        nearby=lambda: nearest(problem, winners, device.sm_count),
-        suggested=plan.suggested.get(problem, ()),
-    )
-    job = Job(task, plan.strategy)
+    problem, past = step.problem, past or Past()
+    try:
+        task = make_search_task(
+            problem,
+            device,
+            trials=plan.trials,
+            seed=plan.seed,
+            nearby=lambda: nearest(problem, past.winners, device.sm_count),
+            suggested=[*step.configs, *plan.suggested.get(problem, ())],
+            errors=lambda: errors_nearby(problem, device, past.times_us),
+        )
+        job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
+    except SystemExit as e:  # of a user's `make_inputs` or rules
+        raise KernelError(f"the code of its kernel called sys.exit({e})") from e
     job.draft_s = time.monotonic() - start
     return job
 
@@ -50,7 +72,7 @@ class JobPrefetcher:
     """Makes jobs one after the other in the order they are requested; a context manager.
 
     Attributes:
-        winners: the device's winners, the neighbours of the jobs' problems; the sweep adds to them as problems end.
+        past: what is known of other problems; the sweep adds to it as problems end.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -59,7 +81,7 @@ class JobPrefetcher:
         Args:
             plan: what to do for each problem.
         """
-        self.winners: list[Winner] = []
+        self.past = Past()
         self._plan = plan
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tuner-jobs")
         self._requested: deque[tuple[Problem, Future[Job]]] = deque()
@@ -78,10 +100,10 @@ class JobPrefetcher:
         for module in ("torch", "triton", "triton.language"):
             self._thread.submit(importlib.import_module, module)
 
-    def request(self, problem: Problem, device: Device) -> None:
+    def request(self, step: Step, device: Device) -> None:
         """Have a problem's job made."""
-        future = self._thread.submit(make_job, problem, device, self._plan, self.winners)
-        self._requested.append((problem, future))
+        future = self._thread.submit(make_job, step, device, self._plan, self.past)
+        self._requested.append((step.problem, future))
 
     @property
     def problems(self) -> list[Problem]:

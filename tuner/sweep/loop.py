@@ -10,7 +10,6 @@ from multiprocessing import connection
 from typing import cast
 
 from tuner.errors import KernelError
-from tuner.problem import Problem
 from tuner.store.records import Trial, Winner
 from tuner.store.store import Run, Store
 from tuner.sweep.compile_pool import Urgency
@@ -18,6 +17,7 @@ from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
+from tuner.sweep.ladder import Agenda, Result
 from tuner.sweep.report import Observer, Plan, ProblemReport, Report
 from tuner.sweep.supervisor import Phase, WorkerSupervisor
 
@@ -71,20 +71,24 @@ class Loop:
         self._trials: list[Trial] = []
         self._committed = self._listened = time.monotonic()
         self._queue: deque[Job] = deque()
+        self._agenda = Agenda(())
 
-    def work(self, todo: deque[Problem], stop: threading.Event) -> None:
+    def work(self, todo: Agenda, stop: threading.Event) -> None:
         """Go on until every problem is decided or given up, the time is up, or `stop` is set.
 
         Args:
             todo: problems whose jobs were not requested yet; they come after those that were.
             stop: see `tuner.sweep.run.sweep`.
         """
-        self._observer.started(self._report.device, self._report.environment, [*self._prefetcher.problems, *todo])
+        self._agenda = todo
+        self._observer.started(
+            self._report.device, self._report.environment, [*self._prefetcher.problems, *todo.problems]
+        )
         try:
             while True:
                 late = self._late()
                 if late or stop.is_set():
-                    self._leave_untried(todo)
+                    self._leave_untried()
                 for supervisor in self._supervisors:
                     if supervisor.phase is Phase.DONE:
                         self._conclude(supervisor, interrupted=stop.is_set())
@@ -92,16 +96,17 @@ class Loop:
                         self._observer.problem_started(job, supervisor.gpu)
                         supervisor.assign(job)
                     supervisor.step(late=late, stopping=stop.is_set())
-                self._look_ahead(todo)
+                self._look_ahead()
                 self._commit(force=False)
                 idle = all(supervisor.phase is Phase.FREE for supervisor in self._supervisors)
-                if idle and not (todo or self._prefetcher or self._queue):
+                if idle and not (self._agenda or self._prefetcher or self._queue):
                     break
                 self._listen(stopping=stop.is_set())
         finally:
             # However the loop ends, what was measured is kept.
             self._commit(force=True)
         self._report.interrupted = stop.is_set()
+        self._report.untuned = self._history.without_winner(self._report.untried)
 
     def _late(self) -> bool:
         """Return whether the rest of the time budget is for finals alone."""
@@ -138,7 +143,7 @@ class Loop:
             winner = self._history.final_winner(job)
             if winner is None:
                 return job
-            self._end(_report(job, winner, "already tuned"))
+            self._end(_report(job, winner, "already tuned"), job)
         return None
 
     def _take_job(self) -> Job | None:
@@ -154,7 +159,7 @@ class Loop:
             job.request(self._pool, Urgency.NEXT)
         return job
 
-    def _look_ahead(self, todo: deque[Problem]) -> None:
+    def _look_ahead(self) -> None:
         """Keep the compilers and the prefetcher busy, so that the next problem's binaries are ready in time."""
         if self._pool is not None:
             self._pool.recover()
@@ -162,15 +167,15 @@ class Loop:
                 job = self._take_job() if len(self._queue) < _QUEUED_JOBS else None
                 if job is not None:
                     self._queue.append(job)
-        while todo and len(self._prefetcher) < _PREFETCHED_JOBS:
-            self._prefetcher.request(todo.popleft(), self._report.device)
+        while self._agenda and len(self._prefetcher) < _PREFETCHED_JOBS:
+            self._prefetcher.request(self._agenda.take(), self._report.device)
 
-    def _leave_untried(self, todo: deque[Problem]) -> None:
+    def _leave_untried(self) -> None:
         """Give up every problem that no GPU has begun."""
-        self._report.untried += [*(job.problem for job in self._queue), *self._prefetcher.problems, *todo]
+        self._report.untried += [job.problem for job in self._queue]
+        self._report.untried += [*self._prefetcher.problems, *self._agenda.drop()]
         self._queue.clear()
         self._prefetcher.clear()
-        todo.clear()
 
     def _conclude(self, supervisor: WorkerSupervisor, *, interrupted: bool) -> None:
         """Store the winner of a supervisor's finished job and report the problem."""
@@ -185,12 +190,22 @@ class Loop:
         # Where these finals decided nothing, an earlier run's winner still holds.
         winner = self._history.winner(job)
         if winner is not None:
-            self._prefetcher.winners.append(winner)
-        self._end(_report(job, winner, reason))
+            self._prefetcher.past.winners.append(winner)
+        self._end(_report(job, winner, reason), job)
 
-    def _end(self, report: ProblemReport) -> None:
+    def _end(self, report: ProblemReport, job: Job | None = None) -> None:
+        """Report a problem that ended, and go on with the ladders that waited for it."""
         self._report.problems.append(report)
         self._observer.problem_ended(report)
+        past = self._prefetcher.past
+        if job is not None:
+            past.times_us[report.problem] = job.times_us
+        tuned = {winner.problem for winner in past.winners}
+        result = Result(report.winner, job.ratios, job.times_us) if job else Result(None)
+        for family in self._agenda.ended(report.problem, result, tuned):
+            self._store.record_family(self._run, family)
+            self._report.families.append(family)
+            self._observer.family_decided(family)
 
     def _collect(self, supervisor: WorkerSupervisor) -> None:
         """Take over the trials that a supervisor's job finished since the last call."""

@@ -148,7 +148,7 @@ class Measurement:
         """Return the error of a right result, or the outcome of a config that failed or was wrong."""
         verify.poison(inputs)
         try:
-            registry.find(self._problem.op, config.kernel).launch(inputs, config)
+            registry.find(self._problem.op, config.kernel, self._problem.source).launch(inputs, config)
             self._timer.synchronize()
         except Exception as e:
             # This is the boundary of a child process: whatever the launch raised is the config's outcome.
@@ -178,12 +178,12 @@ class Measurement:
         return sample if sample.throttle is None else replace(sample, throttle=throttle)
 
     def _call(self, config: Config) -> Callable[[int], None]:
-        launch = registry.find(self._problem.op, config.kernel).launch
+        launch = registry.find(self._problem.op, config.kernel, self._problem.source).launch
         sets = self._sets
         return lambda index: launch(sets[index], config)
 
     def _capture(self, call: Callable[[int], None]) -> Any:
-        return self._timer.capture(call, self._timer.estimate_us(call), len(self._sets))
+        return self._timer.capture(call, len(self._sets))
 
     def _capture_vendor(self) -> Any | None:
         def call(index: int) -> None:

@@ -42,6 +42,13 @@ class PlayFinals:
 
 
 @dataclass(frozen=True, slots=True)
+class Importing:
+    """From the worker, before `Hello`: its device is open, and it imports the kernels of these references."""
+
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """From the worker, once: the device and versions it works with."""
 
@@ -97,4 +104,4 @@ class FinalsPlayed:
 
 
 Request = SetProblem | Measure | PlayFinals
-Reply = Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed
+Reply = Importing | Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from tuner.errors import KernelError
+from tuner.hardware.device import Device
+from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
 from tuner.problem import Problem
@@ -29,6 +33,47 @@ def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[
         like = [winner for winner in others if winner.problem.with_shape(1, 1, 1) == group]
         ranked = sorted((distance(problem, winner.problem, sm_count), winner.config) for winner in like)
     return list(dict.fromkeys(config for _, config in ranked))
+
+
+FARTHEST = 4
+"""The largest factor between the Ms of two rungs of which one teaches the other's search."""
+
+
+def errors_nearby(
+    problem: Problem, device: Device, times_us: Mapping[Problem, Mapping[Config, float]]
+) -> dict[Config, tuple[float, float]]:
+    """Return what the cost model was wrong by for problems that differ in M alone.
+
+    A config that took 1.1 times its estimate for 64 rows will take about 1.1 times its estimate for 48.
+
+    Args:
+        problem, device: the problem to tune, and where.
+        times_us: by problem, microseconds of each config measured there.
+
+    Returns:
+        By config, the error in log time at the nearest of these problems, and its weight from 0 to 1.
+    """
+    family = problem.group()
+    near = [
+        (abs(math.log2(other.m / problem.m)), other)
+        for other in list(times_us)
+        if max(other.m, problem.m) <= FARTHEST * min(other.m, problem.m)
+        and other != problem
+        and other.group() == family
+    ]
+    found: dict[Config, tuple[float, float]] = {}
+    for away, other in sorted(near):
+        for config, median_us in times_us[other].items():
+            if config in found:
+                continue
+            try:
+                model = registry.find(problem.op, config.kernel).estimate_us
+            except KernelError:
+                continue
+            if model is not None:
+                error = math.log(median_us / max(model(config, other, device), 1e-3))
+                found[config] = error, 1 / (1 + away)
+    return found
 
 
 def fitted(winners: Iterable[Config], spaces: Mapping[str, SearchSpace]) -> Iterator[Config]:

@@ -34,6 +34,22 @@ class Share(NamedTuple):
         return max(self.least, min(self.most, configs // self.one_of))
 
 
+class Pace(NamedTuple):
+    """How many configs a race tries.
+
+    Attributes:
+        trials: the most, unless `--trials` says otherwise.
+        first: the size of the first wave; it grows where there are more kernels or a larger portfolio.
+        wave: the size of each wave after it.
+        patience: a race ends after this many trials without a gain.
+    """
+
+    trials: Share
+    first: Share
+    wave: Share
+    patience: Share
+
+
 TRIALS = Share(14, 48, 320)
 """The most configs tried for a problem unless `--trials` says otherwise."""
 FIRST = Share(56, 14, 36)
@@ -41,6 +57,12 @@ FIRST = Share(56, 14, 36)
 WAVE = Share(200, 4, 16)
 PATIENCE = Share(110, 16, 44)
 """A race ends after this many trials without a gain."""
+FULL = Pace(TRIALS, FIRST, WAVE, PATIENCE)
+"""The pace where nothing like the problem was measured."""
+TAUGHT = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))
+"""The pace where rungs of the same ladder were measured: their winners, and what their times teach the model."""
+PROBED = Pace(Share(1, 6, 6), Share(1, 6, 6), Share(1, 1, 1), Share(1, 1, 1))
+"""The pace between two rungs that are close to each other."""
 RESERVE = 32
 """Configs worth compiling ahead: what a wave teaches changes the order of the rest, but hardly which come soon."""
 GAIN = 0.003
@@ -66,12 +88,14 @@ _Array = np.ndarray[Any, np.dtype[np.float64]]
 class Race:
     """The race for one problem's winner."""
 
-    def __init__(self, task: SearchTask) -> None:
+    def __init__(self, task: SearchTask, *, taught: Pace = TAUGHT) -> None:
         """Rank every config by its kernel's estimate.
 
         Args:
             task: what may be tried.
+            taught: the pace where something like the problem was measured.
         """
+        self._taught = taught
         self.stopped = ""
         self._task = task
         self._configs = list(dict.fromkeys([task.default, *task.configs]))
@@ -82,12 +106,19 @@ class Race:
         self._proposed: dict[Config, None] = {}
         self._best = math.inf
         self._since_gain = 0
+        self._errors: Mapping[Config, tuple[float, float]] = {}
+        self._set_pace(FULL)
+
+    def _set_pace(self, pace: Pace) -> None:
         count = len(self._configs)
-        self._wave, self._patience = WAVE.of(count), PATIENCE.of(count)
-        self.most = min(TRIALS.of(count) if task.trials is None else task.trials, count)
+        self._pace, self._wave, self._patience = pace, pace.wave.of(count), pace.patience.of(count)
+        self.most = min(pace.trials.of(count) if self._task.trials is None else self._task.trials, count)
 
     def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:
         """Return the next wave; nothing when trials bring no gain any more, or all are spent."""
+        if not self._proposed:
+            self._errors = {config: error for config, error in self._task.errors().items() if config in self._index}
+            self._set_pace(self._taught if self._errors else FULL)
         left = self.most - len(self._proposed)
         self._learn(outcomes)
         if not self._proposed:
@@ -124,14 +155,15 @@ class Race:
         chosen = [config for config in by_time(known) if config in self._index][:_KNOWN]
         chosen += task.suggested
         chosen += islice((config for config in task.nearby() if config in self._index), _NEARBY)
-        covering = set(task.portfolio)
-        chosen += [config for config in self._promising() if config in covering][:_COVERING]
-        for name in task.specs:
-            chosen += self._apart(config for config in self._promising() if config.kernel == name)
+        if not self._errors:
+            covering = set(task.portfolio)
+            chosen += [config for config in self._promising() if config in covering][:_COVERING]
+            for name in task.specs:
+                chosen += self._apart(config for config in self._promising() if config.kernel == name)
         chosen = list(dict.fromkeys([task.default, *chosen]))
         yield from chosen
         yield from [config for config in self._promising() if config not in chosen][
-            : max(0, FIRST.of(len(self._configs)) - len(chosen))
+            : max(0, self._pace.first.of(len(self._configs)) - len(chosen))
         ]
 
     def _apart(self, ranked: Iterator[Config]) -> list[Config]:
@@ -156,16 +188,18 @@ class Race:
             for config, outcome in outcomes.items()
             if outcome.state is State.COMPLETE and outcome.median_us and config in self._index
         }
-        if not measured:
-            return
-        best = min(measured.values())
+        best = min(measured.values(), default=math.inf)
         if best < self._best - GAIN:
             self._since_gain = 0
         self._best = min(self._best, best)
-        indices = np.array(list(measured))
-        errors = np.array(list(measured.values())) - self._estimates[indices]
+        known = {index: (time - self._estimates[index], 1.0) for index, time in measured.items()}
+        known = {self._index[config]: error for config, error in self._errors.items()} | known
+        if not known:
+            return
+        indices = np.array(list(known))
+        errors, trust = np.array(list(known.values())).T
         distances = np.abs(self._points[:, None, :] - self._points[None, indices, :]).sum(axis=2)
-        weights = np.exp(-distances)
+        weights = np.exp(-distances) * trust
         correction = (weights @ errors + _PRIOR * np.median(errors)) / (weights.sum(axis=1) + _PRIOR)
         novelty = 1 - np.minimum(1.0, weights.max(axis=1))
         self._predicted = self._estimates + correction - _CURIOSITY * novelty

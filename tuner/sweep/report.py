@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.problem.family import Family
 from tuner.store.records import Outcome, State, Winner
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.race import RACE
@@ -78,6 +79,8 @@ class Report:
     """How a sweep ended; problems that no GPU began are in `untried`.
 
     Attributes:
+        families: ladders whose every step ended.
+        untuned: those of `untried` that no earlier run decided either.
         compiled: how many binaries were made.
         compile_s: wall time from the first request for a binary to the last result.
         start_s: wall time from the start of the workers until they had opened their devices.
@@ -88,11 +91,18 @@ class Report:
     environment: Environment
     problems: list[ProblemReport] = field(default_factory=list)
     untried: list[Problem] = field(default_factory=list)
+    families: list[Family] = field(default_factory=list)
+    untuned: list[Problem] = field(default_factory=list)
     interrupted: bool = False
     compiled: int = 0
     compile_s: float = 0.0
     start_s: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def without_winner(self) -> int:
+        """How many problems have no winner, of this run or of an earlier one."""
+        return len(self.untuned) + sum(problem.winner is None for problem in self.problems)
 
     @property
     def is_spent(self) -> bool:
@@ -127,3 +137,6 @@ class Observer:
 
     def problem_ended(self, report: ProblemReport) -> None:
         """A problem was decided or given up."""
+
+    def family_decided(self, family: Family) -> None:
+        """A ladder's every step ended."""

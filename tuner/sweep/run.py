@@ -7,21 +7,26 @@ import dataclasses
 import platform
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from tuner.errors import KernelError, StoreError
 from tuner.hardware.device import Device
+from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.location import sqlite_path
+from tuner.pace import announced
 from tuner.problem import Problem
+from tuner.problem.family import Ladder
+from tuner.store import health
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
+from tuner.sweep.ladder import Agenda, Step
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
 
-Problems = Iterable[Problem] | Callable[[Device], Iterable[Problem]]
+Problems = Iterable[Problem | Ladder] | Callable[[Device], Iterable[Problem | Ladder]]
 """What to tune, or a function that returns it once the device is known."""
 
 
@@ -39,7 +44,7 @@ def sweep(
 
     Args:
         store: open for writing.
-        problems: each is tuned once, in this order.
+        problems: each is tuned once, in this order; the rungs of ladders come after the others.
         gpus: CUDA indices, or [None] for the interpreter; or a `Crew` of them that was started before.
         plan: what to do for each problem.
         argv: the command line, kept with the run.
@@ -50,6 +55,7 @@ def sweep(
         DeviceError: a GPU is not there.
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
+        KeyboardInterrupt: `stop` was set before the workers were ready.
     """
     if not callable(problems):
         problems = tuple(problems)  # read a second time where the device is not the expected one
@@ -60,28 +66,28 @@ def sweep(
         prefetcher.import_ahead()
         # The first job is made for the device expected here while the workers open theirs.
         expected = _expected(store, crew)
-        todo = _listed(problems, expected) if expected else deque()
+        todo = _agenda(problems, expected) if expected else Agenda(())
         if expected and todo:
-            prefetcher.request(todo.popleft(), expected)
-        device, environment = crew.wait_until_ready()
+            prefetcher.request(todo.take(), expected)
+        device, environment = crew.wait_until_ready(stop)
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
-            todo = _listed(problems, device)
-        prefetcher.winners += store.winners(device_slug=device.slug)
+            todo = _agenda(problems, device)
+        if not plan.fresh:
+            recorded = store.families(device_slug=device.slug)
+            todo.know([each.family for each in recorded if each.environment == environment])
+        prefetcher.past.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
-        status = RunStatus.FAILED
         try:
             loop.work(todo, stop or threading.Event())
-            status = RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE
-        except KeyboardInterrupt:
-            status = RunStatus.INTERRUPTED
-            raise
-        finally:
+        except BaseException as e:
+            # A store that cannot be written may be what raised.
             with contextlib.suppress(StoreError):
-                # A store that cannot be written has raised already.
-                store.end_run(run, status)
+                store.end_run(run, RunStatus.INTERRUPTED if isinstance(e, KeyboardInterrupt) else RunStatus.FAILED)
+            raise
+        store.end_run(run, RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE)
         if crew.pool is not None:
             report.compiled, report.compile_s = crew.pool.compiled, crew.pool.seconds
         report.seconds = time.monotonic() - crew.begun
@@ -94,15 +100,22 @@ def _expected(store: Store, crew: Crew) -> Device | None:
     return known[0] if len(known) == 1 else None
 
 
-def _listed(problems: Problems, device: Device) -> deque[Problem]:
-    return deque(dict.fromkeys(problems(device) if callable(problems) else problems))
+def _agenda(problems: Problems, device: Device) -> Agenda:
+    listed = list(problems(device) if callable(problems) else problems)
+    ladders = list(dict.fromkeys(each for each in listed if isinstance(each, Ladder)))
+
+    def estimate(config: Config, problem: Problem) -> float | None:
+        model = registry.find(problem.op, config.kernel).estimate_us
+        return None if model is None else model(config, problem, device)
+
+    return Agenda([each for each in listed if isinstance(each, Problem)], ladders, estimate)
 
 
 def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> list[Forecast]:
     """Return what `sweep` would do; nothing is measured or written.
 
     Args:
-        location: the database; one that does not exist yet knows no trials.
+        location: the database; one that does not exist yet, or is empty, knows no trials.
         problems: as for `sweep`.
         gpu: CUDA index, None for the interpreter.
         plan: as for `sweep`.
@@ -114,15 +127,18 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     with contextlib.ExitStack() as stack:
         device, environment = stack.enter_context(Crew([gpu], compilers=False)).wait_until_ready()
         store = None
-        if not plan.fresh and (path is None or path.exists()):
+        if not plan.fresh and (path is None or path.exists()) and health.current(location)[1] is not None:
             store = stack.enter_context(Store.open(location, read_only=True))
         history = History(store, device, environment, fresh=plan.fresh)
-        return [_forecast(problem, device, plan, history) for problem in _listed(problems, device)]
+        listed = list(problems(device) if callable(problems) else problems)
+        each = [one.rungs if isinstance(one, Ladder) else (one,) for one in listed]
+        todo = list(dict.fromkeys(problem for some in each for problem in some))
+        return [_forecast(problem, device, plan, history) for problem in announced(todo, "problems")]
 
 
 def _forecast(problem: Problem, device: Device, plan: Plan, history: History) -> Forecast:
     try:
-        job = make_job(problem, device, plan)
+        job = make_job(Step(problem), device, plan)
     except KernelError as e:
         return Forecast(problem, None, 0, 0, 0, str(e))
     history.resume(job)

@@ -34,6 +34,8 @@ class SearchTask:
         suggested: configs that others chose for this problem (`tuner import`); nothing is known about their speed.
         refine: the refinements to try of a leading config (`SearchSpace.refine`); a refinement has none itself.
         refinable: whether any config has refinements.
+        errors: returns by config what the cost model was wrong by for the nearest rung of the same ladder; empty where
+            none was measured. See `tuner.sweep.neighbours.errors_nearby`.
     """
 
     problem: Problem
@@ -48,6 +50,7 @@ class SearchTask:
     suggested: Sequence[Config] = ()
     refine: Callable[[Config], Sequence[Config]] = lambda _config: ()
     refinable: bool = False
+    errors: Callable[[], Mapping[Config, tuple[float, float]]] = dict
 
     @property
     def budget(self) -> int:
@@ -63,6 +66,7 @@ def make_search_task(
     seed: int = 0,
     nearby: Callable[[], Iterable[Config]] = tuple,
     suggested: Sequence[Config] = (),
+    errors: Callable[[], Mapping[Config, tuple[float, float]]] = dict,
 ) -> SearchTask:
     """List what may be tried for a problem, which takes tenths of a second.
 
@@ -72,6 +76,7 @@ def make_search_task(
         nearby: returns the winning configs of similar problems, as they were tuned there.
         suggested: configs from elsewhere; those whose kernel does not serve the problem, or that cannot run, are left
             out.
+        errors: see `SearchTask`.
 
     Raises:
         KernelError: no kernel serves the problem on this device, or the problem cannot be measured.
@@ -104,6 +109,7 @@ def make_search_task(
         nearby=lambda: fitted(nearby(), spaces),
         portfolio=portfolio_of(device.arch),
         suggested=runnable,
+        errors=errors,
         refine=refine,
         refinable=not device.is_interpreter and any(space.options for space in spaces.values()),
     )

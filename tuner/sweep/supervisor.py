@@ -17,6 +17,7 @@ from tuner.sweep.messages import (
     Heartbeat,
     Hello,
     Idle,
+    Importing,
     Measure,
     PlayFinals,
     Ready,
@@ -175,6 +176,8 @@ class WorkerSupervisor:
     def _take(self, reply: Reply) -> None:
         if isinstance(reply, Heartbeat):
             self._request_begun = True
+            return
+        if isinstance(reply, Importing):
             return
         if isinstance(reply, Result):
             self._deaths = 0

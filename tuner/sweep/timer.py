@@ -7,6 +7,7 @@ of captures one after the other and returns microseconds a call for each. docs/p
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +24,18 @@ MAX_CALLS = 512
 """The most calls in one graph: with these, a call of 2 us still makes a replay of 1 ms."""
 L2_SWEEPS = 5
 """How many times the L2's size is touched before a buffer is used again."""
+
+
+def unstopped(measure: Callable[[], list[float]]) -> list[float]:
+    """Measure, and again for as long as this process was stopped meanwhile (SIGSTOP, Ctrl-Z), which a time would hold.
+
+    A process that is continued gets SIGCONT. Where `serve_requests` has blocked it, it waits here to be seen.
+    """
+    signal.sigtimedwait({signal.SIGCONT}, 0)
+    figures = measure()
+    while signal.sigtimedwait({signal.SIGCONT}, 0) is not None:
+        figures = measure()
+    return figures
 
 
 class Timer(Protocol):
@@ -42,11 +55,7 @@ class Timer(Protocol):
         """Return how many input sets to make when one takes `nbytes`."""
         ...
 
-    def estimate_us(self, call: Call) -> float:
-        """Return the microseconds of one cold call, from which a graph's size follows."""
-        ...
-
-    def capture(self, call: Call, estimate_us: float, sets: int) -> Any:
+    def capture(self, call: Call, sets: int) -> Any:
         """Capture enough calls to last `REPLAY_US`, over `sets` buffer sets in turn."""
         ...
 
@@ -92,7 +101,7 @@ class GraphTimer:
         """Return enough sets to touch five times the L2 before one is used again, but no more than a graph's calls."""
         return min(MAX_CALLS, max(2, math.ceil(L2_SWEEPS * self._l2_bytes / nbytes)))
 
-    def estimate_us(self, call: Call) -> float:
+    def _estimate_us(self, call: Call) -> float:
         """Time one cold call between events; the L2 sweep before it hides the host's launch time."""
         import torch
 
@@ -104,13 +113,13 @@ class GraphTimer:
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e3
 
-    def capture(self, call: Call, estimate_us: float, sets: int) -> CapturedGraph:
+    def capture(self, call: Call, sets: int) -> CapturedGraph:
         """Capture as many calls as last `REPLAY_US`, and replay them once, which uploads the graph.
 
         The call ran before, so nothing is compiled or loaded here. One cold call takes longer than each of many; where
         this makes the replay too short, the call is captured again.
         """
-        calls = _calls(estimate_us)
+        calls = _calls(self._estimate_us(call))
         capture = self._record(call, calls, sets)
         (call_us,) = self.replay([capture])
         if call_us * calls < REPLAY_US / 2 and calls < MAX_CALLS:
@@ -133,6 +142,9 @@ class GraphTimer:
 
     def replay(self, captures: Sequence[CapturedGraph]) -> list[float]:
         """Enqueue an L2 sweep, an event, the replay and an event for each capture, then wait once."""
+        return unstopped(lambda: self._replay(captures))
+
+    def _replay(self, captures: Sequence[CapturedGraph]) -> list[float]:
         import torch
 
         for capture in captures:
@@ -181,16 +193,15 @@ class HostTimer:
         """Return 1, because there is no L2 to keep cold."""
         return 1
 
-    def estimate_us(self, call: Call) -> float:
-        """Time one call."""
-        return self.replay([HostCall(call)])[0]
-
-    def capture(self, call: Call, estimate_us: float, sets: int) -> HostCall:  # noqa: ARG002
+    def capture(self, call: Call, sets: int) -> HostCall:  # noqa: ARG002
         """Return the call itself."""
         return HostCall(call)
 
     def replay(self, captures: Sequence[HostCall]) -> list[float]:
         """Call each once and time it."""
+        return unstopped(lambda: self._replay(captures))
+
+    def _replay(self, captures: Sequence[HostCall]) -> list[float]:
         times: list[float] = []
         for capture in captures:
             start = time.perf_counter()

@@ -84,7 +84,7 @@ def _served(table: Table) -> Iterator[tuple[Problem, Config]]:
     seen: set[tuple[str, str]] = set()
     for problem, config in _asked(table):
         try:
-            compile_class = registry.find(problem.op, config.kernel).compile_class(problem, config)
+            compile_class = registry.find(problem.op, config.kernel, problem.source).compile_class(problem, config)
         except (KernelError, NotImplementedError):
             if not problem.is_keyed:
                 continue
@@ -119,7 +119,7 @@ def _default(problem: Problem, device: Device) -> Config | None:
 
 def _compiled(problem: Problem, config: Config) -> Iterator[_Kernel]:
     with recorded() as seen, compile_cache.collect_compiled() as compiled:
-        registry.find(problem.op, config.kernel).compile(problem, config)
+        registry.find(problem.op, config.kernel, problem.source).compile(problem, config)
     if problem.is_keyed:
         for key, kernel in compiled:
             yield _entry(key, kernel, [], [])  # Triton says the rest where it would compile

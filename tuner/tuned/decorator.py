@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import UsageError
 from tuner.hardware.device import Device
-from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.launch import compat
 from tuner.problem import Problem, generic_key
 from tuner.tuned import pruning
 from tuner.tuned.arguments import Arguments
+from tuner.tuned.options import Options
 from tuner.tuned.signature import base_of
 from tuner.tuned.spec import spec_of
-from tuner.tuned.tuned_kernel import Options, TunedKernel
+from tuner.tuned.tuned_kernel import TunedKernel
 from tuner.tuned.user_inputs import MakeInputs
 
 
 def tuned(  # noqa: PLR0917  as triton.autotune has them
-    configs: Sequence[Any] | Mapping[str, Sequence[Any]],
+    configs: Sequence[Any] | Mapping[str, Sequence[Any]] | None,
     key: Sequence[str],
     prune_configs_by: Mapping[str, Any] | None = None,
     reset_to_zero: Sequence[str] | None = None,
@@ -29,7 +32,7 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
     warmup: int | None = None,  # noqa: ARG001  protocol 1 measures: docs/tuned.md
     rep: int | None = None,  # noqa: ARG001
     use_cuda_graph: bool = False,  # noqa: ARG001
-    do_bench: Callable[..., Any] | None = None,  # noqa: ARG001
+    do_bench: Callable[..., Any] | None = None,
     cache_results: bool = False,  # noqa: ARG001
     *,
     name: str | None = None,
@@ -43,7 +46,8 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
     """Decorate a function under `triton.jit` in place of `triton.autotune`: configs are looked up, not measured.
 
     Args:
-        configs: `triton.Config`s, or a mapping from parameters to values that are all combined.
+        configs: `triton.Config`s, or a mapping from parameters to values that are all combined; None is Triton's
+            default.
         key: names of arguments whose values distinguish problems; dtypes, alignments and the device always do.
         prune_configs_by: `early_config_prune`, `perf_model` and `top_k`, as in Triton.
         reset_to_zero, restore_value: names of arguments that are zeroed or restored before each measured launch.
@@ -64,36 +68,54 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
     Raises:
         UsageError: an option is invalid.
     """
-    pruning.check(prune_configs_by or {})
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise UsageError(f"version must be a whole number from 1 on, got {version!r}")
-    if "dtype" in key:
-        raise UsageError("key names 'dtype', which every key has: rename the argument, dt for instance")
-    if isinstance(key, str) or isinstance(reset_to_zero, str) or isinstance(restore_value, str):
-        raise UsageError("key, reset_to_zero and restore_value are lists of names: expected ['N'], not 'N'")
+    module = sys._getframe(1).f_globals.get("__name__")
+    _let_heuristics_take_inputs()
 
     def decorate(fn: Any) -> TunedKernel:
+        arguments = tuple(inspect.signature(base_of(fn)).parameters)
         options = Options(
             name=name or base_of(fn).__name__,
             version=version,
-            key=tuple(key),
+            key=_names(key, arguments),
             prune=dict(prune_configs_by or {}),
-            reset_to_zero=tuple(reset_to_zero or ()),
-            restore_value=tuple(restore_value or ()),
+            reset_to_zero=_names(reset_to_zero, arguments),
+            restore_value=_names(restore_value, arguments),
             pre_hook=pre_hook,
             post_hook=post_hook,
+            do_bench=do_bench,
             default=default,
             tolerance=tolerance,
+            module=module,
         )
+        if "dtype" in options.key:
+            raise UsageError("key names 'dtype', which every key has: rename the argument, dt for instance")
+        pruning.check(options.name, options.prune)
         generic_key.check_op(options.name)
         kernel = TunedKernel(fn, options, configs)
         kernel.arguments_factory.make_inputs, kernel.reference_function = make_inputs, reference
         kernel.spec = spec_of(kernel)
         kernel.measure = _measure if tune_on_miss else None
-        registry.add(kernel.spec)
+        kernel.register()
         return kernel
 
     return decorate
+
+
+def _let_heuristics_take_inputs() -> None:
+    """Let `@kernel.make_inputs` and `@kernel.reference` reach a kernel through `triton.heuristics` above it.
+
+    What those decorators return is an object of Triton's, which knows nothing of what it wraps.
+    """
+    for name in ("make_inputs", "reference"):
+        if not hasattr(compat.Heuristics, name):
+            setattr(compat.Heuristics, name, property(lambda self, name=name: getattr(self.fn, name)))  # type: ignore[misc]
+
+
+def _names(given: Sequence[str] | None, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return a list of names; one string is the name of an argument, or as for Triton one name a letter."""
+    return (given,) if isinstance(given, str) and given in arguments else tuple(given or ())
 
 
 def _measure(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: Device) -> Config | None:

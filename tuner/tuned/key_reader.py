@@ -8,6 +8,7 @@ argument is inspected after all.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from tuner.tuned.arguments import memory_of
@@ -15,6 +16,9 @@ from tuner.tuned.signature import ALIGNMENT, Signature
 
 Read = Callable[[Sequence[Any], Mapping[str, Any]], Hashable]
 """Returns a call's key from its positional and keyword arguments; calls of different problems have different keys."""
+
+
+_PLAIN = frozenset((bool, int, float, str, type(None)))
 
 
 class KeyReader:
@@ -25,7 +29,7 @@ class KeyReader:
         known: by key, the config, its parameters, and a function that counts a call where misses are recorded.
     """
 
-    __slots__ = ("_several", "_signature", "_sources", "_types", "known", "read")
+    __slots__ = ("_has_odd", "_several", "_signature", "_sources", "_types", "known", "read")
 
     def __init__(self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, several: bool) -> None:
         """Generate the code.
@@ -40,30 +44,38 @@ class KeyReader:
         sources = {name: f"a[{place}]" for place, name in enumerate(signature.names[: len(args)])}
         sources |= {name: f"k[{name!r}]" for name in kwargs}
         self._sources = {name: sources[name] for name in signature.identifying(sources)}
+        self._has_odd = any(map(_is_odd, signature.named(args, kwargs).values()))
         self._types = self._types_of(args, kwargs)
         named = signature.named(args, kwargs)
         parts = [self._expression(name, source, named[name]) for name, source in self._sources.items()]
         # The code holds only indices and names of parameters; nothing that a caller passed is evaluated.
-        self.read: Read = eval(f"lambda a, k: ({''.join(f'{part}, ' for part in parts)})", {"int": int})
+        self.read: Read = eval(
+            f"lambda a, k: ({''.join(f'{part}, ' for part in parts)})", {"int": int, "hashable": hashable}
+        )
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call's arguments have the types that the code was generated for; if not, stop using it."""
+        self._has_odd = self._has_odd or any(map(_is_odd, self._signature.named(args, kwargs).values()))
         if self.read == self._inspect or self._types_of(args, kwargs) == self._types:
             return True
         self.read = self._inspect
         return False
 
-    def _types_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[type, ...]:
+    def _types_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, ...]:
         named = self._signature.named(args, kwargs)
-        return tuple(type(named[name]) for name in self._sources)
+        return (*(type(named[name]) for name in self._sources), self._has_odd)
 
-    def _expression(self, name: str, source: str, value: Any) -> str:
+    def _expression(self, name: str, source: str, value: Any) -> str:  # noqa: PLR0911  one a kind of argument
         if memory_of(value) is value and value is not None:
             device = f", {source}.get_device()" if self._several else ""
             return f"{source}.dtype, {source}.data_ptr() & {ALIGNMENT - 1}{device}"
         if memory_of(value) is not None:
             return f"{source}.base.dtype"
         if name in self._signature.key:
+            if isinstance(value, Real) and not isinstance(value, Integral):
+                return f"{source} if {source} == {source} else 'nan'"  # NaN equals nothing, itself included
+            if _is_odd(value):
+                return f"hashable({source})"
             return f"tuple({source})" if isinstance(value, list) else source
         if type(value) is int and self._signature.is_stride(name):
             kind = f"{source}.__class__"
@@ -80,8 +92,24 @@ class KeyReader:
             at = tensor.data_ptr() % ALIGNMENT if tensor is value else 0
             return type(value), tensor.dtype, at, tensor.get_device() if self._several else 0
         if name in self._signature.key:
-            kept: Hashable = tuple(value) if isinstance(value, list) else value
-            return kept
+            if type(value) in _PLAIN:
+                return value if value == value else "nan"  # noqa: PLR0124  NaN equals nothing
+            return tuple(value) if isinstance(value, (list, tuple)) and not self._has_odd else hashable(value)
         if type(value) is int and self._signature.is_stride(name):
             return int, 1 if value == 1 else ALIGNMENT * (value % ALIGNMENT == 0)
         return str(type(value))
+
+
+def hashable(value: Any) -> Hashable:
+    """Return a value of the key as a part of a dict's key, in which NaN equals itself."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(hashable, value))
+    if isinstance(value, Real) and value != value:  # noqa: PLR0124  as NaN alone is
+        return "nan"
+    kept: Hashable = value
+    return kept
+
+
+def _is_odd(value: Any) -> bool:
+    """Return whether a list or tuple holds lists or NaN."""
+    return isinstance(value, (list, tuple)) and hashable(value) != tuple(value)

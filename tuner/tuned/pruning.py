@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.errors import KernelError, UsageError
 
 OPTIONS = ("early_config_prune", "perf_model", "top_k")
+_log = logging.getLogger(__name__)
 
 
-def check(prune: Mapping[str, Any]) -> None:
-    """Raise UsageError for an unknown option."""
-    for option in prune:
-        if option not in OPTIONS:
-            raise UsageError(f"prune_configs_by has no {option!r}: expected {', '.join(OPTIONS)}")
+def check(op: str, prune: Mapping[str, Any]) -> None:
+    """Warn of unknown options, which `triton.autotune` ignores silently."""
+    if unknown := [str(option) for option in prune if option not in OPTIONS]:
+        _log.warning(
+            "%s: prune_configs_by has no %s: left out, expected %s", op, " and ".join(unknown), ", ".join(OPTIONS)
+        )
 
 
 def pruned(

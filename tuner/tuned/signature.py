@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from tuner.errors import ProblemError, UsageError
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
-from tuner.problem.generic_key import Extra
+from tuner.problem.generic_key import SOURCE, Extra, canonical
 from tuner.tuned.arguments import memory_of
+from tuner.tuned.source import function_below, source_hash
 
 ALIGNMENT = 16
 """Triton specializes kernels on addresses (bytes) and whole numbers that are multiples of this, to load wider."""
@@ -29,16 +31,18 @@ class Signature:
         constexprs: the parameters that are compiled in.
     """
 
-    def __init__(self, op: str, fn: Any, key: Sequence[str]) -> None:
+    def __init__(self, op: str, fn: Any, key: Sequence[str], source: Callable[[], str]) -> None:
         """Classify the parameters.
 
         Args:
             op: the kernel's name.
             fn: the decorated function.
+            source: returns the word that says which kernel a problem is of; asked when the first problem is made,
+                because what a kernel calls may be defined below it.
             key: names of the parameters whose values distinguish problems; a name that is no parameter is left out with
                 a warning.
         """
-        self.op = op
+        self.op, self._source = op, source
         parameters = inspect.signature(base_of(fn)).parameters
         self.names = tuple(parameters)
         self.constexprs = frozenset(name for name, parameter in parameters.items() if _is_constexpr(parameter))
@@ -91,7 +95,11 @@ class Signature:
         most = Counter(found.values()).most_common(1)
         usual = most[0][0] if most else "none"
         extras |= {f"{name}.dtype": dtype for name, dtype in found.items() if dtype != usual}
-        return Problem.keyed(self.op, extras, dtype=usual)
+        return self.keyed(extras, usual)
+
+    def keyed(self, extras: Mapping[str, Extra], dtype: str) -> Problem:
+        """Return a problem of this kernel, as `Problem.keyed` does, and with the kernel's source."""
+        return Problem.keyed(self.op, {**extras, SOURCE: self._source()}, dtype=dtype)
 
     def identifying(self, names: Iterable[str]) -> list[str]:
         """Return the names of those arguments that distinguish a call's problem."""
@@ -108,18 +116,26 @@ class Signature:
         """Return whether Triton compiles another binary for a number that is 1 or a multiple of 16."""
         return name not in self._plain and name not in self.constexprs
 
-    def _plain_value(self, name: str, value: Any) -> Extra:
+    def _plain_value(self, name: str, value: Any) -> Extra:  # noqa: PLR0911  one a kind of value
         value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
-        if isinstance(value, (bool, int, float, str)):
-            return value
+        if (plain := canonical(value)) is not None:
+            return plain
         if value is None:
             return "none"
         if type(value).__name__ == "dtype":
             return dtypes.spelled(str(value))
-        if isinstance(value, (tuple, list)) and all(isinstance(part, int) for part in value):
-            return "x".join(map(str, value))
+        if isinstance(value, (tuple, list)):
+            between = "x" if all(isinstance(part, int) for part in value) else ";"
+            return between.join(str(self._plain_value(name, part)) for part in value)
+        if isinstance(value, Enum):
+            return f"{type(value).__qualname__}.{value.name}"
+        if isinstance(value, bytes):
+            return value.hex()
+        if (function := function_below(value)) is not None:  # under triton.jit too
+            return f"{function.__qualname__}@{source_hash(value)[:8]}"
         raise ProblemError(
-            f"{self.op}: {name} of the key is {value!r}: expected a number, a word, a dtype, None or a tensor"
+            f"{self.op}: {name} of the key is {value!r}: expected a number, a word, a member of an enum, a dtype, a "
+            "function, None, a tensor, or a tuple of such"
         )
 
 

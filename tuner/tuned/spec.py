@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import KernelError, ProblemError
@@ -24,11 +23,11 @@ from tuner.tuned.tuned_kernel import TunedKernel
 
 def spec_of(kernel: TunedKernel) -> KernelSpec:
     """Return the KernelSpec that follows from what the decorator was given."""
-    options, config_list = kernel.options, kernel.config_list
+    options = kernel.options
     name = options.name
 
     def unlisted(config: Config, problem: Problem, device: Device) -> str | None:
-        if config in config_list or config == kernel.default_config(problem, device):
+        if config in kernel.config_list or config == kernel.default_config(problem, device):
             return None
         return "it is none of the configs that the decorator lists"
 
@@ -43,7 +42,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
 
     def space(problem: Problem, device: Device) -> SearchSpace:
         def candidates(_point: Config, _problem: Problem, _device: Device) -> list[Config]:
-            return [config_list.of(config) for config in kernel.candidates(problem)]
+            return [kernel.config_list.of(config) for config in kernel.candidates(problem)]
 
         return SearchSpace(name, problem, device, {}, rules, expand=candidates)
 
@@ -60,22 +59,22 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         tolerance=lambda _problem: 1.0,
         compile=lambda problem, config: _compile(kernel, problem, config),
         compile_class=lambda problem, config: _compile_class(kernel, problem, config),
-        simplicity=lambda config: (config_list.rank(config),),
-        source_hash=lambda: hashlib.sha256(inspect.getsource(kernel.base_fn).encode()).hexdigest(),
+        simplicity=lambda config: (kernel.config_list.rank(config),),
+        source_hash=lambda: kernel.source_hash,
+        former_source_hash=lambda: _former_source_hash(kernel),
         runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),
         read=lambda cells: _read(kernel, cells),
         borrows=options.default is None,
-        origin=origin_of(kernel.base_fn),
+        origin=kernel.origin,
     )
 
 
-def origin_of(function: Callable[..., Any]) -> str:
-    """Return how another process imports a function: "package.module:name", or "path/of/script.py:name"."""
-    module, name = function.__module__, function.__qualname__
-    if module in ("__main__", "__mp_main__"):
-        module = getattr(sys.modules[module], "__file__", None) or module
-    return f"{module}:{name}"
+def _former_source_hash(kernel: TunedKernel) -> str:
+    try:
+        return hashlib.sha256(inspect.getsource(kernel.base_fn).encode()).hexdigest()
+    except OSError:
+        return "no file holds it"
 
 
 def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
@@ -174,6 +173,9 @@ def _specialization(kernel: TunedKernel, name: str, value: Any) -> Any:
 def _unsupported(kernel: TunedKernel, problem: Problem) -> str | None:
     if not problem.is_keyed:
         return f"a problem of it is tuner.Problem.keyed({kernel.options.name!r}, ...)"
+    if problem.source and not kernel.source_hash.startswith(problem.source):
+        here = f"{kernel.origin} is {kernel.source_hash[:8]}"
+        return f"the problem is of another source, {problem.source[:8]}: {here}"
     odd = [name for name, _ in problem.extras if "." not in name and name not in kernel.signature.key]
     return f"its key has no {odd[0]}: it is {', '.join(kernel.signature.key) or 'empty'}" if odd else None
 
@@ -181,7 +183,7 @@ def _unsupported(kernel: TunedKernel, problem: Problem) -> str | None:
 def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
     if kernel.current_call(problem) is not None:
         return None  # it is measured in this process, on the call's own arguments
-    if "<locals>" in (origin := origin_of(kernel.base_fn)):
+    if "<locals>" in (origin := kernel.origin):
         return f"{origin} cannot be imported by the processes that measure: define it at a module's top level"
     try:
         kernel.arguments_factory.shaped(problem)
@@ -199,7 +201,7 @@ def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
         if name not in known and name not in facts:
             raise ProblemError(f"{options.name} has no key {name!r}: expected {', '.join(known)}")
     extras = {name: generic_key.value(cell) for name, cell in cells.items() if name != "dtype"}
-    wanted = Problem.keyed(options.name, extras, dtype=cells.get("dtype") or "float16")
+    wanted = kernel.signature.keyed(extras, cells.get("dtype") or "float16")
     if kernel.arguments_factory.make_inputs is None:
         return wanted
     return kernel.arguments_factory.asked(wanted, any_dtype=not cells.get("dtype"))

@@ -22,15 +22,17 @@ class ConfigList:
         listed: the `triton.Config`s, each once.
     """
 
-    def __init__(self, kernel: str, configs: Sequence[Any] | Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, kernel: str, configs: Sequence[Any] | Mapping[str, Sequence[Any]] | None) -> None:
         """Take a list as for `triton.autotune`, or a mapping from parameters to values that are all combined.
+
+        Without any config there is one, Triton's own default.
 
         Raises:
             ConfigError: an entry is no config, a value cannot be stored, or two configs cannot be distinguished.
         """
         self._kernel = kernel
         self._known: dict[Config, Any] = {}
-        listed = list(_combined(kernel, configs)) if isinstance(configs, Mapping) else list(configs)
+        listed = list(_combined(kernel, configs)) if isinstance(configs, Mapping) else list(configs or ())
         for config in listed or [_triton_config({})]:
             mine = self.of(config)
             before = self._known.setdefault(mine, config)

@@ -6,22 +6,25 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from tuner.errors import ConfigError, KernelError, UsageError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
-from tuner.kernel import KernelSpec
+from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.launch import binaries, compat, compile_cache
-from tuner.launch.failure import is_no_fault
 from tuner.lookup import lookup as lookups
 from tuner.problem import Problem
-from tuner.tuned.arguments import Arguments
+from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.first_launch import Call, launch_first_that_runs
 from tuner.tuned.key_reader import KeyReader
+from tuner.tuned.options import Options
+from tuner.tuned.origin import origin_of
 from tuner.tuned.pruning import pruned
 from tuner.tuned.signature import Signature, base_of
+from tuner.tuned.source import source_hash
 from tuner.tuned.triton_configs import ConfigList
 from tuner.tuned.user_inputs import ArgumentsFactory, MakeInputs
 
@@ -30,62 +33,62 @@ MOST_KEYS = 65_536
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The decorator's options, as `tuner.tuned` describes them."""
-
-    name: str
-    version: int
-    key: tuple[str, ...]
-    prune: Mapping[str, Any]
-    reset_to_zero: tuple[str, ...] = ()
-    restore_value: tuple[str, ...] = ()
-    pre_hook: Callable[..., Any] | None = None
-    post_hook: Callable[..., Any] | None = None
-    default: Any = None
-    tolerance: float | None = None
-
-
-class TunedKernel:
+class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen by the type checker
     """Launches a jit function by tuned configs: `kernel[grid](...)`, `kernel.run(..., grid=..., warmup=False)`.
+
+    It is an `Autotuner` of Triton's for whoever asks or reads its attributes, and launches, looks up and compiles by
+    its own methods. Nothing is measured by Triton's, so `configs_timings` is empty and `bench_time` 0.
 
     Attributes:
         fn: what was decorated; `base_fn` is the plain function below all decorators.
         arg_names: the names of its parameters.
         keys: the names of the parameters that form the key.
-        configs: the `triton.Config`s, each once.
         best_config: the config of the latest launch; None before the first.
         cache: the `triton.Config` of each `tuner.Problem` that was launched.
+        nargs: the positional arguments by name of a call whose key is new, while it is looked up; else None.
         spec: the KernelSpec for `tuner run`, tables and lookups; the decorator sets it.
         measure: measures a key that nobody tuned at its first launch; None unless `tune_on_miss` is set.
     """
 
-    def __init__(self, fn: Any, options: Options, configs: Sequence[Any] | Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, fn: Any, options: Options, configs: Sequence[Any] | Mapping[str, Sequence[Any]] | None) -> None:
         """Check what can be checked without a call.
 
         Raises:
             UsageError: an option names no argument, a config cannot be stored, or there is no function under
                 `triton.jit`.
         """
-        self.base_fn = base_of(fn)
-        if fn is self.base_fn:
+        if fn is base_of(fn):
             raise UsageError(f"{options.name}: tuner.tuned is for functions under @triton.jit: put it below")
-        self.fn, self.options = fn, options
-        self.signature = Signature(options.name, fn, options.key)
+        self.options = options
+        self.signature = Signature(options.name, fn, options.key, lambda: self.source_hash[:16])
         self.signature.check("reset_to_zero", options.reset_to_zero)
         self.signature.check("restore_value", options.restore_value)
         self.config_list = ConfigList(options.name, configs)
-        self.arg_names, self.keys = list(self.signature.names), list(self.signature.key)
-        self.configs = list(self.config_list.listed)
-        self.best_config: Any = None
         self.cache: dict[Problem, Any] = {}
+        self._readers: dict[Hashable, KeyReader] = {}
+        super().__init__(
+            fn,
+            list(self.signature.names),
+            list(self.config_list.listed),
+            list(self.signature.key),
+            options.reset_to_zero,
+            options.restore_value,
+            pre_hook=options.pre_hook,
+            post_hook=options.post_hook,
+            prune_configs_by=dict(options.prune),
+            do_bench=options.do_bench,
+        )
+        self.best_config: Any = None
+        self.nargs: dict[str, Any] | None = None
+        self.configs_timings: dict[Any, Any] = {}
+        self.bench_time = 0.0
+        self._reset: set[Hashable] = set()
         self.reference_function: Callable[[dict[str, Any]], Any] | None = None
         self.spec: KernelSpec
         self.measure: Measure | None = None
         self.arguments_factory = ArgumentsFactory(
             self.signature, None, (*options.reset_to_zero, *options.restore_value)
         )
-        self._readers: dict[Hashable, KeyReader] = {}
         self._current_call = threading.local()
         self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
         self.__module__, self.__qualname__ = self.base_fn.__module__, self.base_fn.__qualname__
@@ -97,6 +100,22 @@ class TunedKernel:
 
     def __repr__(self) -> str:
         return f"TunedKernel({self.options.name}: {self.__module__}:{self.__qualname__})"
+
+    @property
+    def configs(self) -> list[Any]:
+        """The `triton.Config`s, each once. Others may take their place; what was looked up is then forgotten."""
+        return self._configs
+
+    @configs.setter
+    def configs(self, configs: Sequence[Any] | None) -> None:
+        self.config_list = ConfigList(self.options.name, configs)
+        self._configs = list(self.config_list.listed)
+        self._forget()
+
+    @functools.cached_property
+    def source_hash(self) -> str:
+        """The hash of the kernel's source and of all that it calls."""
+        return source_hash(self.fn)
 
     __iter__ = None  # otherwise __getitem__ would make it an endless iterable
 
@@ -114,7 +133,7 @@ class TunedKernel:
 
     def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> list[Any]:
         """Compile for these arguments by the config that a launch would use; return the kernel in a list."""
-        call = _Call(tuple(args), kwargs, grid)
+        call = Call(tuple(args), kwargs, grid)
         (config, *_), _problem = self._looked_up(call, devices.current())
         compile_cache.install(self.fn, self._shipped)
         return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
@@ -137,7 +156,7 @@ class TunedKernel:
                 if config.pre_hook is not None:
                     config.pre_hook({**self.signature.named(args, kwargs), **meta})
                 return run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
-            return self._first(_Call(args, kwargs, grid), warmup=warmup)
+            return self._first(Call(args, kwargs, grid), warmup=warmup)
 
         return launch
 
@@ -154,7 +173,25 @@ class TunedKernel:
     def kernel_spec(self, above: Sequence[Any] = ()) -> KernelSpec:
         """Return the spec, given the `triton.heuristics` decorators above this one, the outermost first."""
         self.arguments_factory.heuristics = [decorator.values for decorator in above]
+        self.register()
         return self.spec
+
+    @property
+    def origin(self) -> str:
+        """How another process imports the kernel with what `make_inputs` and `reference` gave it."""
+        functions = (self.arguments_factory.make_inputs, self.reference_function)
+        modules = [getattr(function, "__module__", None) for function in functions]
+        return origin_of(self, self.base_fn, [*modules, self.options.module])
+
+    def register(self) -> None:
+        """Make the kernel known in this process, under the origin that it has now.
+
+        When the decorator is applied, the kernel has no name yet, and `make_inputs` may come from elsewhere later.
+        """
+        before, origin = self.spec, self.origin
+        if origin != before.origin:
+            self.spec = replace(before, origin=origin)
+        registry.add(self.spec, instead_of=None if self.spec is before else before)
 
     def candidates(self, problem: Problem) -> list[Any]:
         """Return the configs to try for a problem, which are those that `prune_configs_by` leaves.
@@ -170,7 +207,7 @@ class TunedKernel:
         arguments = self.arguments_factory.shaped(problem)
         return self._pruned(arguments.args, arguments.kwargs)
 
-    def current_call(self, problem: Problem) -> _Call | None:
+    def current_call(self, problem: Problem) -> Call | None:
         """Return the call under way in this thread if it has this problem, else None."""
         of, call = getattr(self._current_call, "call", (None, None))
         return call if of == problem else None
@@ -202,12 +239,20 @@ class TunedKernel:
         named = dict(zip(self.arg_names, args, strict=False))
         return pruned(self.options.name, self.options.prune, self.configs, named, kwargs)
 
-    def _first(self, call: _Call, *, warmup: bool) -> Any:
+    def _first(self, call: Call, *, warmup: bool) -> Any:
         """Launch a call whose key is new, and remember its config."""
         args, kwargs = call.args, call.kwargs
         device = devices.current()
-        order, problem = self._looked_up(call, device)
-        config, result = self._first_that_runs(order, call, warmup=warmup)
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        try:
+            order, problem = self._looked_up(call, device)
+        finally:
+            self.nargs = None
+        if not warmup:
+            self._zero(problem, call)
+        compile_cache.install(self.fn, self._shipped)
+        named = self.signature.named(args, kwargs)
+        config, result = launch_first_that_runs(self.fn, self.options.name, named, order, call, warmup=warmup)
         if len(self.cache) >= MOST_KEYS:
             self.cache.clear()
         self.best_config = self.cache[problem] = config
@@ -221,12 +266,38 @@ class TunedKernel:
         reader.known[reader.read(args, kwargs)] = config, config.all_kwargs(), count
         return result
 
-    def _looked_up(self, call: _Call, device: Device) -> tuple[list[Any], Problem]:
+    def _zero(self, problem: Problem, call: Call) -> None:
+        """Zero the arguments of `reset_to_zero` before the first launch of a key, as Triton leaves them.
+
+        Triton does so once for each of its keys, which do not distinguish alignments, and not for a single config. In a
+        graph's capture, where Triton cannot measure, the zeroing would be repeated by every replay.
+        """
+        if not self.options.reset_to_zero or self.user_defined_pre_hook or len(self.configs) == 1:
+            return
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return
+        extras = tuple(pair for pair in problem.extras if not pair[0].endswith((".aligned", ".one")))
+        if (problem.a_dtype, extras) not in self._reset:
+            self._reset.add((problem.a_dtype, extras))
+            named = self.signature.named(call.args, call.kwargs)
+            with torch.no_grad():  # an argument may be a parameter
+                for name in self.options.reset_to_zero:
+                    if (memory := memory_of(named.get(name))) is not None:
+                        memory.zero_()
+
+    def _looked_up(self, call: Call, device: Device) -> tuple[list[Any], Problem]:
         """Return the `triton.Config`s to try for a call, the lookup's first, and the call's problem."""
+        if self._configs != list(self.config_list.listed):
+            self.configs = self._configs  # changed in place
         if conflicts := sorted(call.kwargs.keys() & {name for c in self.configs for name in c.all_kwargs()}):
             raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
         self._current_call.call = problem, call
+        if self.best_config is None:
+            self.register()  # by now the kernel has a name
+        registry.add(self.spec)  # of several kernels that one function makes, the one that is called is known
         try:
             match = lookups.lookup(problem, device)
             others = [match.config, *self.in_order(problem)]
@@ -234,37 +305,15 @@ class TunedKernel:
                 others = [*self._measured(problem, call, device), *others]
         finally:
             self._current_call.call = None, None
-        return [self.config_list.find(config) for config in dict.fromkeys(others)], problem
+        # A lookup remembers answers, and the list may be another one since.
+        listed = [config for config in dict.fromkeys(others) if config in self.config_list]
+        return [self.config_list.find(config) for config in listed], problem
 
-    def _measured(self, problem: Problem, call: _Call, device: Device) -> list[Config]:
+    def _measured(self, problem: Problem, call: Call, device: Device) -> list[Config]:
         """Return the winner of a measurement on the call's own arguments, or nothing where it failed."""
         assert self.measure is not None
         winner = self.measure(self, problem, Arguments(call.grid, call.args, call.kwargs), device)
         return [] if winner is None else [winner]
-
-    def _first_that_runs(self, order: Sequence[Any], call: _Call, *, warmup: bool) -> tuple[Any, Any]:
-        """Launch by the first config that the device can run: an untuned one may need too many resources."""
-        failures = _failures()
-        failed: Exception | None = None
-        compile_cache.install(self.fn, self._shipped)
-        named = self.signature.named(call.args, call.kwargs)
-        for config in order:
-            meta = config.all_kwargs()
-            try:
-                if config.pre_hook is not None:
-                    config.pre_hook({**named, **meta})
-                result = self.fn.run(*call.args, grid=call.grid, warmup=warmup, **call.kwargs, **meta)
-            except failures as e:
-                if is_no_fault(e):
-                    raise
-                failed = failed or e
-                continue
-            if failed is not None:
-                reason = (str(failed).strip().splitlines() or [type(failed).__name__])[0][:300]
-                _log.warning("%s cannot be launched by %s (%s): using %s", self.options.name, order[0], reason, config)
-            return config, result
-        assert failed is not None
-        raise failed
 
     def _shipped(self) -> binaries.ShippedBinaries | None:
         return binaries.shipped_binaries(self.options.name, devices.current().slug)
@@ -276,21 +325,6 @@ class TunedKernel:
 
 
 Measure = Callable[[TunedKernel, Problem, Arguments, Device], Config | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call: its positional and keyword arguments, and its grid."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    grid: Any
-
-
-@functools.cache
-def _failures() -> tuple[type[Exception], ...]:
-    """Return what Triton raises before anything ran: missing resources, errors of compilers, MLIR and the driver."""
-    return compat.OutOfResources, compat.PTXASError, compat.CompilationError, RuntimeError
 
 
 @functools.cache

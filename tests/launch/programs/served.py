@@ -21,8 +21,8 @@ from tuner.errors import InputError
 from tuner.kernel import registry
 from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
 from tuner.kernels.ops.matmul import CALL_CACHE
-from tuner.launch import arguments, step
 from tuner.launch import launch as launching
+from tuner.launch import step
 
 compiles = stub_matmul.activate()
 looked: list[None] = []
@@ -189,8 +189,8 @@ def told_of(result: torch.Tensor) -> None:
 
 
 def crowded() -> None:
-    """More addresses than arguments are kept for."""
-    arguments.MOST = step.MOST_DESCRIPTORS = 3
+    """More addresses than descriptors are kept for."""
+    step.MOST_DESCRIPTORS = 3
     operands = [(stub_matmul.half(256, 256), stub_matmul.half(256, 256)) for _ in range(5)]
     for _ in range(3):
         for a, b in operands:

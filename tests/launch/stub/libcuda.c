@@ -33,6 +33,7 @@ static int shared_optin(void) {
 }
 
 static int context; /* its address is the one context there is */
+static _Thread_local int has_context;
 
 /* ---- the log ---- */
 
@@ -132,12 +133,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
 }
 
 CUresult cuCtxGetCurrent(CUcontext *out) {
-  *out = (CUcontext)&context;
+  *out = has_context ? (CUcontext)&context : NULL;
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetCurrent(CUcontext current) {
-  (void)current;
+  has_context = current != NULL;
   return CUDA_SUCCESS;
 }
 
@@ -237,6 +238,15 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const 
 
 /* ---- launching ---- */
 
+static void log_attributes(FILE *log, const CUlaunchConfig *config) {
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const unsigned *value = (const unsigned *)&config->attrs[i].value;
+    fprintf(log, "%s[%d, %u, %u, %u]", i ? ", " : "", config->attrs[i].id, value[0],
+            config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ? value[1] : 0,
+            config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ? value[2] : 0);
+  }
+}
+
 static void log_launch(const CUlaunchConfig *config, const Function *function, void **params) {
   FILE *log = open_log();
   if (!log)
@@ -244,8 +254,10 @@ static void log_launch(const CUlaunchConfig *config, const Function *function, v
   fprintf(log, "{\"event\": \"launch\", \"name\": \"%s\", \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u], ",
           function->name, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
           config->blockDimZ);
-  fprintf(log, "\"shared_bytes\": %u, \"stream\": %llu, \"params\": [", config->sharedMemBytes,
+  fprintf(log, "\"shared_bytes\": %u, \"stream\": %llu, \"attributes\": [", config->sharedMemBytes,
           (unsigned long long)(uintptr_t)config->hStream);
+  log_attributes(log, config);
+  fprintf(log, "], \"params\": [");
   for (int i = 0; i < function->param_count; ++i) {
     fprintf(log, "%s\"", i ? ", " : "");
     for (int byte = 0; byte < function->param_sizes[i]; ++byte)
@@ -260,6 +272,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void 
   Function *function = (Function *)handle;
   unsigned limit = function->dynamic_shared ? function->dynamic_shared : 49152;
   (void)extra;
+  if (!has_context)
+    return CUDA_ERROR_INVALID_CONTEXT;
   if (config->gridDimX == 0 || config->gridDimY == 0 || config->gridDimZ == 0 || config->gridDimY > 65535 ||
       config->gridDimZ > 65535 || config->blockDimX * config->blockDimY * config->blockDimZ > MAX_THREADS ||
       config->sharedMemBytes > limit)
@@ -270,14 +284,24 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void 
 
 /* ---- TMA descriptors: looked up by name when the driver module is loaded, made only by kernels that use TMA ---- */
 
+/* A hash of everything that a descriptor says but its address. */
+static uint64_t mixed(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211u; }
+
 CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
                                 const cuuint64_t *dim, const cuuint64_t *strides, const cuuint32_t *box,
                                 const cuuint32_t *element_strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill) {
-  (void)type, (void)rank, (void)dim, (void)strides, (void)box, (void)element_strides;
-  (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+  const uint64_t small = 1u << 21; /* what drivers up to 13.1 set wrongly, and Triton clears */
+  uint64_t hash = mixed(mixed(mixed(mixed(mixed(14695981039346656037u, type), rank), interleave), swizzle), promotion);
+  if ((uintptr_t)map % 64)
+    return CUDA_ERROR_INVALID_VALUE;
+  hash = mixed(hash, fill);
+  for (cuuint32_t i = 0; i < rank; ++i)
+    hash = mixed(mixed(mixed(mixed(hash, dim[i]), i + 1 < rank ? strides[i] : 0), box[i]), element_strides[i]);
   memset(map, 0, sizeof *map);
   memcpy(map, &address, sizeof address);
+  memcpy((char *)map + 8, &small, sizeof small);
+  memcpy((char *)map + 16, &hash, sizeof hash);
   return CUDA_SUCCESS;
 }

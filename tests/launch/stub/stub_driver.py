@@ -20,10 +20,24 @@ class StubDriver(CudaDriver):
     def __init__(self) -> None:
         self.utils = CudaUtils()
         self.launcher_cls = CudaLauncher
-        self.get_device_capability = lambda _device=None: (9, 0)
-        self.get_current_stream = lambda _device=None: STREAM
-        self.get_current_device = lambda: 0
-        self.set_current_device = lambda _device: None
+        tell_of_stub(self)
+
+
+def tell_of_stub(made: Any) -> None:
+    """Give a driver the getters that it would take from torch."""
+    made.get_device_capability = lambda _device=None: (9, 0)
+    made.get_current_stream = lambda _device=None: STREAM
+    made.get_current_device = lambda: 0
+    made.set_current_device = lambda _device: None
+
+
+def late_driver() -> Any:
+    """The driver that `tuner` makes active where none is yet."""
+    from tuner.launch.nvidia_driver import NvidiaDriver
+
+    made = NvidiaDriver()
+    tell_of_stub(made)
+    return made
 
 
 class Compiles:
@@ -40,9 +54,9 @@ class Compiles:
             self.compiled += 1
 
 
-def activate() -> Compiles:
+def activate(*, late: bool = False) -> Compiles:
     """Make the stub this process's driver; count compiles from now on."""
-    driver.set_active(StubDriver())
+    driver.set_active(late_driver() if late else StubDriver())
     counter = Compiles()
     knobs.compilation.listener = counter
     return counter

@@ -18,6 +18,7 @@ from tuner.lookup import match_rules
 from tuner.lookup.advice import command
 from tuner.lookup.row import BAD_VALUE, Provenance, Row
 from tuner.lookup.table import Table
+from tuner.pace import announced
 from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, MEASURED, Family, Range
 from tuner.problem.text import family_name
@@ -111,8 +112,8 @@ def _environments(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(Level.NOTE, "environments", found, "one, so that figures compare")
 
 
-def _usable(subject: Subject) -> Iterator[Finding]:
-    """Rows that a lookup refuses."""
+def _configs(subject: Subject) -> Iterator[Finding]:
+    """Rows that a lookup refuses, and rows that it uses though no search would have tried them."""
     table = subject.table
     known = registry.specs()
     if table.rows and table.op not in {op for op, _ in known}:
@@ -121,10 +122,12 @@ def _usable(subject: Subject) -> Iterator[Finding]:
         advice = "install the package that has its kernels, or name one: --kernel MODULE:NAME"
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
-    for row in table.rows:
+    for row in announced(table.rows, f"rows of {table.file_name}"):
         reason = match_rules.refusal(row, row.problem, table.device)
         if reason is not None:
             yield _refused(subject, row, reason)
+        else:
+            yield from _untried(subject, row)
 
 
 def _refused(subject: Subject, row: Row, reason: str) -> Finding:
@@ -143,6 +146,11 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
         return subject.finding(
             level, "stale", found, f"version {spec.version}, which is installed", row=row, advice=advice
         )
+    here = sorted({spec.source_hash()[:8] for spec in registry.of(op).values()})
+    if row.problem.source and row.problem.source[:8] not in here:
+        found = f"source {row.problem.source[:8]} of {name}, a lookup passes over it"
+        advice = f"install the package that has it; if {name} was edited, tune again: {again}"
+        return subject.finding(Level.NOTE, "source", found, f"one of {', '.join(here)}", row=row, advice=advice)
     found = f"{row.config.label}: {reason}"
     expected = f"what runs on {subject.table.device.name}"
     measured = row.made.environment.triton
@@ -151,26 +159,21 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
     return subject.finding(Level.ERROR, "invalid", found, expected, row=row, advice=again)
 
 
-def _searched(subject: Subject) -> Iterator[Finding]:
-    """Rows that a lookup uses and that no search would have tried."""
-    device = subject.table.device
-    for row in subject.table.rows:
-        if match_rules.refusal(row, row.problem, device) is not None:
-            continue
-        try:
-            reason = _outside(row, device)
-        except BAD_VALUE as e:
-            reason = f"its space cannot be made: {type(e).__name__}: {e}"
-        if reason is not None:
-            found = f"{row.config.label}: {reason}"
-            expected = f"a config of {row.config.kernel}'s search space"
-            yield subject.finding(Level.WARNING, "untried", found, expected, row=row, advice=command(row.problem))
+def _untried(subject: Subject, row: Row) -> Iterator[Finding]:
+    try:
+        reason = _outside(row, subject.table.device)
+    except BAD_VALUE as e:
+        reason = f"its space cannot be made: {type(e).__name__}: {e}"
+    if reason is not None:
+        found = f"{row.config.label}: {reason}"
+        expected = f"a config of {row.config.kernel}'s search space"
+        yield subject.finding(Level.WARNING, "untried", found, expected, row=row, advice=command(row.problem))
 
 
 def _outside(row: Row, device: Device) -> str | None:
     """Why a search would not try a row's config; None where it would, or where the config is the default one."""
     config, problem = row.config, row.problem
-    spec = registry.find(problem.op, config.kernel)
+    spec = registry.find(problem.op, config.kernel, problem.source)
     space = spec.space(problem, device)
     if (reason := space.rejection(config)) is None:
         if (same := space.canonicalize(config)) != config:
@@ -226,28 +229,30 @@ def _ranges(subject: Subject) -> Iterator[Finding]:
         rows.setdefault(row.problem, []).append(row)
     for family in subject.table.families:
         for held in family.ranges:
-            finding = _range(subject, family, held, rows.get(family.at(held.last_m), ()))
+            finding = _range(subject, family, held, rows.get(family.at(held.row_m), ()))
             if finding is not None:
                 yield finding
 
 
 def _range(subject: Subject, family: Family, held: Range, rows: Sequence[Row]) -> Finding | None:
-    last, name = family.at(held.last_m), f"M {held.first_m}-{held.last_m}"
-    advice = command(last, family.first_m)
+    name, device = f"M {held.first_m}-{held.last_m}", subject.table.device
+    advice = command(family.at(family.last_m), family.first_m)
     if not rows:
-        found = f"{name} of {family_name(family.problem)}: there is no row of M {held.last_m}"
-        return subject.finding(Level.ERROR, "range", found, "a row for the last M of each range", advice=advice)
-    first = family.at(held.first_m)
-    reasons = [match_rules.refusal(row, first, subject.table.device) for row in rows]
-    if None not in reasons and all(match_rules.refusal(row, last, subject.table.device) is None for row in rows):
-        found = f"{name}: {rows[0].config.label}: {reasons[0]}"
-        expected = f"what runs for M {held.first_m} too"
-        return subject.finding(Level.ERROR, "range", found, expected, row=rows[0], advice=advice)
+        found = f"{name} of {family_name(family.problem)}: there is no row of M {held.row_m}"
+        return subject.finding(Level.ERROR, "range", found, "a row of each range", advice=advice)
+    for row in rows:
+        if match_rules.refusal(row, row.problem, device) is not None:
+            continue  # which `_configs` says
+        for end in map(family.at, (held.first_m, held.last_m)):
+            if (reason := match_rules.refusal(row, end, device)) is not None:
+                found = f"{name}: {row.config.label}: {reason}"
+                expected = f"what runs for M {end.m} too"
+                return subject.finding(Level.ERROR, "range", found, expected, row=row, advice=advice)
     if held.evidence == ESTIMATED:
-        found = f"{name}: where it begins was not measured"
+        found = f"{name}: nobody measured that this config loses little in all of it"
         return subject.finding(Level.NOTE, "range", found, MEASURED, row=rows[0], advice=advice)
     return None
 
 
-CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _usable, _searched, _evidence, _losing, _ranges)
+CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _configs, _evidence, _losing, _ranges)
 """The checks in their order; none needs a GPU."""

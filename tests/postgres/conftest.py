@@ -1,0 +1,129 @@
+"""A PostgreSQL server of the tests' own: a private cluster in a temporary folder, on a Unix socket alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tuner.store import schema
+
+REQUIRED = "TUNER_TEST_POSTGRES"
+"""Set to "required", as .ci/run does, it makes a failure of what skips otherwise: no server or no driver."""
+SETTINGS = {"listen_addresses": "", "fsync": "off", "synchronous_commit": "off", "max_connections": "20"}
+RULES = "local all guarded scram-sha-256\nlocal all all trust\n"
+MIGRATED = "CREATE DATABASE migrated TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+"""Words are sorted there as people do, unlike in SQLite."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server; its superuser is `tuner`, and the user `guarded` has the password "secret"."""
+
+    folder: Path
+
+    def url(self, database: str, user: str = "tuner", **options: str) -> str:
+        """What `--db` takes."""
+        rest = "".join(f"&{name}={value}" for name, value in options.items())
+        return f"postgresql://{user}@/{database}?host={self.folder}{rest}"
+
+    def execute(self, *statements: str, database: str = "postgres") -> None:
+        """Run statements, each in a transaction of its own, for CREATE DATABASE allows no other."""
+        import psycopg
+
+        where = f"host={self.folder} user=tuner dbname={database}"
+        with psycopg.connect(where, autocommit=True, connect_timeout=10) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+
+def missing(what: str) -> None:
+    if os.environ.get(REQUIRED) == "required":
+        pytest.fail(f"{what}, and {REQUIRED} says that this must be tested")
+    pytest.skip(what)
+
+
+def programs() -> Path:
+    """The folder of Debian's newest server, or of the one in PATH."""
+    installed = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    found = max(installed, key=lambda path: int(path.parts[-3]), default=None) or shutil.which("initdb")
+    if found is None or shutil.which("setpriv") is None:
+        missing("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    return Path(found).parent
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The server, started once; it ends with the fixture, and by the kernel's hand should this process be killed."""
+    try:
+        import psycopg
+    except ImportError:
+        missing("psycopg is not installed (pip install 'triton-tuner[postgres]')")
+    binaries = programs()
+    folder = Path(tempfile.mkdtemp(prefix="tuner-pg-"))  # a socket's path has 107 bytes at most: pytest's is too long
+    as_user = ["setpriv", "--pdeathsig", "INT"]
+    if os.getuid() == 0:  # PostgreSQL refuses to run as root
+        shutil.chown(folder, 65534, 65534)
+        as_user += ["--reuid=65534", "--regid=65534", "--clear-groups"]
+    process = None
+    try:
+        folder.chmod(0o755)
+        data = folder / "data"
+        cluster = ["-D", str(data), "-U", "tuner", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
+        initdb = [*as_user, str(binaries / "initdb"), *cluster]
+        made = subprocess.run(initdb, check=False, capture_output=True, text=True, cwd="/", timeout=120)
+        assert made.returncode == 0, made.stderr
+        (data / "pg_hba.conf").write_text(RULES)
+        options = [f"--{name}={value}" for name, value in {**SETTINGS, "unix_socket_directories": str(folder)}.items()]
+        with (folder / "log").open("w") as log:
+            command = [*as_user, str(binaries / "postgres"), "-D", str(data), *options]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+        found = Server(folder)
+        for _ in range(600):
+            assert process.poll() is None, (folder / "log").read_text()
+            with suppress(psycopg.OperationalError):
+                found.execute("CREATE ROLE guarded LOGIN PASSWORD 'secret'", MIGRATED, "CREATE DATABASE blank")
+                break
+            time.sleep(0.05)
+        schema.upgrade(found.url("migrated"))
+        yield found
+    finally:
+        if process is not None:
+            process.send_signal(signal.SIGINT)  # ends every connection, then itself
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def make_url(server, request) -> Iterator[Callable[..., str]]:
+    """Make a database and return its URL: one at the head, or a copy of another template."""
+    made: list[str] = []
+    numbers = count(1)
+
+    def make(template: str = "migrated", **options: str) -> str:
+        name = f"test_{os.getpid()}_{id(request):x}_{next(numbers)}"
+        server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        made.append(name)
+        return server.url(name, **options)
+
+    yield make
+    server.execute(*(f"DROP DATABASE {name} WITH (FORCE)" for name in made))
+
+
+@pytest.fixture
+def url(make_url) -> str:
+    """A new database at the head."""
+    return make_url()

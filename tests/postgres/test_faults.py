@@ -1,0 +1,114 @@
+"""What can go wrong with a server is one line that names its database and no password."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from sqlalchemy import func, select
+
+from tuner.cli import main
+from tuner.errors import StoreError
+from tuner.hardware.device import KNOWN, Environment
+from tuner.store import models, schema
+from tuner.store.engine import locate, open_engine, writing
+from tuner.store.store import Store
+
+COMMANDS = (
+    "show winners --db {}",
+    "db check --db {}",
+    "db upgrade --db {}",
+    "export out --db {}",
+    "merge {} there.db",
+    "merge out.db {}",
+    "run --shape 16x16x16 --device interpreter --db {}",
+)
+
+
+@pytest.fixture
+def refused(capsys, tmp_path, monkeypatch):
+    """Run a command that must fail: its one line."""
+    monkeypatch.chdir(tmp_path)
+    schema.upgrade("there.db")
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+
+    def run(command: str, url: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(command.format(url).split())
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out, err.count("\n")) == (1, "", 1), err
+        assert "secret" not in err
+        return err
+
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_server_that_is_not_running(refused, command, tmp_path):
+    pytest.importorskip("psycopg")
+    assert "no server answers there: start it" in refused(command, f"postgresql://u:secret@/x?host={tmp_path}")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_database_that_is_not_there(refused, server, command):
+    assert "make it with createdb" in refused(command, server.url("absent"))
+
+
+@pytest.mark.parametrize("given", ["", ":wrong-secret"])
+def test_a_wrong_password_or_none(refused, server, url, given, monkeypatch, tmp_path):
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "absent"))
+    asked = url.replace("//tuner@", f"//guarded{given}@")
+    assert "postgresql://USER:PASSWORD@HOST/NAME" in refused(COMMANDS[0], asked)
+    assert "postgresql://USER:PASSWORD@HOST/NAME" in refused(COMMANDS[0], f"{asked}&password=secret-too")
+
+
+def test_a_user_that_is_unknown_or_may_not_read(refused, url):
+    assert "the server does not know this user" in refused(COMMANDS[0], url.replace("//tuner@", "//nobody@"))
+    assert "its owner can GRANT it" in refused(COMMANDS[0], url.replace("//tuner@", "//guarded:secret@"))
+
+
+def test_no_driver_is_installed(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for command in COMMANDS:
+        assert "pip install 'triton-tuner[postgres]'" in refused(command, "postgresql://u:secret@127.0.0.1:1/x")
+
+
+@pytest.mark.parametrize("revision", ["0001", "ab12cd34ef56", None])
+def test_another_program_s_database(refused, server, make_url, revision):
+    url = make_url("blank")
+    name = locate(url).url.database
+    server.execute("CREATE TABLE song (title text)", "CREATE TABLE run (n int)", database=name)
+    if revision:
+        alembic = (
+            "CREATE TABLE alembic_version (version_num text)",
+            f"INSERT INTO alembic_version VALUES ('{revision}')",
+        )
+        server.execute(*alembic, database=name)
+    for command in COMMANDS:
+        assert "is no database of triton-tuner but another program's (it has the tables" in refused(command, url)
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "mysql+pymysql", "oracle", "mssql", "postgres", "http", "s3"])
+def test_another_kind_of_database(refused, scheme):
+    for command in COMMANDS:
+        said = refused(command, f"{scheme}://u:secret@host/x")
+        assert f"{scheme}://...: neither SQLite nor PostgreSQL: expected a path, or postgresql://user@host/name" in said
+
+
+def test_a_lock_that_another_process_holds(url):
+    engine = open_engine(locate(url), read_only=False)
+    with writing(engine).begin(), Store.open(url, busy_timeout_s=0.2) as store:
+        assert store.count_trials() == 0, "a writer does not keep readers out"
+        with pytest.raises(StoreError, match="another process holds its lock"):
+            store.begin_run(KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "", "", "3.11"), argv=[], host="h")
+    engine.dispose()
+
+
+def test_what_is_read_in_one_transaction_does_not_change_under_it(url):
+    count = select(func.count()).select_from(models.run)
+    reader = open_engine(locate(url), read_only=True)
+    with reader.connect() as connection, Store.open(url) as store:
+        assert connection.execute(count).scalar() == 0
+        store.begin_run(KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "", "", "3.11"), argv=[], host="h")
+        assert connection.execute(count).scalar() == 0
+    reader.dispose()

@@ -1,0 +1,93 @@
+"""Whatever a cell of a database holds: its row is left out and named, `db check` finds it, `merge` does not copy it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer
+
+from tuner.cli.output import winner_document
+from tuner.store import health, models, schema
+from tuner.store.merge import merge
+from tuner.store.store import Store
+
+FIXTURE = Path(__file__).parent / "fixtures" / f"{schema.HEAD}.db"
+JSON = {"problem.extras", "config.parameters", "run.argv", "winner.ties"}
+WORDS = {"trial.state", "run.status", "problem.layout", "problem.a_dtype", "problem.epilogue", "problem.precision"}
+
+
+def damages(column: Column) -> Iterator[str]:
+    """Values, as SQL, that the column cannot hold."""
+    yield "x'ff00'"
+    if not column.nullable:
+        yield "NULL"
+    kind = column.type.kind
+    if isinstance(kind, (Integer, Float, Boolean)):
+        yield "-1"
+        # A wrong result may be infinitely far off, and a huge figure says that it is huge.
+        if str(column) != "trial.error" and not (column.nullable and type(kind) is Integer):
+            yield {Float: "9e999", Boolean: "2", BigInteger: "1.5"}.get(type(kind), "1099511627776")
+    else:
+        yield "CAST(x'61ff' AS TEXT)"
+    if str(column) in JSON:
+        yield from ("'no JSON'", "'7'", "'[1'", f"'{'[' * 5000}'")
+    if str(column) in WORDS:
+        yield "'WON'"
+    if str(column) == "winner.median_us":
+        yield "0"
+    if column.foreign_keys:
+        yield "9999"
+
+
+def damage(path: Path, column: Column, value: str) -> None:
+    """Write a value into the first row, past every constraint."""
+    name = column.table.name
+    with closing(sqlite3.connect(path, isolation_level=None)) as plain:
+        (sql,) = plain.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+        plain.execute("PRAGMA ignore_check_constraints = ON")
+        plain.execute("PRAGMA writable_schema = ON")
+        change = "UPDATE sqlite_master SET sql = ? WHERE name = ?"
+        plain.execute(change, (re.sub(rf"\b({column.name} (?!IS)\w+) NOT NULL", r"\1", sql), name))
+        plain.execute("PRAGMA writable_schema = RESET")
+        plain.execute(f"UPDATE {name} SET {column.name} = {value} WHERE {name}_id = 1")
+        plain.execute("PRAGMA writable_schema = ON")
+        plain.execute(change, (sql, name))
+
+
+def read_all(path: Path) -> None:
+    with Store.open(str(path), read_only=True) as store:
+        json.dumps([winner_document(winner) for winner in store.winners()], allow_nan=False)
+        store.trials(), store.runs(), store.devices(), store.problems()
+
+
+def rows(path: Path, table: str) -> int:
+    with closing(sqlite3.connect(path)) as plain:
+        return plain.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("table", models.metadata.tables.values(), ids=str)
+def test_any_damaged_cell_costs_its_row_alone_and_is_named(table, tmp_path, caplog):
+    schema.upgrade(str(tmp_path / "empty.db"))
+    for column in (column for column in table.columns if not column.primary_key):
+        for number, value in enumerate(damages(column)):
+            case = f"{column} = {value:.40}"
+            path = Path(shutil.copy(FIXTURE, tmp_path / f"{column}.{number}.db"))
+            damage(path, column, value)
+            found = health.check(str(path)).complaints
+            assert any(table.name in complaint for complaint in found), (case, found)
+            caplog.clear()
+            read_all(path)
+            united = Path(shutil.copy(tmp_path / "empty.db", path.with_suffix(".united")))
+            merge(str(united), [str(path)])
+            assert health.check(str(united)).complaints == (), case
+            if case != "winner.superseded_by = 9999":  # what supersedes a winner is decided afresh
+                assert rows(united, table.name) < rows(path, table.name), case
+                assert f"of {table.name}" in caplog.text, case

@@ -1,0 +1,147 @@
+"""Ladders without a device: what is tuned, in which order, and which ranges follow from it."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel.config import Config
+from tuner.problem import Problem, family
+from tuner.problem.family import Family, Range
+from tuner.store.records import Winner
+from tuner.sweep.ladder import CHECKS, MOST_PROBES, PROBE, Agenda, Result
+
+H200 = KNOWN["sm_90"]
+ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
+CONFIGS = [
+    Config("pointer", BLOCK_SIZE_M=rows, BLOCK_SIZE_N=columns, num_warps=4)
+    for rows in (16, 32, 64, 128)
+    for columns in (64, 128)
+]
+
+
+def problem(m: int) -> Problem:
+    return Problem(m, 6144, 4096, dtype="bf16", layout="nt")
+
+
+def time_us(config: Config, problem: Problem) -> float:
+    """Waves of tiles on 132 multiprocessors, the memory's time at least, and slow rows beyond the end of one tile."""
+    rows, columns = config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]
+    tiles = math.ceil(problem.m / rows) * math.ceil(problem.n / columns)
+    beyond = max(0, rows - problem.m) / rows if rows > 16 else 0.0
+    return max(12.0, math.ceil(tiles / 132) * (1.0 + rows * columns / 2000)) * (1 + beyond)
+
+
+def winner(problem: Problem, config: Config, tied: tuple[Config, ...] = ()) -> Winner:
+    figures = (time_us(config, problem), None, None, 1, (config, *tied))
+    return Winner(H200, ENVIRONMENT, problem, config, 1, 1, "0.1.0", "2026-01-31T12:00:00Z", *figures)
+
+
+def climb(agenda: Agenda, tuned: dict[Problem, Winner]) -> list[Family]:
+    """Tune everything as if on a device; returns the families, and adds to `tuned`."""
+    found: list[Family] = []
+    while agenda:
+        step = agenda.take()
+        best = min(time_us(config, step.problem) for config in CONFIGS)
+        tied = [config for config in CONFIGS if time_us(config, step.problem) <= 1.005 * best]
+        ratios = {config: time_us(config, step.problem) / best for config in (*tied, *step.configs)}
+        tuned[step.problem] = winner(step.problem, tied[0], tuple(tied[1:]))
+        measured = {config: time_us(config, step.problem) for config in CONFIGS[::2]}
+        found += agenda.ended(step.problem, Result(tuned[step.problem], ratios, measured), set(tuned))
+    return found
+
+
+@pytest.mark.parametrize("last", [1, 3, 16, 17, 31, 33, 100, 256, 1000])
+def test_every_m_of_the_range_is_served_at_little_loss(last):
+    (ladder,) = family.ladders(range(1, last + 1), problem)
+    tuned: dict[Problem, Winner] = {}
+    (found,) = climb(Agenda([], [ladder], time_us), tuned)
+    assert (found.first_m, found.last_m) == (1, last)
+    lost = []
+    for m in range(1, last + 1):
+        serving = next(each for each in found.ranges if m <= each.last_m)
+        config = tuned[problem(serving.row_m)].config
+        lost.append(time_us(config, problem(m)) / min(time_us(one, problem(m)) for one in CONFIGS))
+    assert max(lost) < 1.3
+    assert math.exp(sum(map(math.log, lost)) / len(lost)) < 1.02
+    assert all(problem(each.row_m) in tuned for each in found.ranges)
+
+
+def test_anchors_come_first_then_rungs_then_probes_then_checks():
+    (ladder,) = family.ladders(range(1, 1001), problem)
+    agenda, order = Agenda([problem(7)], [ladder], time_us), []
+    tuned: dict[Problem, Winner] = {}
+    while agenda:
+        step = agenda.take()
+        order.append(step)
+        tuned[step.problem] = winner(step.problem, min(CONFIGS, key=lambda config: time_us(config, step.problem)))
+        agenda.ended(step.problem, Result(tuned[step.problem]), set(tuned))
+    ms = [step.problem.m for step in order]
+    rungs = family.rungs(1, 1000)
+    assert ms[: 1 + 5] == [7, 1, 16, 64, 256, 1000]
+    assert sorted(ms[1 : 1 + len(rungs)]) == rungs
+    probes = [step for step in order if step.strategy is PROBE]
+    assert 0 < len(probes) <= MOST_PROBES
+    assert all(step.configs for step in probes)
+    checks = [step for step in order if step.must_play]
+    assert order[-CHECKS:] == checks
+    assert len(set(ms)) == len(ms)
+
+
+def test_a_second_run_checks_nothing_again_and_records_nothing_again():
+    (ladder,) = family.ladders(range(1, 65), problem)
+    tuned: dict[Problem, Winner] = {}
+    first = climb(Agenda([], [ladder], time_us), tuned)
+    before = set(tuned)
+    again = Agenda([], [ladder], time_us)
+    again.know(first)
+    assert climb(again, tuned) == []
+    assert set(tuned) == before
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_ranges():
+    (ladder,) = family.ladders(range(1, 257), problem)
+    whole = climb(Agenda([], [ladder], time_us), {})
+    for stop in random.Random(1).sample(range(1, 16), 4):
+        agenda, tuned = Agenda([], [ladder], time_us), {}
+        for _ in range(stop):
+            step = agenda.take()
+            tuned[step.problem] = winner(step.problem, min(CONFIGS, key=lambda one, at=step.problem: time_us(one, at)))
+            agenda.ended(step.problem, Result(tuned[step.problem]), set(tuned))
+        assert [found.ranges for found in climb(Agenda([], [ladder], time_us), {})] == [whole[0].ranges]
+
+
+def test_a_rung_without_a_winner_falls_to_the_next_above_and_the_last_ones_are_not_served():
+    (ladder,) = family.ladders(range(1, 65), problem)
+    agenda = Agenda([], [ladder], lambda _config, _problem: None)
+    found: list[Family] = []
+    while agenda:
+        step = agenda.take()
+        won = None if step.problem.m in (4, 64) else winner(step.problem, CONFIGS[step.problem.m % len(CONFIGS)])
+        found += agenda.ended(step.problem, Result(won), set())
+    (only,) = found
+    assert (only.first_m, only.last_m) == (1, 33)
+    assert 4 not in [each.last_m for each in only.ranges]
+    assert only.check is None
+
+
+def test_a_ladder_that_no_kernel_serves_gives_no_family():
+    (ladder,) = family.ladders(range(1, 65), problem)
+    agenda = Agenda([], [ladder], time_us)
+    while agenda:
+        assert agenda.ended(agenda.take().problem, Result(None), set()) == []
+
+
+def test_configs_that_tie_are_one_range():
+    (ladder,) = family.ladders(range(1, 5), problem)
+    agenda = Agenda([], [ladder], time_us)
+    won = {1: (CONFIGS[0], ()), 2: (CONFIGS[1], (CONFIGS[2],)), 4: (CONFIGS[2], ())}
+    found: list[Family] = []
+    while agenda:
+        m = agenda.take().problem.m
+        config, tied = won.get(m, (CONFIGS[0], ()))
+        found += agenda.ended(problem(m), Result(winner(problem(m), config, tied)), {problem(3)})
+    assert found[0].ranges == (Range(1, 1, 1, "measured"), Range(2, 4, 4, "measured"))

@@ -1,0 +1,69 @@
+"""The standard streams of a command: what happens where one is closed, or its disk is full."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Run a command so that what cannot be written on stderr is lost, and never ends what the command does.
+
+    stderr carries progress and errors alone: a sweep must not end because the disk under its log is full.
+    """
+    _occupy_closed()
+    before = sys.stderr
+    if before is None:  # a shell closed it
+        yield
+        return
+    sys.stderr = _BestEffort(before)
+    try:
+        yield
+    finally:
+        sys.stderr = before
+        try:
+            before.flush()
+        except (OSError, ValueError):
+            abandon(before)
+
+
+def abandon(stream: TextIO | None) -> None:
+    """Discard what is still to be written to a stream, because writing it would fail again while Python ends."""
+    if stream is not None:
+        with contextlib.suppress(OSError, ValueError):  # the stream of a test may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _occupy_closed() -> None:
+    """Open /dev/null where a shell closed a standard stream, lest a database get its number, and C code's output."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+class _BestEffort:
+    """A stream whose writes never fail."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        # RuntimeError: a signal's handler writes while the code that it interrupted does.
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            self._stream.flush()

@@ -1,0 +1,226 @@
+"""NVIDIA's driver, called through ctypes: binaries are loaded, TMA descriptors encoded and kernels launched.
+
+Triton's own driver module does the same in C, and a C compiler builds it where Triton's cache is empty. Nothing here
+has to be built. Where a function of the driver is wrapped, its arguments are those of Triton's module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import byref
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.launch import compat
+
+MAP_BYTES = 128
+"""The size of an encoded descriptor, CUtensorMap."""
+MAP_ALIGNMENT = 64
+_SHARED_BYTES = 49_152
+"""Shared memory of a program that need not be asked for."""
+_TF32 = 11
+"""CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, into which TMA rounds float32."""
+_L2_PROMOTION_128B = 2
+_NAN_FILL = 1
+_FIXED_IN = 13_010
+"""The last driver that marks descriptors of less than 128 KiB wrongly; CUTLASS and Triton clear the mark."""
+_SMALL_BYTES = 128 * 1024
+_SMALL_MARK = 1 << 21
+# CUresult, CUfunction_attribute, CUdevice_attribute and CUpointer_attribute of the driver API.
+_INVALID_VALUE, _INVALID_CONTEXT = 1, 201
+_MAX_THREADS, _STATIC_SHARED, _LOCAL, _REGISTERS, _DYNAMIC_SHARED, _CARVEOUT, _ANY_CLUSTER = 0, 1, 3, 4, 8, 9, 14
+_PROPERTIES = {
+    "max_shared_mem": 97,
+    "max_num_regs": 12,
+    "multiprocessor_count": 16,
+    "warpSize": 10,
+    "sm_clock_rate": 13,
+    "mem_clock_rate": 36,
+    "mem_bus_width": 37,
+}
+_DEVICE_POINTER = 3
+_PREFER_SHARED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A function of a loaded binary: its handles and resources, and the threads that a program of it may have."""
+
+    module: int
+    function: int
+    registers: int
+    spilled: int
+    threads: int
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The driver's library; None where there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+@functools.cache
+def launcher() -> Callable[..., None] | None:
+    """cuLaunchKernelEx, to be given ctypes objects alone; None where there is no such driver.
+
+    Called with objects it takes half the time that it takes with integers. A thread without a context gets the current
+    device's, as by Triton.
+    """
+    found = library()
+    if found is None or not hasattr(found, "cuLaunchKernelEx"):
+        return None
+    function = found["cuLaunchKernelEx"]
+    function.errcheck = _checked  # type: ignore[assignment]
+    return function
+
+
+def _checked(code: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    if code == _INVALID_CONTEXT and ensure_context():
+        function(*arguments)
+    elif code:
+        check(code)
+
+
+def check(code: int) -> None:
+    """Raise what Triton raises where the driver refuses."""
+    if code:
+        text = ctypes.c_char_p()
+        _call("cuGetErrorString", code, byref(text))
+        raise RuntimeError(f"Triton Error [CUDA]: {(text.value or b'unknown error').decode()}")
+
+
+def _call(name: str, *arguments: Any) -> int:
+    found: int = getattr(library(), name)(*arguments)
+    return found
+
+
+def ensure_context() -> bool:
+    """Make the current device's context this thread's where it has none; whether that was so."""
+    context = ctypes.c_void_p()
+    check(_call("cuCtxGetCurrent", byref(context)))
+    if context:
+        return False
+    check(_call("cuDevicePrimaryCtxRetain", byref(context), compat.driver.active.get_current_device()))
+    check(_call("cuCtxSetCurrent", context))
+    return True
+
+
+@functools.cache
+def properties(device: int) -> dict[str, int]:
+    """What Triton's module says of a device."""
+    found = {}
+    for name, attribute in _PROPERTIES.items():
+        value = ctypes.c_int()
+        check(_call("cuDeviceGetAttribute", byref(value), attribute, device))
+        found[name] = value.value
+    return found
+
+
+def load(name: str, binary: bytes, shared: int, device: int) -> Loaded:
+    """Load a function of a binary; it may have the shared memory that it needs, and clusters of any size.
+
+    Args:
+        name: The function's name.
+        binary: The cubin, which must outlive the function.
+        shared: The bytes of shared memory that a launch will ask for.
+        device: The index of the current device.
+    """
+    ensure_context()
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    check(_call("cuModuleLoadData", byref(module), binary))
+    check(_call("cuModuleGetFunction", byref(function), module, name.encode()))
+
+    def attribute(which: int) -> int:
+        found = ctypes.c_int()
+        check(_call("cuFuncGetAttribute", byref(found), which, function))
+        return found.value
+
+    most = properties(device)["max_shared_mem"]
+    if shared > _SHARED_BYTES and most > _SHARED_BYTES:
+        check(_call("cuFuncSetCacheConfig", function, _PREFER_SHARED))
+        check(_call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, most - attribute(_STATIC_SHARED)))
+    _call("cuFuncSetAttribute", function, _ANY_CLUSTER, 1)  # more than 8 programs; refused where there are no clusters
+    resources = attribute(_REGISTERS), attribute(_LOCAL) // 4, attribute(_MAX_THREADS)
+    return Loaded(module.value or 0, function.value or 0, *resources)
+
+
+def unload(module: int) -> None:
+    """Give back the memory of a binary."""
+    check(_call("cuModuleUnload", ctypes.c_void_p(module)))
+
+
+def prefer_shared(function: int, per_cent: int) -> None:
+    """Let a multiprocessor give a function this part of its memory as shared memory: a hint, which may fail."""
+    if library() is not None:
+        _call("cuFuncSetAttribute", ctypes.c_void_p(function), _CARVEOUT, per_cent)
+
+
+def device_address(at: int) -> int:
+    """The address by which the device reaches memory; 0 stays 0.
+
+    Raises:
+        ValueError: The device cannot reach it.
+    """
+    if at == 0:
+        return 0
+    ensure_context()
+    found = ctypes.c_uint64()
+    code = _call("cuPointerGetAttribute", byref(found), _DEVICE_POINTER, ctypes.c_uint64(at))
+    if code == _INVALID_VALUE:
+        raise ValueError("Pointer argument cannot be accessed from Triton (cpu tensor?)")
+    check(code)
+    return found.value
+
+
+def tensor_map(meta: Mapping[str, Any], descriptor: Any, at: int) -> bytes:
+    """Encode a TMA descriptor.
+
+    Args:
+        meta: What Triton compiled the kernel for: swizzle, size and type of an element, block.
+        descriptor: Triton's TensorDescriptor, or whatever has its attributes except `base`.
+        at: The address of its tensor.
+    """
+    sizes, strides = [*descriptor.shape], [*descriptor.strides]
+    if meta["fp4_padded"]:
+        sizes[-1] *= 2
+    kind = compat.TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]]
+    if getattr(descriptor, "round_f32_to_tf32", False):
+        kind = _TF32
+    rank, element = len(sizes), meta["elem_size"]
+    steps = [element * stride for stride in strides[-2::-1]]  # bytes from row to row; the innermost axis has none
+    memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+    start = -ctypes.addressof(memory) % MAP_ALIGNMENT
+    axes, many = ctypes.c_uint32 * rank, ctypes.c_uint64 * rank
+    code = _call(
+        *("cuTensorMapEncodeTiled", byref(memory, start), kind, rank, ctypes.c_void_p(at)),
+        *(many(*sizes[::-1]), many(*steps), axes(*meta["block_size"][::-1]), axes(*[1] * rank)),
+        *(0, meta["swizzle"], _L2_PROMOTION_128B, _NAN_FILL if descriptor.padding == "nan" else 0),
+    )
+    check(code)
+    encoded = memory.raw[start : start + MAP_BYTES]
+    return _mended(encoded) if _reach(sizes[::-1], [element, *steps]) < _SMALL_BYTES else encoded
+
+
+def _reach(sizes: Sequence[int], steps: Sequence[int]) -> int:
+    """The bytes from a tensor's first element to its last."""
+    return 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+
+
+def _mended(encoded: bytes) -> bytes:
+    if driver_version() > _FIXED_IN:
+        return encoded
+    word = int.from_bytes(encoded[8:16], "little") & ~_SMALL_MARK
+    return encoded[:8] + word.to_bytes(8, "little") + encoded[16:]
+
+
+@functools.cache
+def driver_version() -> int:
+    """The driver's version, 13010 for CUDA 13.1."""
+    found = ctypes.c_int()
+    check(_call("cuDriverGetVersion", byref(found)))
+    return found.value

@@ -1,0 +1,345 @@
+"""Tunes a family over a range of Ms: rungs first, then what lies between them, then a check at random Ms.
+
+Each step is a problem like any other, with trials and a winner, so a run that was stopped goes on where it was. What
+the steps found becomes a `Family`: which range of Ms each winner serves (docs/ladders.md).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.problem.family import ESTIMATED, MEASURED, Check, Family, Ladder, Range
+from tuner.store.records import Winner
+from tuner.sweep.finals import TIE
+from tuner.sweep.race import PROBED, Race
+from tuner.sweep.search import Search, Strategy
+from tuner.sweep.search_task import SearchTask
+
+ANCHOR_FACTOR = 4
+"""Rungs this factor apart are raced in full; those between them start from what was measured there."""
+CHECKS = 3
+"""At how many random Ms a family's configs are played against a short race."""
+MOST_PROBES = 24
+"""The most Ms played between one ladder's rungs."""
+GAP = 0.03
+"""How much slower than its winner a point may be with the next point's config that serves what lies between."""
+RISE = 0.1
+"""How much longer the upper of two points may take with that config than the lower with its winner.
+
+What lies between cannot lose more, since no config takes less time for more rows.
+"""
+_TILE = 16
+"""The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
+
+Estimate = Callable[[Config, Problem], float | None]
+"""Microseconds that the cost model gives a config; None where it has no model."""
+
+
+def _probe(task: SearchTask) -> Search:
+    return Race(task, taught=PROBED)
+
+
+PROBE = Strategy("probe", _probe, drop=(1.1, 1.05), finalists=3, margin=1.03, revisits=False)
+"""Plays both neighbours' winners, the default, and what the model puts before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A problem to tune, and how.
+
+    Attributes:
+        problem: the problem.
+        strategy: how it is searched; None for the sweep's own way.
+        configs: configs to try first.
+        must_play: whether these also play the finals, however their trials ended up.
+    """
+
+    problem: Problem
+    strategy: Strategy | None = None
+    configs: tuple[Config, ...] = ()
+    must_play: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a step ended.
+
+    Attributes:
+        winner: the problem's winner; None without one.
+        ratios: the times of the finals' contestants over the fastest's; empty where no finals were held.
+        times_us: microseconds of each config whose trial is COMPLETE, those of earlier runs included.
+    """
+
+    winner: Winner | None
+    ratios: Mapping[Config, float] = field(default_factory=dict)
+    times_us: Mapping[Config, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Climb:
+    """The work on one ladder.
+
+    Attributes:
+        ladder: the Ms to serve.
+        estimate: see Estimate.
+        known: the ranges of the family that earlier runs recorded here.
+        family: what was found, once all steps have ended; None before, where no rung has a winner, and where the
+            ranges found are known.
+        is_over: whether all steps have ended.
+    """
+
+    ladder: Ladder
+    estimate: Estimate
+    known: Sequence[tuple[Range, ...]] = ()
+    family: Family | None = None
+    is_over: bool = False
+    _points: dict[int, Winner] = field(default_factory=dict)
+    _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
+    _waiting: set[int] = field(default_factory=set)
+    _later: list[int] = field(default_factory=list)
+    _probes: int = 0
+    _served: dict[int, Config] = field(default_factory=dict)
+    _lost: list[float] = field(default_factory=list)
+
+    def begin(self) -> list[Step]:
+        """Return the first steps: the anchors, each raced in full."""
+        ms = [problem.m for problem in self.ladder.rungs]
+        anchors = _anchors(ms)
+        self._later = [m for m in ms if m not in anchors]
+        return self._wait_for(Step(self.ladder.at(m)) for m in anchors)
+
+    def ended(self, m: int, result: Result, tuned: set[Problem]) -> list[Step]:
+        """Take note of how a step ended; return the steps that follow from it.
+
+        Args:
+            m: the step's M.
+            result: how it ended.
+            tuned: the problems that have a winner, at which no check is made.
+        """
+        self._waiting.discard(m)
+        if m in self._served:
+            if (ratio := result.ratios.get(self._served[m])) is not None:
+                self._lost.append(max(1.0, ratio))
+        elif result.winner is not None:
+            self._points[m] = result.winner
+            self._times[m] = result.times_us
+        return [] if self._waiting else self._next(tuned)
+
+    def _next(self, tuned: set[Problem]) -> list[Step]:
+        if self._later:
+            rest, self._later = self._later, []
+            return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m)) for m in rest)
+        if not self._served and (probes := self._probes_between()):
+            return self._wait_for(probes)  # their results may call for more
+        if not self._points or tuple(self.ranges()) in self.known:
+            self.is_over = True
+            return []
+        if not self._served and (checks := self._checks(tuned)):
+            return self._wait_for(checks)
+        self.is_over = True
+        self.family = Family(self.ladder.family, tuple(self.ranges()), self._check())
+        return []
+
+    def _won_beside(self, m: int) -> tuple[Config, ...]:
+        """Return the winners of the nearest points below and above an M."""
+        below = max((point for point in self._points if point < m), default=None)
+        above = min((point for point in self._points if point > m), default=None)
+        return tuple(dict.fromkeys(self._points[at].config for at in (below, above) if at is not None))
+
+    def _wait_for(self, steps: Iterable[Step]) -> list[Step]:
+        found = list(steps)
+        self._waiting |= {step.problem.m for step in found}
+        return found
+
+    def _probes_between(self) -> list[Step]:
+        """Return a step between each two neighbouring points of which neither may serve what lies between.
+
+        The widest come first.
+        """
+        steps = []
+        for low, high in sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])[: MOST_PROBES - self._probes]:
+            self._probes += 1
+            middle = _middle(low, high)
+            assert middle is not None  # it would not be undecided
+            steps.append(Step(self.ladder.at(middle), PROBE, self._won_beside(middle)))
+        return steps
+
+    def _undecided(self) -> list[tuple[int, int]]:
+        return [
+            (low, high)
+            for low, high in pairwise(sorted(self._points))
+            if _middle(low, high) is not None and self._may_lose(low, high)
+        ]
+
+    def _may_lose(self, low: int, high: int) -> bool:
+        loss = self._between(low, high)[1]
+        return loss > GAP or (1 + loss) * self._points[high].median_us > (1 + RISE) * self._points[low].median_us
+
+    def _between(self, low: int, high: int) -> tuple[int, float]:
+        """Return which of two neighbouring points serves the Ms between them, and what that may lose.
+
+        It is the one whose config loses less at the other point.
+        """
+        return min((high, self._loss(high, low)), (low, self._loss(low, high)), key=lambda found: found[1])
+
+    def _loss(self, won: int, at: int) -> float:
+        """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
+
+        Where it was not measured there, the model says by how much its time differs.
+        """
+        config, there = self._points[won].config, self._points[at]
+        if config in (there.config, *there.tied):
+            return 0.0
+        time_us = self._times.get(at, {}).get(config)
+        if time_us is None:
+            here, other = self.estimate(config, self.ladder.at(won)), self.estimate(config, self.ladder.at(at))
+            time_us = self._points[won].median_us * (other / here if here and other else 1.0)
+        best_us = self._times.get(at, {}).get(there.config, there.median_us)
+        return max(0.0, time_us / best_us - 1)
+
+    def ranges(self) -> list[Range]:
+        """Return the ranges that the points found so far give, ascending."""
+        ms = sorted(self._points)
+        undecided = set(self._undecided())
+        ranges = [Range(ms[-1], ms[-1], ms[-1], MEASURED)]
+        for low, high in reversed(list(pairwise(ms))):
+            if high - low > 1:
+                row_m = self._between(low, high)[0]
+                evidence = ESTIMATED if (low, high) in undecided else MEASURED
+                goes_on = self._same(row_m, ranges[0].row_m) or self._loss(ranges[0].row_m, low) <= TIE
+                if row_m == high and not goes_on:  # its own M was given to the range above, with which it ties
+                    ranges[0] = ranges[0]._replace(first_m=high + 1)
+                    ranges.insert(0, Range(low + 1, high, high, evidence))
+                else:
+                    self._extend(ranges, Range(low + 1, high - 1, row_m, evidence), goes_on=goes_on)
+            won = self._points[low]
+            goes_on = self._points[ranges[0].row_m].config in (won.config, *won.tied)
+            self._extend(ranges, Range(low, low, low, MEASURED), goes_on=goes_on)
+        ranges[0] = ranges[0]._replace(first_m=self.ladder.first_m)
+        return ranges
+
+    def _extend(self, ranges: list[Range], below: Range, *, goes_on: bool) -> None:
+        """Put Ms before the first range: into it, where its config serves them too."""
+        if not goes_on:
+            ranges.insert(0, below)
+            return
+        evidence = ESTIMATED if ESTIMATED in (below.evidence, ranges[0].evidence) else MEASURED
+        ranges[0] = ranges[0]._replace(first_m=below.first_m, evidence=evidence)
+
+    def _same(self, one: int, other: int) -> bool:
+        return self._points[one].config == self._points[other].config
+
+    def _checks(self, tuned: set[Problem]) -> list[Step]:
+        """Return steps at random Ms, each with the config that the ranges give it."""
+        ranges = self.ranges()
+        draw = random.Random(str(self.ladder))
+        first, last = ranges[0].first_m, ranges[-1].last_m
+        for _ in range(10 * CHECKS):
+            m = draw.randint(first, last)
+            problem = self.ladder.at(m)
+            if m not in self._points and problem not in tuned and len(self._served) < CHECKS:
+                serving = next(each for each in ranges if m <= each.last_m)
+                self._served[m] = self._points[serving.row_m].config
+        return [Step(self.ladder.at(m), None, (config,), must_play=True) for m, config in self._served.items()]
+
+    def _check(self) -> Check | None:
+        if not self._lost:
+            return None
+        return Check(len(self._lost), statistics.geometric_mean(self._lost), max(self._lost))
+
+
+class Agenda:
+    """The problems of a sweep in the order they are begun, with what each ladder still needs."""
+
+    def __init__(
+        self,
+        problems: Iterable[Problem],
+        ladders: Sequence[Ladder] = (),
+        estimate: Estimate = lambda _config, _problem: None,
+    ) -> None:
+        """List what to do.
+
+        Args:
+            problems: problems of their own, begun first.
+            ladders: ranges of Ms; their anchors come before all other steps.
+            estimate: see Estimate.
+        """
+        rungs = {problem for ladder in ladders for problem in ladder.rungs}
+        self._steps = [Step(problem) for problem in dict.fromkeys(problems) if problem not in rungs]
+        self._of: dict[Problem, list[Climb]] = {}
+        self._climbs = [Climb(ladder, estimate) for ladder in ladders]
+        for climb in self._climbs:
+            self._add(climb, climb.begin())
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def know(self, families: Iterable[Family]) -> None:
+        """Take note of what earlier runs recorded on the same device and under the same environment."""
+        by_family: dict[Problem, list[tuple[Range, ...]]] = {}
+        for found in families:
+            by_family.setdefault(found.problem, []).append(found.ranges)
+        for climb in self._climbs:
+            climb.known = by_family.get(climb.ladder.family, ())
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems not begun, as far as they are known."""
+        return [step.problem for step in self._steps]
+
+    def take(self) -> Step:
+        """Return the next step."""
+        return self._steps.pop(0)
+
+    def drop(self) -> list[Problem]:
+        """Give up what was not begun, and return its problems."""
+        given_up, self._steps = self.problems, []
+        self._of.clear()
+        return given_up
+
+    def ended(self, problem: Problem, result: Result, tuned: set[Problem]) -> list[Family]:
+        """Take note of how a problem ended; returns the families that are complete by it.
+
+        Args:
+            problem: what ended.
+            result, tuned: see `Climb.ended`.
+        """
+        complete = []
+        for climb in self._of.pop(problem, ()):
+            self._add(climb, climb.ended(problem.m, result, tuned))
+            if climb.family is not None:
+                complete.append(climb.family)
+        return complete
+
+    def _add(self, climb: Climb, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if step.problem not in self._of:
+                self._steps.append(step)
+            self._of.setdefault(step.problem, []).append(climb)
+
+
+def _anchors(ms: Sequence[int]) -> list[int]:
+    """Return the rungs to race in full: both ends, and powers of ANCHOR_FACTOR from one tile on."""
+    wanted = {_TILE * ANCHOR_FACTOR**power for power in range(14)}
+    return [m for m in ms if m in wanted or m in (ms[0], ms[-1])]
+
+
+def _middle(low: int, high: int) -> int | None:
+    """Return a multiple of a tile's rows about half-way between two Ms; None where they are too close.
+
+    From 512 on a step is a sixteenth to a thirty-second of M.
+    """
+    if high <= _TILE:
+        return None
+    step = max(_TILE, 1 << max(0, high.bit_length() - 6))
+    middle = math.ceil((low + high) / 2 / step) * step
+    if not low < middle < high:
+        middle -= step
+    return middle if low < middle < high else None
