@@ -150,7 +150,7 @@ def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem | Ladder
     """Return a function from a device to what was missed on it, which says on stderr how much that is."""
     record = sum((misses.load(path) for path in records), misses.Record())
 
-    def of_device(device: Device) -> list[Problem]:
+    def of_device(device: Device) -> list[Problem | Ladder]:
         found = record.problems(device.slug)
         if records:
             _say_missed(record, device, found)
@@ -163,7 +163,7 @@ def _say_missed(record: misses.Record, device: Device, found: dict[Problem | Lad
     calls = sum(found.values())
     of_others = sorted({miss.device for miss in record.calls} - {device.slug})
     others = f"; others missed on {', '.join(of_others)}" if of_others else ""
-    click.echo(f"missed on {device.slug}: {len(found)} problems or ranges of M, {calls} calls{others}", err=True)
+    click.echo(f"missed on {device.slug}: {len(found)} problems, {calls} calls{others}", err=True)
 
 
 def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:
