@@ -195,6 +195,7 @@ def tensor_map(meta: Mapping[str, Any], descriptor: Any, at: int) -> bytes:
     steps = [element * stride for stride in strides[-2::-1]]  # bytes from row to row; the innermost axis has none
     memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
     start = -ctypes.addressof(memory) % MAP_ALIGNMENT
+    ensure_context()  # a new thread has none, and the driver wants one here too
     axes, many = ctypes.c_uint32 * rank, ctypes.c_uint64 * rank
     code = _call(
         *("cuTensorMapEncodeTiled", byref(memory, start), kind, rank, ctypes.c_void_p(at)),

@@ -294,6 +294,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                                 CUtensorMapFloatOOBfill fill) {
   const uint64_t small = 1u << 21; /* what drivers up to 13.1 set wrongly, and Triton clears */
   uint64_t hash = mixed(mixed(mixed(mixed(mixed(14695981039346656037u, type), rank), interleave), swizzle), promotion);
+  if (!has_context) /* as an H200's driver says, CUDA 13.0 */
+    return CUDA_ERROR_INVALID_CONTEXT;
   if ((uintptr_t)map % 64)
     return CUDA_ERROR_INVALID_VALUE;
   hash = mixed(hash, fill);
