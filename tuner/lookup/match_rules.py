@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
@@ -62,6 +63,28 @@ def default_range(m: int) -> tuple[int, int]:
     step = octave // (1 if m <= 64 else 2 if m <= 256 else 4)
     last = -(-m // step) * step
     return last - step + 1, min(last, MAX_SIZE)
+
+
+def default_config(
+    problem: Problem, device: Device, lost: Mapping[Config, str] | None = None
+) -> tuple[Config, tuple[int, int]]:
+    """The formula's config for a problem that nobody tuned, and the first and the last M that get the same.
+
+    Args:
+        problem, device: what is looked up, and where.
+        lost: configs that could not be launched for it, and why: then the formula is asked for this M alone.
+
+    Raises:
+        KernelError: no kernel serves the problem.
+    """
+    if not (lost or problem.is_keyed):
+        first, last = default_range(problem.m)
+        other = problem.with_shape(last, problem.n, problem.k)
+        with contextlib.suppress(KernelError, *BAD_VALUE):  # this M may be served where that one is not
+            config = registry.default_config(other, device)
+            if other == problem or can_run(config, problem, device):
+                return config, (first, last)
+    return registry.default_config(problem, device, lost), (problem.m, problem.m)
 
 
 def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = False) -> str | None:
@@ -168,25 +191,13 @@ class _Search:
         return None
 
     def default(self) -> Decision:
-        """Decide for the formula, which is asked for the last M of `default_range` if its config can be used here."""
+        """Decide for the formula."""
         first_m = None if self._problem.is_keyed else 1 if self._lost else self._ms[0]
-        first, last = default_range(self._problem.m)
-        config = None if self._lost or self._problem.is_keyed else self._formula_of(self._at(last))
-        if config is None:
-            config = registry.default_config(self._problem, self._device, self._lost)
-            first = last = self._problem.m
-        self._narrow(first, last)
+        config, ms = default_config(self._problem, self._device, self._lost)
+        self._narrow(*ms)
         match = Match(config.kernel, config, "default", "formula", "none")
         fallen = tuple(self._fallen)
         return Decision(match, None, tuple(self._refused), self._ms, first_m, fallen=fallen, lost=self._lost)
-
-    def _formula_of(self, other: Problem) -> Config | None:
-        """The formula's config for another M; None where it cannot be used for this one."""
-        try:
-            config = registry.default_config(other, self._device)
-        except (KernelError, *BAD_VALUE):  # this M may be served where that one is not
-            return None
-        return config if other == self._problem or can_run(config, self._problem, self._device) else None
 
     def _usable(self, rule: str, winners: DeviceWinners, tuned: Problem, wanted: Iterable[Problem]) -> Row | None:
         """The best row of a tuned problem whose config can be used for others; what cannot is noted."""
