@@ -42,7 +42,7 @@ def check_regular(path: Path, noun: str, *, error: type[TunerError] = TunerError
     except (OSError, ValueError) as e:  # ValueError: a name that the file system cannot have
         raise error(f"cannot open the {noun} {_shown(path)}: {_why(e)}") from e
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise error(f"{path} is no regular file: expected a {noun}")
+        raise error(f"{path} is no regular file: expected a {noun}: name another file")
 
 
 def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sqlite3
 from contextlib import closing
@@ -72,6 +73,16 @@ def test_a_damaged_database_never_shows_a_traceback(script, tmp_path, make_datab
         if command.startswith("db check"):
             named |= "damaged: " in out
     assert named
+
+
+def test_the_command_that_says_more_is_typed_as_it_stands(tmp_path, make_database, rows, toy, no_tables, capsys):
+    path = make_database(tmp_path / "my tuner's.db", *rows)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(DAMAGE["ties that are no list"])
+    with pytest.raises(SystemExit):
+        main(["show", "winners", "--db", str(path)])
+    advised = shlex.split(capsys.readouterr().err.split("`")[1])
+    assert advised == ["tuner", "db", "check", "--db", str(path)]
 
 
 @pytest.mark.parametrize(

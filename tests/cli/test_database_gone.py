@@ -43,7 +43,10 @@ def test_a_run_whose_database_goes_away_ends_in_one_line_and_leaves_no_process(t
     assert f"{database} was deleted or replaced by another file" in told[0]
     assert "Traceback" not in err
     assert not database.parent.exists()
-    assert list(alive(run.pid)) == []
+    deadline = time.monotonic() + 30
+    while left := list(alive(run.pid)):  # they end when the pipe to their parent does, which takes a moment
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def alive(session: int) -> Iterator[str]:

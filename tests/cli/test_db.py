@@ -136,8 +136,16 @@ def test_what_is_no_database_of_ours_is_one_line_and_exit_code_1(tuner, tmp_path
 def test_a_place_that_holds_no_database_is_one_line_and_exit_code_1(tuner, place, command):
     code, out, err = tuner(*command, "--db", place)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "xpected a path" in err or "name a database with --db" in err
+    assert "xpected a path" in err or "is no regular file: expected a database: name another" in err
     assert "secret" not in err
+
+
+@pytest.mark.parametrize("place", ["./~nobody-of-this-name/tuner.db", "sqlite:///./~nobody-of-this-name/tuner.db"])
+def test_a_folder_whose_name_begins_like_a_home_works_behind_a_dot(tuner, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = tuner("db", "upgrade", "--db", place)
+    assert (code, err) == (0, "")
+    assert (tmp_path / "~nobody-of-this-name" / "tuner.db").is_file()
 
 
 @pytest.mark.parametrize("command", [("db", "current"), ("db", "check"), ("db", "backup"), ("show", "winners")])

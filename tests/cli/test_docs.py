@@ -51,6 +51,12 @@ def test_options_of_tuner_itself_are_in_the_documentation():
         assert f"`{parameter.opts[0]}`" in text
 
 
+def test_a_decision_has_a_number_of_its_own():
+    numbers = re.findall(r"^\*\*(\d+)\.", (DOCS / "decisions.md").read_text(), re.M)
+    assert numbers
+    assert sorted(numbers) == sorted(set(numbers))
+
+
 def test_every_public_name_is_in_the_documentation():
     pytest.importorskip("torch", reason="tuner.kernels needs torch")
     from tuner import kernels

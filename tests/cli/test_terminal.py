@@ -77,6 +77,8 @@ def test_a_table_has_no_escape_codes_where_they_are_not_wanted(monkeypatch, own,
 def test_lines_in_a_pipe_are_whole_though_colours_are_forced(monkeypatch, own):
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdout", pipe)
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
     for name, value in ({"TERM": "xterm", "COLUMNS": "60"} | own).items():
         monkeypatch.setenv(name, value)
     print_table(COLUMNS, ROWS, empty="")

@@ -254,10 +254,12 @@ def test_a_databases_rows_that_cannot_be_read_are_errors(run, won, make_database
     assert (code, place["rows"]) == (1, 1)
     assert [(one["check"], one["row"]) for one in place["findings"]] == [
         ("database", ""),
-        ("row", "device 1"),
+        ("database", ""),
+        ("row", "device 2"),
         ("row", "winner 1"),
     ]
-    assert "device.sm_count holds not a whole number in 1 row" in place["findings"][0]["found"]
+    assert "row 2 of device: device.sm_count holds 'many': expected a whole number" in place["findings"][0]["found"]
+    assert "row 1 of winner: winner.ties holds 'two': expected a JSON list" in place["findings"][1]["found"]
 
 
 def test_a_damaged_database_a_foreign_one_and_an_empty_one_are_reported(run, won, make_database, tmp_path):

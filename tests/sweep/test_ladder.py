@@ -81,7 +81,7 @@ def test_anchors_come_first_then_rungs_then_probes_then_checks():
         agenda.ended(step.problem, Result(tuned[step.problem]), set(tuned))
     ms = [step.problem.m for step in order]
     rungs = family.rungs(1, 1000)
-    assert ms[: 1 + 5] == [7, 1, 16, 64, 256, 1000]
+    assert ms[: 1 + 4] == [7, 1, 16, 256, 1000]
     assert sorted(ms[1 : 1 + len(rungs)]) == rungs
     probes = [step for step in order if step.strategy is PROBE]
     assert 0 < len(probes) <= MOST_PROBES

@@ -12,7 +12,12 @@ from tuner.problem import family as families
 def test_rungs_are_powers_of_two_their_halves_and_both_ends():
     assert families.rungs(1, 100) == [1, 2, 4, 8, 16, 17, 32, 33, 64, 65, 100]
     assert families.rungs(7, 7) == [7]
-    assert len(families.rungs(1, 2**31 - 1)) <= families.MOST_RUNGS
+    assert families.rungs(150, 200) == [150, 192, 200]
+
+
+def test_a_range_of_too_many_rungs_is_one_line():
+    with pytest.raises(ProblemError, match="a ladder of 83 rungs, more than 64: write a smaller range"):
+        families.ladders(range(1, 2**31), lambda m: Problem(m, 64, 64))
 
 
 @pytest.mark.parametrize(

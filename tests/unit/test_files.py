@@ -52,7 +52,7 @@ def test_a_folder_is_made_with_those_above_it_and_a_file_in_its_place_is_refused
 def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(TableError, match=f"^{path} is no regular file: expected a file$"):
+    with pytest.raises(TableError, match=f"^{path} is no regular file: expected a file: name another file$"):
         files.write_text(path, "text", error=TableError)
     assert path.is_fifo()
 

@@ -126,7 +126,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
         table.add_row(*row)
     with console.capture() as captured:  # rich would end the process where a pipe is closed
         console.print(table)
-    click.echo(captured.get(), nl=False)
+    click.echo(captured.get(), nl=False, color=True)  # rich decided: click would strip what FORCE_COLOR asked for
 
 
 def _plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

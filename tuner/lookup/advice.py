@@ -82,7 +82,7 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
     if not (is_missed or refused):
         return
     family = (problem.op, problem.a_dtype) if problem.is_keyed else problem.group()
-    kind = (device.slug, family, is_missed, bool(refused))
+    kind = (device.slug, family, is_missed, bool(own), *(config.kernel for config in formulas))
     if kind in reported:
         count_another()
         return

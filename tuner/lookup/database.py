@@ -148,7 +148,7 @@ def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]
     """Read the devices; one with values of the wrong kind is left out, for SQLite keeps any value in any column."""
     found: list[Device] = []
     faults: list[Fault] = []
-    for number, row in enumerate(connection.execute(_DEVICES), start=1):
+    for row in connection.execute(_DEVICES):
         known = dict(zip(row.keys(), row, strict=True))
         identity: list[Any] = [known.get(name) for name in IDENTITY]
         if [type(one) for one in identity] == 4 * [str] + 4 * [int]:
@@ -156,7 +156,7 @@ def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]
             found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))
         else:
             wrong = ValueError(f"four words and four whole numbers expected, got {tuple(identity)}")
-            faults.append(fault.unreadable(f"device {number}", wrong))
+            faults.append(fault.unreadable(f"device {known['device_id']}", wrong))
     return found, faults
 
 

@@ -185,13 +185,14 @@ def parse_shape(text: str, make: Callable[[int, int, int], Problem]) -> list[Pro
 
 
 def rungs(first: int, last: int) -> list[int]:
-    """Return the Ms of a ladder: powers of two, from 16 on the next M after each too, and both ends.
+    """Return the Ms of a ladder: powers of two, from 16 on the next M after each, from 192 on halves, and both ends.
 
-    A tile that just fits ends with the one, and another begins with the other: configs change there. Below 16 rows fill
-    less than one tile. Between two rungs `tuner run` probes where it must.
+    A tile that just fits ends with a power of two, and another begins one row later: configs change there. Below 16
+    rows fill less than one tile. From 192 on some tiles fit a half exactly, and no other M nearby as well. Between two
+    rungs `tuner run` probes where it must.
     """
     powers = {1 << power for power in range(31)}
-    steps = powers | {power + 1 for power in powers if power >= _SMALLEST_TILE}
+    steps = powers | {power + 1 for power in powers if power >= _SMALLEST_TILE} | {3 << power for power in range(6, 30)}
     return sorted({first, last, *(size for size in steps if first <= size <= last)})
 
 
@@ -208,7 +209,12 @@ def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
     Raises:
         ProblemError: a problem cannot be.
     """
-    problems = [make(m) for m in rungs(ms[0], ms[-1])]
+    listed = rungs(ms[0], ms[-1])
+    if len(listed) > MOST_RUNGS:
+        raise ProblemError(
+            f"M {ms[0]}-{ms[-1]} is a ladder of {len(listed)} rungs, more than {MOST_RUNGS}: write a smaller range"
+        )
+    problems = [make(m) for m in listed]
     if len({problem.group() for problem in problems}) > 1:  # an M one below a rung that 16 bytes divide has a tail
         problems += [make(problem.m - 1) for problem in problems if problem.m > ms[0]]
     by_family: dict[Problem, dict[int, Problem]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -80,10 +81,9 @@ def locate(location: str | None) -> Database:
     given = database_location(location)
     path = sqlite_path(given)
     if path is not None:
-        try:
-            return Database(given, path.expanduser())
-        except RuntimeError as e:
-            raise StoreError(f"not a database file: {given!r}: {e} Expected a path, or ./~ for a name like that") from e
+        if given.removeprefix("sqlite:///").startswith("~") and str(path).startswith("~"):
+            raise StoreError(f"not a database file: {given!r}: no such home: expected a path, or ./~ for such a name")
+        return Database(given, path)
     scheme = given.partition("://")[0]  # no more of it in a message: it may hold a password
     try:
         url = make_url(given)
@@ -202,7 +202,8 @@ def faults(database: Database) -> Iterator[None]:
     except sqlite3.Error as e:
         raise StoreError(f"{database.label}: {_meaning(e)}") from e
     except StrayValue as e:
-        raise StoreError(f"{database.label}: damaged: {e}: `tuner db check --db {database.label}` says more") from e
+        advice = f"`tuner db check --db {shlex.quote(database.label)}` says more"
+        raise StoreError(f"{database.label}: damaged: {e}: {advice}") from e
     except UnicodeDecodeError as e:  # SQLite's own message cites damaged bytes
         raise StoreError(f"{database.label}: {_meaning(sqlite3.DatabaseError(f'malformed schema: {e}'))}") from e
     except OSError as e:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -78,7 +79,7 @@ class LeftOut:
         if self._faults:
             named = "; ".join(list(self._faults)[:_NAMED]) + (" ..." if len(self._faults) > _NAMED else "")
             rows = f"{self._faults.total()} damaged row{'s' * (self._faults.total() != 1)}"
-            advice = f"`tuner db check --db {self._location}` says more"
+            advice = f"`tuner db check --db {shlex.quote(self._location)}` says more"
             _log.warning("%s: %s left out: %s: %s", self._location, rows, named, advice)
 
     def add(self, fault: object) -> None:

@@ -18,12 +18,13 @@ from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, MEASURED, Check, Family, Ladder, Range
 from tuner.store.records import Winner
 from tuner.sweep.finals import TIE
+from tuner.sweep.neighbours import FARTHEST
 from tuner.sweep.race import PROBED, Race
 from tuner.sweep.search import Search, Strategy
 from tuner.sweep.search_task import SearchTask
 
-ANCHOR_FACTOR = 4
-"""Rungs this factor apart are raced in full; those between them start from what was measured there."""
+ANCHOR_FACTOR = FARTHEST**2
+"""Rungs this factor apart are raced in full; every rung between two of them can learn from one."""
 CHECKS = 3
 """At how many random Ms a family's configs are played against a short race."""
 MOST_PROBES = 24
