@@ -143,17 +143,19 @@ def write_text(path: Path, text: str, *, error: type[TunerError] = TunerError) -
 
 
 def make_folder(directory: Path) -> None:
-    """Make a folder to export into, and those above it, where they are missing.
+    """Make a folder to write into, and those above it, where they are missing.
 
     Raises:
-        TableError: something else is there, or it cannot be made.
+        TableError: something else is there, or it cannot be made or written into.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise TableError(f"{directory} is not a folder: name a folder to export into") from None
-    except OSError as e:
-        raise TableError(f"cannot make the folder {directory}: {e.strerror}") from e
+        raise TableError(f"{directory} is not a folder: name a folder to write into") from None
+    except (OSError, ValueError) as e:  # ValueError: a name that the file system cannot have
+        raise TableError(f"cannot make the folder {_shown(directory)}: {_why(e)}") from e
+    if not os.access(directory, os.W_OK):
+        raise TableError(f"the folder {directory} may not be written into: name another")
 
 
 def _shown(path: Path) -> str:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tuner.errors import UsageError
 
-def database_location(given: str | None = None) -> str:
+
+def database_location(given: str | Path | None = None) -> str:
     """Return the database to use: a path, or a URL such as `postgresql://...`.
 
     Args:
         given: the caller's choice; None means `$TUNER_DB`, or else the user data folder.
+
+    Raises:
+        UsageError: the choice is empty: a script's `"$UNSET"` must not write into the user's own database.
     """
-    if given:
-        return given
+    if given == "":
+        raise UsageError("the database's name is empty: expected a path or a URL")
+    if given is not None:
+        return os.fspath(given)
     if named := os.environ.get("TUNER_DB"):
         return named
     import platformdirs

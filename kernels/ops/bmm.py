@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from tuner.errors import InputError
@@ -24,7 +26,7 @@ from tuner.kernels.ops.arguments import (
 )
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
 from tuner.kernels.ops.problem import problem_of, product
-from tuner.launch.call_cache import CallCache
+from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 
@@ -67,6 +69,9 @@ def bmm(
     found = CALL_CACHE.run_two(a, b, options) if alone else CALL_CACHE.run((a, b, bias), options, out)
     if found is not None:
         return found
+    if is_tracing():
+        given = {"bias": bias, "activation": activation, "out": out, "out_dtype": out_dtype, "precision": precision}
+        return cast(torch.Tensor, untraced(bmm)(a, b, **given))
     if autocast.is_on(a):
         if out is None and out_dtype is None and options[2] is None:
             a, b, bias = autocast.lowered(a, b, bias)

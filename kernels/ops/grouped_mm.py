@@ -28,7 +28,7 @@ from tuner.kernels.ops.arguments import (
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.grouped_lists import listed_mm
 from tuner.kernels.ops.problem import problem_of, product
-from tuner.launch.call_cache import CallCache
+from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
@@ -74,6 +74,9 @@ def grouped_mm(
             requires a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
+    if is_tracing():
+        given = {"bias": bias, "activation": activation, "out": out, "out_dtype": out_dtype, "precision": precision}
+        return untraced(grouped_mm)(a, b, offs, **given)
     if offs is None and isinstance(a, (list, tuple)):
         if bias is not None:
             raise InputError("bias is given and a is a list: expected none; add it to the results, or use offs=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import cast
 
 import torch
 
@@ -12,7 +13,7 @@ from tuner.kernels.ops import autocast
 from tuner.kernels.ops.arguments import check_gradients, shown
 from tuner.kernels.ops.dispatch import launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out
-from tuner.launch.call_cache import CallCache
+from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
@@ -43,6 +44,8 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = N
     found = CALL_CACHE.run_two(x, y, ()) if out is None else CALL_CACHE.run((x, y), (), out)
     if found is not None:
         return found
+    if is_tracing():
+        return cast(torch.Tensor, untraced(vector_add)(x, y, out=out))
     if out is None and autocast.is_on(x) and autocast.differ(x, y):
         return vector_add(*autocast.widened(x, y))
     return _checked_call((out, x, y))

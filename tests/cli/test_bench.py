@@ -114,7 +114,7 @@ def test_json_is_one_document_and_a_database_decides_the_config(bench, tmp_path,
         (["--shape", "64x64x64", "--rounds", "0"], 2, "0 is not in the range x>=1"),
         (["--curve", "fp12"], 2, "'fp12' is not one of 'fp16', 'fp8'"),
         (["--suite", "no_such_suite"], 2, "unknown suite 'no_such_suite'"),
-        (["--shape", "64x64x64", "--out", "taken"], 1, "cannot make the folder taken"),
+        (["--shape", "64x64x64", "--out", "taken"], 1, "taken is not a folder"),
         (["--shape", "64x64x64", "--db", "nowhere.db"], 1, "nowhere.db"),
     ],
 )

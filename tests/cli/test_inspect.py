@@ -161,6 +161,8 @@ MISTAKES = {
     "cannot run on cuda:90: parameters: BLOCK_SIZE is 100, no power": (*ADD, "--config", "BLOCK_SIZE=100"),
     "cannot run on cuda:90: parameters: num_warps is 'few'": (*ADD, "--config", "num_warps=few"),
     "cannot run on cuda:80: shared memory: ": ("pointer", *GEMM, "--target", "cuda:80", "--config", LARGE),
+    "num_warps is there twice": (*ADD, "--config", "num_warps=4,num_warps=8"),
+    "a config is empty": (*ADD, "--config", ""),
     "--config and --diff exclude each other": (*ADD, "--config", "num_warps=4", "--diff", "num_warps=4", "num_warps=8"),
 }
 

@@ -178,6 +178,38 @@ def test_a_deeply_nested_config_is_one_line(depth, toy, capsys):
     assert max(map(len, capsys.readouterr().err.splitlines())) < 1000
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "merge '' {good}",
+        "merge {out}.db ''",
+        "export '' --db {good}",
+        "import {suite} --out ''",
+        "import '' --out {out}",
+        "db backup '' --db {good}",
+        "diff '' {good}",
+        "diff {good} ''",
+        "verify ''",
+        "inspect toy --problem M=16,N=16,K=16 --out ''",
+        "bench --shape 16x16x16 --device interpreter --out ''",
+        "run --from-misses '' --device interpreter --dry-run",
+    ],
+)
+def test_an_empty_name_is_neither_the_current_folder_nor_the_users_database(
+    command, places, toy, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "mine.db"))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(command.format(**places)))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert "is empty: expected a name" in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 TYPE_ALL = """
 import json, shlex, sys
 from tuner.cli import main

@@ -30,6 +30,34 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 ENDS = torch.tensor([1, 4], dtype=torch.int32)
 
 
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        (softmax, (drawn(4, 8),), lambda x: x.softmax(1)),
+        (vector_add, (drawn(8), drawn(8)), torch.add),
+        (bmm, (drawn(2, 4, 8), drawn(2, 8, 4)), torch.bmm),
+        (grouped_mm, (drawn(4, 8), drawn(2, 8, 4), ENDS), lambda a, b, _: torch.cat([a[:1] @ b[0], a[1:] @ b[1]])),
+        (lambda a, b: grouped_mm([a], [b])[0], (drawn(4, 8), drawn(8, 4)), torch.mm),
+    ],
+    ids=["softmax", "vector_add", "bmm", "grouped_mm", "grouped_mm of lists"],
+)
+def test_ops_that_are_no_operators_run_between_the_graphs_of_torch_compile(op, operands, expected):
+    torch.compiler.reset()
+    graphs = []
+
+    def counted(graph, _inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda *given: op(given[0] * 2, *given[1:]) + 1, backend=counted)
+    doubled = expected(operands[0].double() * 2, *(o if o is ENDS else o.double() for o in operands[1:]))
+    for _ in range(2):
+        torch.testing.assert_close(compiled(*operands).double(), doubled + 1, rtol=1e-5, atol=1e-5)
+    known = len(graphs)
+    compiled(*operands)
+    assert len(graphs) == known <= 4
+
+
 def grouped(a: torch.Tensor, b: torch.Tensor) -> Any:
     return grouped_mm(a, b, ENDS)
 

@@ -105,6 +105,7 @@ def test_the_tutorial_runs_as_it_stands_and_prints_what_it_shows(shell, tmp_path
                 code, printed = shell.type(command)
                 assert code == 0, f"{command}\n{printed}"
                 told = f"{command}\nis shown to print\n{shown}\nand printed\n{printed}"
-                assert looks_like(shown, printed), told
+                quick = re.sub(r"^WARNING tuner\.sweep\.child: .* is silent .*\n", "", printed, flags=re.M)
+                assert looks_like(shown, quick), told  # a worker on a busy machine starts slowly, which is said
     assert (folder / "src/mylib/tuned/attention_kernel--interpreter.json").exists()
     assert not (tmp_path / "data").exists(), "a process without $TUNER_DB wrote into the user's data folder"

@@ -371,7 +371,10 @@ def test_a_source_that_a_sweep_writes_to_can_be_read(tmp_path, make, python):
 def test_a_destination_that_a_sweep_writes_to_is_refused(tmp_path, make):
     path, source = make("all.db", 16), make("b.db", 32)
     before = dump(path)
-    with sole_writer(path, "x"), pytest.raises(StoreError, match=r"another `tuner run` is writing to .*all\.db"):
+    with (
+        sole_writer(path, "x"),
+        pytest.raises(StoreError, match=r"another `tuner run` or `tuner merge` is writing to .*all\.db"),
+    ):
         unite(path, source)
     assert dump(path) == before
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tuner.errors import StoreError
+from tuner.errors import StoreError, UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -305,3 +305,12 @@ def test_the_newest_is_listed_first_also_where_a_merge_brought_it_in_before(stor
     with closing(sqlite3.connect(database)) as plain, plain:
         plain.execute("UPDATE trial SET measured_at = '2030-01-01T00:00:00Z' WHERE trial_id = 1")
     assert [row.trial_id for row in store.trials()] == [1, 2]
+
+
+def test_a_database_is_named_by_a_path_too_and_by_no_empty_word(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "mine.db"))
+    with Store.open(tmp_path / "named.db") as store:
+        assert store.location == str(tmp_path / "named.db")
+    with pytest.raises(UsageError, match="name is empty"):
+        Store.open("")
+    assert not (tmp_path / "mine.db").exists()

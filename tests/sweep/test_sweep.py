@@ -1,5 +1,6 @@
 """Sweeps over a third party's kernel that fails in every way, on the interpreter's device, with real processes."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -9,14 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.errors import StoreError, SweepError
-from tuner.hardware.device import KNOWN
+from tuner.errors import DeviceError, StoreError, SweepError
+from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
+from tuner.kernel.space import Rule
 from tuner.problem import Problem
 from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep import child, crew, loop, supervisor, worker
 from tuner.sweep.compile_pool import CompilePool
+from tuner.sweep.history import History
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
 from tuner.sweep.strategies import EXHAUSTIVE
@@ -102,6 +105,30 @@ def test_a_second_sweep_measures_nothing_and_keeps_the_winner(faulty, store):
     assert second.reason == "already tuned"
     assert second.winner == first.winner
     assert len(store.trials()) == 6
+
+
+def test_a_winner_that_its_kernel_no_longer_lists_is_decided_anew(faulty, store, monkeypatch):
+    problem = faulty(configs=1, behaviours="slow,good", default="slow")
+    gone = sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].winner.config
+    spec = registry.find("faulty", "faulty")
+    rule = Rule(
+        "configs", "", lambda config, _problem, _device: "no longer listed" if config == gone else None, fatal=True
+    )
+    edited = dataclasses.replace(
+        spec, space=lambda problem, device: dataclasses.replace(spec.space(problem, device), rules=(rule,))
+    )
+    monkeypatch.setattr("faulty_kernels.SPEC", edited)
+    registry.forget()
+    history = History(store, INTERPRETER, store.winners()[0].environment, fresh=False)
+    assert history.without_winner([problem]) == [problem]
+    assert sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].winner.config["behaviour"] == "slow"
+    assert sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].reason == "already tuned"
+
+
+def test_a_gpu_that_is_asked_for_under_the_interpreter_is_one_clear_error(faulty, store, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(DeviceError, match=r"GPU 0 .* TRITON_INTERPRET is set: .*unset it, or give \[None\]"):
+        sweep(store, [faulty(configs=1)], [0], Plan(EXHAUSTIVE))
 
 
 def test_problems_from_an_iterator_are_tuned_though_the_device_is_not_the_expected_one(faulty, store, monkeypatch):
@@ -345,7 +372,7 @@ def test_a_second_sweep_into_the_same_file_is_refused_while_the_first_runs(fault
     def sweep_too():
         with (
             Store.open(store.location) as other,
-            pytest.raises(StoreError, match="another `tuner run` is writing") as e,
+            pytest.raises(StoreError, match="another `tuner run` or `tuner merge` is writing") as e,
         ):
             sweep(other, [faulty(configs=1)], [None], Plan(EXHAUSTIVE))
         refusals.append(e)

@@ -45,8 +45,11 @@ def test_a_folder_is_made_with_those_above_it_and_a_file_in_its_place_is_refused
     files.make_folder(tmp_path / "a" / "b")
     (tmp_path / "file").touch()
     for taken in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(TableError, match="is not a folder: name a folder to export into"):
+        with pytest.raises(TableError, match="is not a folder: name a folder to write into"):
             files.make_folder(taken)
+    for impossible in ("a" * 5000, "a\0b"):
+        with pytest.raises(TableError, match=r"^cannot make the folder .{1,400}$"):
+            files.make_folder(tmp_path / impossible)
 
 
 def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path):

@@ -106,3 +106,26 @@ def test_a_device_of_a_table_is_known_by_name_and_several_of_one_name_are_listed
         tuner.lookup(Problem(64, 64, 64), "NVIDIA H200")
     with pytest.raises(DeviceError, match=r"'sm_90' is an architecture: .*-132' or '.*-66'"):
         tuner.lookup(Problem(64, 64, 64), "sm_90")
+
+
+@pytest.mark.parametrize("name", ["aligned", "fast_accum", "b_padded"])
+@pytest.mark.parametrize("value", ["no", "", 2, 1.0, [], (True, False), np.array([True])], ids=repr)
+def test_what_is_true_or_false_is_not_guessed_from_other_values(name, value):
+    for given in ({name: value}, {"extras": {name: value}} if name != "aligned" else {name: value}):
+        with pytest.raises(ProblemError, match=f"{name} must be True or False, got"):
+            Problem(16, 16, 15, dtype="e4m3", layout="nt", **given)
+
+
+@pytest.mark.parametrize("value", [1, np.True_, True], ids=repr)
+def test_a_truth_value_of_another_type_names_the_same_problem(value):
+    plain = Problem(16, 16, 15, dtype="fp16", aligned=True, b_padded=True, layout="nt")
+    given = Problem(16, 16, 15, dtype="fp16", aligned=value, b_padded=value, layout="nt")
+    assert json.dumps(given.fields()) == json.dumps(plain.fields())
+
+
+@pytest.mark.parametrize("ask", [tuner.lookup, tuner.explain])
+@pytest.mark.parametrize("problem", [None, "16x16x16", (16, 16, 16), {"m": 16}, tuner.Config("pointer")], ids=repr)
+def test_what_is_no_problem_is_one_line_of_a_lookup(ask, problem):
+    for device in (INTERPRETER, "nvidia-h200-sm90-132"):
+        with pytest.raises(ProblemError, match=r"expected tuner.Problem\(M, N, K"):
+            ask(problem, device)

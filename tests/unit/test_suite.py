@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tuner.errors import SuiteError, UsageError
+from tuner.errors import ProblemError, SuiteError, UsageError
 from tuner.problem import Problem, suite
 
 HEADER = "m,n,k,dtype,layout"
@@ -142,3 +144,14 @@ def test_a_problem_is_in_every_group_that_a_line_puts_it_in(write):
     found = suite.entries(write(f"{HEADER},group\n{rows}"))
     assert [(entry.problem.k, entry.groups) for entry in found] == [(16, ("b", "a")), (32, ())]
     assert suite.load(write(f"{HEADER},group\n{rows}")) == [entry.problem for entry in found]
+
+
+def test_a_suite_may_be_a_path(write):
+    path = write(f"{HEADER}\n64,128,256,bf16,nt\n")
+    assert suite.load(Path(path)) == suite.load(path)
+
+
+@pytest.mark.parametrize("row", [{"k": None}, {"aligend": "yes"}, {"M": "64"}], ids=str)
+def test_cells_that_are_no_problem_are_refused_without_a_file_too(row):
+    with pytest.raises(ProblemError, match=f"{next(iter(row))!r}|K must be a whole number"):
+        suite.problem_of({"m": "64", "n": "64", "k": "64"} | row)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import tuner
 from tuner import files
 from tuner.bench.score import OURS, Figures, Row, geomeans
-from tuner.errors import TunerError
 from tuner.hardware.device import Device, Environment
 from tuner.store.records import PROTOCOL
 
@@ -64,20 +62,6 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
         TunerError: it cannot be written.
     """
     files.write_text(path, json.dumps(body, indent=1, sort_keys=True) + "\n")
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for files.
-
-    Raises:
-        TunerError: it cannot be made or written into.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise TunerError(f"cannot make the folder {folder}: {e.strerror or e}") from e
-    if not os.access(folder, os.W_OK):
-        raise TunerError(f"cannot write into {folder}: permission denied")
 
 
 def _row(row: Row) -> dict[str, Any]:

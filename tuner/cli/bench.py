@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner import files
 from tuner.cli import options
 from tuner.cli.output import print_json, quantity
 from tuner.errors import TunerError, UsageError
@@ -64,7 +65,9 @@ class Rivals(click.ParamType[tuple[str, ...]]):
     help="Who plays beside the config that a lookup gives.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Paired rounds. [default: 30, on a GPU]")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write bench.json and charts (PNG) there.")
+@click.option(
+    "--out", type=options.Place(path_type=Path), metavar="DIR", help="Write bench.json and charts (PNG) there."
+)
 @options.device_option("auto: the first GPU; without one, Triton's interpreter.")
 @options.db_option
 @options.json_option
@@ -171,10 +174,9 @@ def _gpu(name: str, problems: Sequence[ListedProblem], rounds: int | None) -> in
 def _prepare(folder: Path) -> None:
     """Raise before anything is measured if the files could not be written."""
     from tuner.bench import chart
-    from tuner.bench.document import make_folder
 
     chart.require()
-    make_folder(folder)
+    files.make_folder(folder)
 
 
 def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:

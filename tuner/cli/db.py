@@ -77,7 +77,7 @@ def check(ctx: click.Context, db: str | None, as_json: bool) -> None:
 
 
 @db.command()
-@click.argument("destination", metavar="[DEST]", required=False, type=click.Path(path_type=Path))
+@click.argument("destination", metavar="[DEST]", required=False, type=options.Place(path_type=Path))
 @options.db_option
 @options.json_option
 def backup(destination: Path | None, db: str | None, as_json: bool) -> None:

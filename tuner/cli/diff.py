@@ -23,8 +23,8 @@ _COLUMNS = ("problem", "differs", "A", "B", "worth")
 
 
 @click.command()
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
+@click.argument("before", metavar="A", type=options.Place())
+@click.argument("after", metavar="B", type=options.Place())
 @options.json_option
 @click.pass_context
 def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:

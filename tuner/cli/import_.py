@@ -19,8 +19,8 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
 
 @click.command("import")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Write both files there.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=options.Place(path_type=Path))
+@click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Write both files there.")
 @options.json_option
 def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Read block-scaled fp8 configs of vLLM and SGLang, and AITER's tables of tuned GEMMs.

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tuner import files
-from tuner.cli.options import json_option
+from tuner.cli.options import Place, json_option
 from tuner.cli.output import print_json
 from tuner.errors import TunerError, UsageError
 from tuner.hardware.device import Device
@@ -41,7 +41,7 @@ _ALL = tuple(dict.fromkeys(stage for stages in STAGES.values() for stage in stag
     help="Compile for this GPU, which need not be here. [default: this machine's, else cuda:90]",
 )
 @click.option("--stage", type=click.Choice(_ALL), help="Print this form; with --diff, what differs in it.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Save every form (or --stage) there.")
+@click.option("--out", type=Place(file_okay=False, path_type=Path), help="Save every form (or --stage) there.")
 @json_option
 def inspect(
     kernel: str,
@@ -58,7 +58,7 @@ def inspect(
 
     KERNEL is a kernel's name, or op/name. No GPU is needed. For several launches, the last one is shown.
     """
-    if diff and config:
+    if diff and config is not None:
         raise UsageError("--config and --diff exclude each other: --diff names both configs")
     spec, device = find_kernel(kernel), find_target(target)
     if target is None:
@@ -69,7 +69,7 @@ def inspect(
     if diff:
         chosen = [read_config(text, spec, problem, device) for text in diff]
     else:
-        chosen = [read_config(config, spec, problem, device) if config else choose(spec, problem, device)]
+        chosen = [choose(spec, problem, device) if config is None else read_config(config, spec, problem, device)]
     for one in chosen:
         if one.remark:
             click.echo(f"note: {one.config}: {one.remark}", err=True)
@@ -104,12 +104,9 @@ def _save(binary: Binary, out: Path, stage: str | None) -> list[str]:
     stem = f"{binary.config.kernel}-{binary.arch}-{binary.config.digest}"
     texts = {stage: _text(binary, stage)} if stage else dict(binary.stages)
     texts["json"] = json.dumps(binary.facts(), indent=2, sort_keys=True) + "\n"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for suffix, text in texts.items():
-            files.write_text(out / f"{stem}.{suffix}", text)
-    except OSError as e:
-        raise TunerError(f"cannot write into {out}: {e.strerror}") from e
+    files.make_folder(out)
+    for suffix, text in texts.items():
+        files.write_text(out / f"{stem}.{suffix}", text)
     return [str(out / f"{stem}.{suffix}") for suffix in texts]
 
 

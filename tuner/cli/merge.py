@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("destination", metavar="DEST")
-@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
+@click.argument("destination", metavar="DEST", type=options.Place())
+@click.argument("sources", metavar="SRC...", nargs=-1, required=True, type=options.Place())
 @options.json_option
 def merge(destination: str, sources: tuple[str, ...], as_json: bool) -> None:
     """Bring runs, trials and winners of the databases SRC into the database DEST, which is made when missing.

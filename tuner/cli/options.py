@@ -28,6 +28,23 @@ def _named(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
     return value
 
 
+class Place(click.Path):
+    """The name of a file, a folder or a database.
+
+    An empty one is refused, which pathlib takes for the current folder, and a database's name for the user's own: a
+    script that types "$UNSET" means neither. Whether it can be read is for the command to say.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(readable=False, **given)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value as click.Path does."""
+        if value == "":
+            self.fail("it is empty: expected a name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _document_only(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     if value:
         from tuner.cli import output

@@ -15,7 +15,7 @@ import click
 
 from tuner.cli import kernel_options, options
 from tuner.cli.kernel_options import kernel_option, problem_option
-from tuner.cli.output import print_json
+from tuner.cli.output import print_json, quantity
 from tuner.errors import UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
@@ -61,7 +61,7 @@ class Duration(click.ParamType[float]):
     "records",
     multiple=True,
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=options.Place(path_type=Path),
     help="Problems that were called untuned on this device, the most called first; may be repeated.",
 )
 @click.option(
@@ -163,7 +163,9 @@ def _say_missed(record: misses.Record, device: Device, found: dict[Problem | Lad
     calls = sum(found.values())
     of_others = sorted({miss.device for miss in record.calls} - {device.slug})
     others = f"; others missed on {', '.join(of_others)}" if of_others else ""
-    click.echo(f"missed on {device.slug}: {len(found)} problems, {calls} calls{others}", err=True)
+    click.echo(
+        f"missed on {device.slug}: {quantity(len(found), 'problem')}, {quantity(calls, 'call')}{others}", err=True
+    )
 
 
 def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:

@@ -44,7 +44,7 @@ def _occupy_closed() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # a worker's streams must not be closed either
 
 
 class _BestEffort:

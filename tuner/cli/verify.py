@@ -22,7 +22,7 @@ _COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
 
 
 @click.command()
-@click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True)
+@click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True, type=options.Place())
 @kernel_options.kernel_option
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @click.option("--regret", is_flag=True, help="Measure what a lookup loses on problems that are held out.")

@@ -150,11 +150,13 @@ def check_served(spec: KernelSpec, problem: Problem, device: Device) -> None:
 def _pairs(text: str) -> list[tuple[str, str]]:
     """Split the text of a config; values hold neither commas nor spaces."""
     example = "BLOCK_SIZE_M=128,num_warps=8"
-    pairs = []
+    pairs: list[tuple[str, str]] = []
     for part in filter(None, re.split(r"[,\s]+", text.strip())):
         name, equals, value = part.partition("=")
         if not (name and equals and value):
             raise UsageError(f"a config: not a pair NAME=VALUE: {part!r}: expected for instance {example}")
+        if name in dict(pairs):
+            raise UsageError(f"a config: {name} is there twice: expected each name once, for instance {example}")
         pairs.append((name, value))
     if not pairs:
         raise UsageError(f"a config is empty: expected for instance {example}")

@@ -29,7 +29,7 @@ _NO_TENSOR = (AttributeError, TypeError, RuntimeError)
 
 _address = torch.Tensor.data_ptr
 _forward_ad, _LEVEL = compat.forward_ad_state(), compat.FORWARD_LEVEL
-_is_tracing = torch.compiler.is_dynamo_compiling
+is_tracing = torch.compiler.is_dynamo_compiling
 _knobs = knobs.runtime
 _enter, _leave = _knobs.launch_enter_hook, _knobs.launch_exit_hook
 _entering, _leaving = (getattr(hook, "calls", () if hook is None else (hook,)) for hook in (_enter, _leave))
@@ -43,6 +43,20 @@ def has_launch_hooks() -> bool:
         or bool(_entering)
         or bool(_leaving)
     )
+
+
+_untraced: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an op for a call that torch.compile traces: it breaks the graph there and runs the op as it is.
+
+    The result is always the same object, because torch.compile compiles anew for another. It is made here and not at
+    import, because torch.compiler.disable imports the compiler.
+    """
+    if function not in _untraced:
+        _untraced[function] = torch.compiler.disable(function)
+    return _untraced[function]
 
 
 class CallCache:
@@ -61,7 +75,7 @@ class CallCache:
 
         Everything that such a call costs besides its launch is in this one function, without calls of others.
         """
-        if _is_tracing() or type(a) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(a) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
@@ -79,7 +93,7 @@ class CallCache:
 
     def run_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
         """Run a call of one operand into new memory; None where there is no plan."""
-        if _is_tracing() or type(x) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(x) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         try:
             x_at = x.data_ptr()
@@ -97,7 +111,7 @@ class CallCache:
         self, operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None = None
     ) -> Tensor | None:
         """Run any call, into `out` where it is given; None where there is no plan."""
-        if _is_tracing() or type(operands[0]) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(operands[0]) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         given = operands[:-1] if operands[-1] is None else operands
         if out is not None:

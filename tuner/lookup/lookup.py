@@ -34,12 +34,13 @@ def lookup(problem: Problem, device: Device | str | None = None) -> Match:
     Raises:
         DeviceError: no device was given and this process has none, or the name is not of one device.
         KernelError: no installed kernel serves the problem on the device.
+        ProblemError: it is no `Problem`.
     """
     try:
         if device is None:
             return _resolver.own[problem]
         return _resolver.answers[device.slug][problem]  # type: ignore[union-attr]  # a name has no slug
-    except (KeyError, AttributeError):
+    except (KeyError, AttributeError, TypeError):
         pass  # an error below is not to be shown as raised while this one was handled
     return _resolver.answer(problem, device)
 

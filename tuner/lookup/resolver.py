@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from tuner.errors import ProblemError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.lookup import advice, match_rules
@@ -78,6 +79,7 @@ class Resolver:
 
         A new M of a range that was answered before gets the same answer: nothing is decided or logged again.
         """
+        _expect(problem)
         device = self.device(device)
         if (missed := self.missed.get((device.slug, problem))) is not None:
             return missed.called()
@@ -137,6 +139,7 @@ class Resolver:
         self, problem: Problem, device: Device | str | None
     ) -> tuple[Device, list[DeviceWinners], Decision]:
         """The device, what every source holds for it, and the decision; reads every source."""
+        _expect(problem)
         device = self.device(device)
         return device, list(self._by_source(device.slug)), self.decide(problem, device)
 
@@ -232,6 +235,11 @@ class _Repeatable(Generic[T], Iterable[T]):
 
     def __iter__(self) -> Iterator[T]:
         return self.start()
+
+
+def _expect(problem: object) -> None:
+    if not isinstance(problem, Problem):
+        raise ProblemError(f"no problem: {problem!r:.60}: expected tuner.Problem(M, N, K, dtype=...)")
 
 
 def _miss_counter(problem: Problem, device: Device, decision: Decision) -> MissCounter | None:

@@ -19,6 +19,8 @@ SCALINGS = ("none", "scalar", "row", "block")
 of A and 128x128 block of B."""
 COARSE_SUMS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 """Output dtypes too coarse to show what Hopper's fp8 accumulators lose; fast accumulation is their default."""
+TRUTHS = ("aligned", "fast_accum", "b_padded", "listed")
+"""What is true or false, and no other value: a word such as "no" would be true."""
 MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
 
@@ -38,11 +40,14 @@ def check_size(name: str, size: SupportsIndex) -> int:
 
 def check_extra(op: str, name: str, value: object) -> Extra:
     """Return a value of a problem's extras as JSON holds it; numpy's numbers and truth values become Python's."""
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    if type(value).__module__ == "numpy" and isinstance(found := getattr(value, "tolist", str)(), (bool, int, float)):
+    found = getattr(value, "tolist", str)() if type(value).__module__ == "numpy" else value
+    if name in TRUTHS:
+        if isinstance(found, (bool, int)) and found in (0, 1):
+            return bool(found)
+        raise ProblemError(f"{op}: {name} must be True or False, got {value!r:.60}")
+    if isinstance(found, (bool, int, float, str)):
         return found
-    raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r}")
+    raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r:.60}")
 
 
 def check_epilogue(epilogue: str) -> str:

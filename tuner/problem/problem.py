@@ -104,7 +104,11 @@ class Problem:
             return
         a_dtype, b_dtype = dtypes.canonical(a_dtype or dtype), dtypes.canonical(b_dtype or dtype)
         extras = dict(extras or {})
-        given = (("scaling", scaling), ("fast_accum", fast_accum), ("b_padded", b_padded or None))
+        given = (
+            ("scaling", scaling),
+            ("fast_accum", fast_accum),
+            ("b_padded", None if b_padded is False else b_padded),
+        )
         extras |= {name: value for name, value in given if value is not None}
         extras = {name: gemm_fields.check_extra(op, name, value) for name, value in extras.items()}
         if op == "matmul":
@@ -129,7 +133,7 @@ class Problem:
             "layout": layout,
             "aligned": gemm_fields.contiguous_aligned(op, (m, n, k), (a_dtype, b_dtype, out_dtype), layout)
             if aligned is None
-            else bool(aligned),
+            else gemm_fields.check_extra(op, "aligned", aligned),
             "epilogue": gemm_fields.check_epilogue(epilogue),
             "precision": gemm_fields.check_precision(precision, a_dtype),
             "extras": tuple(sorted(extras.items())),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.resources
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ REMARKS = ("group", "note")
 """Columns for people, which change nothing that is measured. Any other column is an error, because a misspelt one would
 be ignored silently."""
 
+_KNOWN = (*REQUIRED, *OPTIONAL, *OTHER_OPS, *REMARKS)
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 Read = Callable[[Mapping[str, str]], Problem]
@@ -48,17 +50,17 @@ def names() -> list[str]:
     return sorted(entry.name.removesuffix(".csv") for entry in _folder().iterdir() if entry.name.endswith(".csv"))
 
 
-def load(name_or_path: str) -> list[Problem]:
+def load(name_or_path: str | Path) -> list[Problem]:
     """Return the problems of a suite as `entries` reads them."""
     return [entry.problem for entry in entries(name_or_path)]
 
 
-def load_with_ladders(name_or_path: str) -> list[Problem | Ladder]:
+def load_with_ladders(name_or_path: str | Path) -> list[Problem | Ladder]:
     """Return the problems of a suite as `entries` reads them, and in place of its rungs each ladder as a whole."""
     return list(dict.fromkeys(entry.ladder or entry.problem for entry in entries(name_or_path)))
 
 
-def entries(name_or_path: str, *, read: Read | None = None) -> list[Entry]:
+def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry]:
     """Read a suite: each problem once, in the file's order, with all groups that its lines name.
 
     Args:
@@ -74,13 +76,12 @@ def entries(name_or_path: str, *, read: Read | None = None) -> list[Entry]:
         UsageError: no suite of the package has that name.
         SuiteError: the file cannot be read, or a line describes no valid problem; the message names the line.
     """
-    if name_or_path.endswith(".csv") or "/" in name_or_path:
-        return _parse(name_or_path, _read(Path(name_or_path)), read)
-    if name_or_path not in names():
-        raise UsageError(
-            f"unknown suite {name_or_path!r}: known are {', '.join(names())}; the name of a file must end in .csv"
-        )
-    return _parse(name_or_path, (_folder() / f"{name_or_path}.csv").read_text(encoding="utf-8"), read)
+    name = os.fspath(name_or_path)
+    if name.endswith(".csv") or "/" in name:
+        return _parse(name, _read(Path(name)), read)
+    if name not in names():
+        raise UsageError(f"unknown suite {name!r}: known are {', '.join(names())}; the name of a file must end in .csv")
+    return _parse(name, (_folder() / f"{name}.csv").read_text(encoding="utf-8"), read)
 
 
 def _folder() -> Any:
@@ -133,10 +134,9 @@ def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
 
 def _columns(where: str, header: list[str]) -> list[str]:
     columns = [column.lower() for column in header]
-    known = (*REQUIRED, *OPTIONAL, *OTHER_OPS, *REMARKS)
     for column in columns:
-        if column not in known:
-            raise SuiteError(f"{where}: unknown column {column!r}: known are {', '.join(known)}")
+        if column not in _KNOWN:
+            raise SuiteError(f"{where}: {_unknown(column)}")
         if columns.count(column) > 1:
             raise SuiteError(f"{where}: the column {column!r} is there twice")
     if missing := [column for column in REQUIRED if column not in columns]:
@@ -144,12 +144,19 @@ def _columns(where: str, header: list[str]) -> list[str]:
     return columns
 
 
+def _unknown(column: str) -> str:
+    return f"unknown column {column!r}: known are {', '.join(_KNOWN)}"
+
+
 def problem_of(row: Mapping[str, str]) -> Problem:
     """Build a problem from cells by column name; an empty or missing cell means the problem's default.
 
     Raises:
-        ProblemError: a cell is invalid, or a size is missing.
+        ProblemError: a cell is invalid, a size is missing, or no column has such a name.
     """
+    for name in row:
+        if name not in _KNOWN:
+            raise ProblemError(_unknown(name))
     given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL, "op") if row.get(name)}
     for name in ("aligned", "fast_accum", "b_padded"):
         if name in given:
@@ -180,7 +187,7 @@ def _extra(name: str, cell: str) -> int | bool:
 def _size(name: str, cell: str) -> int:
     try:
         return int(cell)
-    except ValueError:
+    except (TypeError, ValueError):
         shown = name.upper() if len(name) == 1 else name
         raise ProblemError(f"{shown} must be a whole number, got {cell!r:.60}") from None
 

@@ -72,7 +72,7 @@ class Database:
     url: URL | None = None
 
 
-def locate(location: str | None) -> Database:
+def locate(location: str | Path | None) -> Database:
     """The database of `--db` or `Store.open`: a path or a URL; None leaves the choice to `$TUNER_DB`.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 
 from sqlalchemy import Connection, Engine
@@ -45,7 +46,7 @@ class Store:
 
     @classmethod
     def open(
-        cls, location: str | None = None, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S
+        cls, location: str | Path | None = None, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> Store:
         """Open a database; a missing or empty one is made and brought to the newest schema.
 

@@ -33,6 +33,7 @@ def sole_writer(path: Path, label: str) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StoreError(
-                    f"another `tuner run` is writing to {label}: wait until it has ended, or name another with --db"
+                    f"another `tuner run` or `tuner merge` is writing to {label}: wait until it has ended, or name "
+                    "another with --db"
                 ) from None
         yield

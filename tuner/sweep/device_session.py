@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
 
-from tuner.errors import TunerError
+from tuner.errors import DeviceError, TunerError
 from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel import registry
 from tuner.launch import compat
@@ -90,6 +90,10 @@ def open_session(gpu: int | None, stack: contextlib.ExitStack) -> DeviceSession:
     from tuner.hardware import device as devices
 
     device = devices.current(gpu)
+    if device.is_interpreter:
+        raise DeviceError(
+            f"GPU {gpu} was asked for, but TRITON_INTERPRET is set: to tune on it unset it, or give [None]"
+        )
     torch.cuda.set_device(gpu)
     stack.enter_context(torch.cuda.stream(torch.cuda.Stream()))
     backend = f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"

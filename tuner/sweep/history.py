@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from tuner.hardware.device import Device, Environment
 from tuner.kernel import KernelSpec, registry
+from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Winner
 from tuner.store.store import Store
@@ -49,18 +50,25 @@ class History:
         if self._store is None:
             return None
         winner = self._store.winner(self._device, self._environment, job.problem)
-        return winner if winner is not None and _holds(winner, job.specs) else None
+        return winner if winner is not None and _holds(winner, job.specs, self._device) else None
 
     def without_winner(self, problems: Collection[Problem]) -> list[Problem]:
         """Return the problems that have no stored winner that holds; their jobs need not exist."""
         if self._store is None or not problems:
             return list(problems)
         stored = self._store.winners(device_slug=self._device.slug)
-        ours = (winner for winner in stored if winner.environment == self._environment)
-        decided = {winner.problem for winner in ours if _holds(winner, registry.of(winner.problem.op))}
+        asked = set(problems)
+        ours = (each for each in stored if each.problem in asked and each.environment == self._environment)
+        decided = {winner.problem for winner in ours if _holds(winner, registry.of(winner.problem.op), self._device)}
         return [problem for problem in problems if problem not in decided]
 
 
-def _holds(winner: Winner, specs: Mapping[str, KernelSpec]) -> bool:
+def _holds(winner: Winner, specs: Mapping[str, KernelSpec], device: Device) -> bool:
     spec = specs.get(winner.config.kernel)
-    return spec is not None and spec.version == winner.kernel_version and winner.protocol == PROTOCOL
+    if spec is None or spec.version != winner.kernel_version or winner.protocol != PROTOCOL:
+        return False
+    try:
+        # A kernel's list of configs may have changed since: a lookup refuses one that it no longer has.
+        return spec.space(winner.problem, device).rejection(winner.config, fatal_only=True) is None
+    except BAD_VALUE:  # of a row that somebody edited
+        return False
