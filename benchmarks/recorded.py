@@ -28,8 +28,8 @@ class Landscape:
 
     Attributes:
         problem, label: which.
-        us: the time of every config whose kernel is there still; for those measured again side by side, the median of
-            rounds without what moved a round as a whole.
+        us: the time of every config whose kernel is there still, but what `is_gone`; for those measured again side by
+            side, the median of rounds without what moved a round as a whole.
         best_us: the fastest of those.
         scatter: standard deviation of the log of one replay, beside the others of its round.
         enter_s, replay_s: what a config costs to enter, and one replay.
@@ -49,13 +49,38 @@ class Landscape:
         self.scatter = statistics.median(statistics.stdev(times) for times in flat.values())
         self.best_us = min(again.values())
         truth = {number: max(us / ratio, self.best_us) for number, us in swept.items()} | again
-        self.us = {configs[number]: us for number, us in truth.items() if is_served(configs[number])}
+        times = {configs[number]: us for number, us in truth.items()}
+        self.us = {one: us for one, us in times.items() if is_served(one) and not is_gone(one, self.problem)}
         self.best_us = min(self.us.values())
 
 
 def is_served(config):
     """Whether a config's kernel is there still, and the one that multiplies for it."""
     return {config.kernel, config.get("INNER", config.kernel)} <= {name for _, name in registry.specs()}
+
+
+BY_TMA = ("tma", "persistent_tma", "warp_specialized", "cluster_k")
+"""Kernels that load by TMA, beside those whose LOADS says so."""
+FEW_TILES = 4
+"""More tiles than this hide the last: their times over the estimates are about those of tiles that end with the rows,
+and forests fitted with them err less at more than 256 rows."""
+MOVED_COLUMNS = ("tma", "persistent_tma", "split_k", "swap_ab")
+
+
+def is_gone(config, problem):
+    """Whether a recorded time is of a last tile beyond the operand's end, which is moved back since.
+
+    See docs/kernels.md, The last tile of rows: all of these files were recorded before.
+    """
+    kernel = config.get("INNER", config.kernel)
+    if config.get("LOADS", "tma" if kernel in BY_TMA else None) != "tma":
+        return False
+    sides = (problem.m, config.integer("BLOCK_SIZE_M")), (problem.n, config.integer("BLOCK_SIZE_N"))
+    moved = problem.layout[0] == "n", kernel in MOVED_COLUMNS and problem.aligned
+    return any(
+        back and extent > block and extent % block != 0 and -(-extent // block) <= FEW_TILES
+        for (extent, block), back in zip(sides, moved, strict=True)
+    )
 
 
 def landscapes(path=DATA):
@@ -66,13 +91,15 @@ def landscapes(path=DATA):
 
 
 def trials(path, run):
-    """Of each problem (bf16 nt) that one race of a file tried: every config's time."""
+    """Of each problem (bf16 nt) that one race of a file tried: every config's time, but what `is_gone`."""
     found = defaultdict(dict)
     with gzip.open(path, "rt", newline="") as lines:
         for row in csv.DictReader(lines):
             if row["run"] == run:
                 problem = Problem(int(row["m"]), int(row["n"]), int(row["k"]), dtype="bfloat16", layout="nt")
-                found[problem][Config(row["kernel"], **json.loads(row["config"]))] = float(row["us"])
+                config = Config(row["kernel"], **json.loads(row["config"]))
+                if not is_gone(config, problem):
+                    found[problem][config] = float(row["us"])
     return dict(found)
 
 

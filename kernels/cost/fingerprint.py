@@ -25,9 +25,9 @@ _SHAPES = ((4096, 16, 14336), (6144, 72, 4096), (37888, 68, 3584), (512, 8192, 1
 _TILES = ((64, 16, 0, 128, 4), (64, 64, 0, 64, 4), (128, 128, 64, 64, 8), (128, 256, 0, 128, 8))
 """BLOCK_SIZE_M, N, N_REST and K, and num_warps."""
 _LOOPS = (
-    ("swap_ab", Loop(by_tma=True)),
-    ("swap_ab", Loop(by_tma=False)),
-    ("cluster_k", Loop(by_tma=True, in_cluster=True)),
+    ("swap_ab", Loop(by_tma=True, exchanged=True)),
+    ("swap_ab", Loop(by_tma=False, exchanged=True)),
+    ("cluster_k", Loop(by_tma=True, in_cluster=True, exchanged=True)),
     ("warp_specialized", Loop(by_tma=True, persistent=True, specialized=True)),
 )
 _LATE = {refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP, "num_stages": 3}
@@ -57,7 +57,7 @@ def _probed() -> Iterator[Mapping[str, float]]:
             own = _VARIANTS[(2 * place + turn) % len(_VARIANTS)]
             config = Config(kernel, **{**sides, "num_warps": warps, **own})
             terms = cost.terms(config, problem, _DEVICE, loop)
-            yield features.of_tiles(terms, config, problem, _DEVICE, exchanged=turn < 3)
+            yield features.of_tiles(terms, config, problem, _DEVICE, exchanged=loop.exchanged)
         few = problem.with_shape(1 + place, m, k)
         config = Config("gemv", BLOCK_SIZE_N=1 << place, BLOCK_SIZE_K=1024 >> place, SPLIT_K=1 + place % 2, num_warps=2)
         yield features.of_streams(config, few, _DEVICE, stream.streamed(config, few, _DEVICE))

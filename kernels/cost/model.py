@@ -38,7 +38,6 @@ def tiled(
     by_tma: bool | None = None,
     persistent: bool = False,
     products: int = 1,
-    added_cycles: float = 0.0,
 ) -> float:
     """The estimate alone, in microseconds.
 
@@ -48,11 +47,10 @@ def tiled(
         device: where.
         by_tma: whether descriptors load; None where the config's LOADS says so.
         persistent, products: see `Loop`.
-        added_cycles: to each step along K, of what its products wait for.
     """
     by_tma = config.get("LOADS") == "tma" if by_tma is None else by_tma
     loop = Loop(by_tma, persistent, products=products)
-    return of_tile(tile_of(Sides.of(config), loop, problem, device), config, added_cycles).us
+    return terms(config, problem, device, loop).us
 
 
 def of_tile(tile: Tile, parameters: Mapping[str, Value], added_cycles: float = 0.0) -> Terms:

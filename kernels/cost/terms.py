@@ -51,6 +51,7 @@ class Terms(NamedTuple):
         ramp: the first loads and the last stores of tiles.
         store: tiles on their way out.
         splits: adding up the parts of sums that are split.
+        beyond_m, beyond_n: rows and columns of the last tile beyond the operands' ends.
         steps: along K, of each program.
         programs: how many there are.
         each: programs of the fullest multiprocessor.
@@ -69,6 +70,8 @@ class Terms(NamedTuple):
     ramp: float
     store: float
     splits: float
+    beyond_m: int
+    beyond_n: int
     steps: int
     programs: int
     each: int
@@ -88,7 +91,7 @@ def terms_of(
         late: whether the next launch starts after the last step.
         added_cycles: to each step along K.
     """
-    by_tma, persistent, _, products, in_cluster = tile.loop
+    by_tma, persistent, _, products, in_cluster, _ = tile.loop
     programs, steps = tile.tiles_m * tile.tiles_n * splits * products, -(-tile.steps // splits)
     each = -(-programs // tile.sm_count)
     shared = max(1, stages - (not tile.asynchronous)) * tile.stage_bytes + 1024 + (splits == 1) * tile.sums_bytes
@@ -121,6 +124,8 @@ def terms_of(
         ramp=ramp / mhz,
         store=store / mhz,
         splits=splits_us,
+        beyond_m=tile.beyond_m,
+        beyond_n=tile.beyond_n,
         steps=steps,
         programs=programs,
         each=each,

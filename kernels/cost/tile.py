@@ -88,6 +88,7 @@ class Loop(NamedTuple):
         specialized: whether one warp of a program loads, and others multiply.
         products: how many such products one launch computes; `problem.bytes_moved` is of all of them.
         in_cluster: whether the splits of a sum are the blocks of one cluster.
+        exchanged: whether the device computes the transposed output: B's columns are its rows then.
     """
 
     by_tma: bool
@@ -95,6 +96,7 @@ class Loop(NamedTuple):
     specialized: bool = False
     products: int = 1
     in_cluster: bool = False
+    exchanged: bool = False
 
 
 class Tile(NamedTuple):
@@ -106,6 +108,7 @@ class Tile(NamedTuple):
         sm_count, room_bytes, cached_bytes: of the device: multiprocessors, shared memory of each, what the L2 keeps.
         rows, width: its sides.
         tiles_m, tiles_n: how many there are.
+        beyond_m, beyond_n: rows and columns that the last of them has beyond the operands' ends, see `_beyond`.
         steps: along K, of all splits together.
         stage_bytes: of shared memory.
         sums_bytes: of shared memory, where sums that are not split are stored from there.
@@ -135,6 +138,8 @@ class Tile(NamedTuple):
     width: int
     tiles_m: int
     tiles_n: int
+    beyond_m: int
+    beyond_n: int
     steps: int
     stage_bytes: int
     sums_bytes: int
@@ -167,9 +172,9 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
     products, row_bytes = _product_cycles(sides, problem, device, asynchronous=asynchronous), problem.k * size
     intake, loaded = _intake_cycles(sides, problem, by_tma=loop.by_tma)
-    read_bytes, beyond_bytes = _read_bytes(
-        sides, problem, row_bytes * loop.products, boxes=loop.by_tma and not loop.in_cluster
-    )
+    beyond = _beyond(sides, loop, problem)
+    boxes = beyond if loop.by_tma and not loop.in_cluster else (0, 0)
+    read_bytes, beyond_bytes = _read_bytes(sides, problem, row_bytes * loop.products, boxes)
     odd, unrounded = loop.by_tma and any(odd_rows.odd(problem)), _unrounded(problem)
     return Tile(
         loop=loop,
@@ -182,6 +187,8 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
         width=width,
         tiles_m=tiles_m,
         tiles_n=tiles_n,
+        beyond_m=beyond[0],
+        beyond_n=beyond[1],
         steps=-(-problem.k // sides.length),
         stage_bytes=sides.length * (sides.rows + width) * size,
         sums_bytes=sides.rows * width * 4 if loop.by_tma and asynchronous and unrounded else 0,
@@ -257,23 +264,42 @@ def _unrounded(problem: Problem) -> bool:
     return dtype.ITEMSIZE[problem.out_dtype] == 4
 
 
-def _read_bytes(sides: Sides, problem: Problem, row_bytes: int, *, boxes: bool) -> tuple[float, float]:
+def _beyond(sides: Sides, loop: Loop, problem: Problem) -> tuple[int, int]:
+    """Rows and columns of the last tile beyond the operands' ends.
+
+    A kernel that loads by TMA moves its last tile of A's rows back to end with them, where these run along K, and has
+    rows beyond the end only where all of A is smaller than a tile. Where TMA stores, the same holds of B's columns, but
+    neither of kernels in Gluon nor of those that scale blocks. See docs/kernels.md, The last tile of rows.
+    """
+    rows_moved = loop.by_tma and (problem.layout[1] == "t" if loop.exchanged else problem.layout[0] == "n")
+    by_triton = not (loop.specialized or loop.in_cluster or problem.scaling == "block")
+    columns_moved = loop.by_tma and problem.aligned and by_triton
+    moved = (columns_moved, rows_moved) if loop.exchanged else (rows_moved, columns_moved)
+    blocks = ((problem.m, sides.rows), (problem.n, sides.width))
+    rows, columns = (
+        max(0, block - extent) if back else -extent % block for (extent, block), back in zip(blocks, moved, strict=True)
+    )
+    return rows, columns
+
+
+def _read_bytes(sides: Sides, problem: Problem, row_bytes: int, boxes: tuple[int, int]) -> tuple[float, float]:
     """`Tile.read_bytes` and `beyond_bytes`.
 
     Beside each byte once: the larger operand, which streams in from memory, as often as tiles read it again meanwhile;
-    and TMA's boxes beyond an operand's end.
+    and TMA's boxes beyond an operand's end, of so many rows and columns.
     """
     width = sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     larger, read = max((problem.n, tiles_m * tiles_n * width), (problem.m, tiles_m * tiles_n * sides.rows))
     again = min(max(0, read - larger), _MOST_AGAIN * larger)
-    total, small = problem.bytes_moved + again * row_bytes / _AGAIN, 0
-    if boxes:
-        beyond = 0
-        for extent, block, others in ((problem.m, sides.rows, tiles_n), (problem.n, width, tiles_m)):
-            if extent <= block <= 64:
-                small += -extent % block * others
-            else:
-                beyond += -extent % block * others
-        total += beyond * row_bytes / _BEYOND
+    small = beyond = 0
+    for extent, block, over, others in (
+        (problem.m, sides.rows, boxes[0], tiles_n),
+        (problem.n, width, boxes[1], tiles_m),
+    ):
+        if extent <= block <= 64:
+            small += over * others
+        else:
+            beyond += over * others
+    total = problem.bytes_moved + (again / _AGAIN + beyond / _BEYOND) * row_bytes
     return total, small * row_bytes / _BEYOND

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
-from tuner.problem import Problem
+from tuner.problem import Problem, generic_key
 
 H200 = KNOWN["sm_90"]
 MADE = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
@@ -28,7 +30,11 @@ EIGHT = {"a_dtype": "float8_e4m3fn", "b_dtype": "float8_e4m3fn", "out_dtype": "b
 FEW = Problem(8, 256, 512, dtype="bfloat16", layout="nt", epilogue="bias+silu")
 CLUSTER = Problem(8, 512, 2048, dtype="bfloat16", layout="nt")
 SPECIALIZED = Problem(256, 512, 512, dtype="bfloat16", layout="nt")
-SCALE = Problem.keyed("scale", {"N": 1000, "stride.one": True}, dtype="float32")
+sys.path.append(str(Path(__file__).parent / "programs"))
+import decorated  # noqa: E402, F401  its rows name its source
+
+SOURCE = registry.find("scale", "scale").source_hash()[:16]
+SCALE = Problem.keyed("scale", {"N": 1000, "stride.one": True, generic_key.SOURCE: SOURCE}, dtype="float32")
 WINNERS = {
     Problem(256, 256, 256): Config("pointer", **TILE, GROUP_SIZE_M=1),
     Problem(256, 512, 256): Config("tma", **TILE, GROUP_SIZE_M=1),

@@ -66,6 +66,8 @@ def test_how_far_apart_rows_lie(matrix, bytes_):
         (Problem(100, 2047, 4093, **ODD), False),
         (Problem(100, 2047, 4093, **ODD, b_padded=True), True),
         (Problem(3000, 3000, 3000, **ODD), False),
+        (Problem(6, 3072, 8192, dtype="fp16", layout="tn"), False),
+        (Problem(50, 3072, 8192, dtype="fp16", layout="tn"), True),
     ],
 )
 def test_it_is_the_default_of_large_unaligned_problems_only(problem, first):
@@ -111,3 +113,10 @@ def test_one_row_of_b_in_float32_never_goes_to_wgmma_as_it_lies(k, offered):
     inner = {config["INNER"] for config in SPEC.space(problem, H200).configs()}
     assert ("warp_specialized" in inner) == offered
     assert offered or SPEC.default_config(problem, H200)["INNER"] != "warp_specialized"
+
+
+@pytest.mark.parametrize("m", [2, 6, 15])
+def test_few_rows_of_a_transposed_a_are_loaded_one_by_one_beside_rows_of_b_that_are_not_copied(m):
+    config = default_config(Problem(m, 3072, 8192, dtype="fp16", layout="tn"), H200)
+    assert config.kernel == ("gemv" if m <= 2 else "swap_ab")
+    assert config.get("LOADS", "pointer") == "pointer"

@@ -16,6 +16,7 @@ from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
 from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import launches, splitting
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
 from tuner.kernels.gemm.pointer import space as pointer_space
@@ -129,8 +130,10 @@ def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The estimate of `cost.tiled`; every step's products are scaled before the next step is multiplied."""
-    return cost.tiled(*_view(config, problem), device, added_cycles=_SCALING_CYCLES)
+    """The cost model's estimate; every step's products are scaled before the next step is multiplied."""
+    inner, computed = _view(config, problem)
+    loop = Loop(splitting.by_tma(config), exchanged=bool(config["SWAP_AB"]))
+    return cost.of_tile(tile_of(Sides.of(inner), loop, computed, device), inner, _SCALING_CYCLES).us
 
 
 def default_config(problem: Problem, device: Device) -> Config:

@@ -91,7 +91,7 @@ def terms(config: Config, problem: Problem, device: Device) -> Terms:
     return cost.terms(swap_ab.exchanged_tile(config), exchanged(problem), device, LOOP)
 
 
-LOOP = Loop(by_tma=True, in_cluster=True)
+LOOP = Loop(by_tma=True, in_cluster=True, exchanged=True)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:

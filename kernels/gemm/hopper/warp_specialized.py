@@ -223,10 +223,13 @@ def _two(config: Config) -> Config:
 
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
     """The cost model's terms of what the device computes."""
-    return cost.terms(*resources.as_computed(config, problem), device, LOOP)
+    return cost.terms(*resources.as_computed(config, problem), device, _loop(config))
 
 
-LOOP = Loop(by_tma=True, persistent=True, specialized=True)
+def _loop(config: Config) -> Loop:
+    return Loop(by_tma=True, persistent=True, specialized=True, exchanged=bool(config.get("SWAP_AB", False)))
+
+
 _WIDE_GROUP = 8
 
 
@@ -257,7 +260,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
         for point in tried.points():
             inner, computed = resources.as_computed(point, problem)
             yield Candidates(
-                point, tile_of(Sides.of(inner), LOOP, computed, device), (1,), functools.partial(usual, point)
+                point, tile_of(Sides.of(inner), _loop(point), computed, device), (1,), functools.partial(usual, point)
             )
 
     return cost.near_least(tiles())

@@ -138,7 +138,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
     def tiles() -> Iterator[Candidates]:
         for point in tried.points():
             inner = exchanged_tile(point)
-            tile = tile_of(Sides.of(inner), Loop(splitting.by_tma(inner)), transposed, device)
+            tile = tile_of(Sides.of(inner), _loop(inner), transposed, device)
             splits = splitting.splits_of(inner, transposed, device)
             yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
 
@@ -148,7 +148,11 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
     """The cost model's terms of what the device computes."""
     inner = exchanged_tile(config)
-    return cost.terms(inner, exchanged(problem), device, Loop(splitting.by_tma(inner)))
+    return cost.terms(inner, exchanged(problem), device, _loop(inner))
+
+
+def _loop(config: Config) -> Loop:
+    return Loop(splitting.by_tma(config), exchanged=True)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
