@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tuner.lookup import advice, sources
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
+from tuner.problem.family import Family, Range
 
 NEEDS_TORCH = re.compile(r"^(import|from) (torch|triton|tuner\.kernels)\b", re.MULTILINE)
 WITHOUT_TORCH = importlib.util.find_spec("torch") is None
@@ -168,8 +170,19 @@ def make_row() -> Callable[..., Row]:
 
 @pytest.fixture
 def make_table() -> Callable[..., Table]:
-    def make(*rows: Row, device: Device = H200) -> Table:
-        return Table("matmul", device, "2026-01-31T12:00:00Z", rows)
+    def make(*rows: Row, device: Device = H200, families: tuple[Family, ...] = ()) -> Table:
+        return Table("matmul", device, "2026-01-31T12:00:00Z", rows, families)
+
+    return make
+
+
+@pytest.fixture
+def make_family() -> Callable[..., Family]:
+    def make(*last_ms: int, first: int = 1, problem: Problem | None = None, **parts: Any) -> Family:
+        problem = problem or Problem(1, 512, 256)
+        firsts = [first, *(last + 1 for last in last_ms)]
+        spans = zip(firsts, last_ms, strict=False)
+        return Family(problem.group(), tuple(Range(first, last, last, "measured") for first, last in spans), **parts)
 
     return make
 
@@ -178,7 +191,7 @@ def make_table() -> Callable[..., Table]:
 def make_database() -> Callable[..., Path]:
     """A database of the real schema with rows as its winners, the later row decided later; its log is checkpointed."""
 
-    def make(path: Path, *rows: Row, device: Device = H200) -> Path:
+    def make(path: Path, *rows: Row, device: Device = H200, families: tuple[Family, ...] = ()) -> Path:
         from tuner.store import schema
 
         if not path.exists():
@@ -187,29 +200,65 @@ def make_database() -> Callable[..., Path]:
             connection.execute("PRAGMA journal_mode = WAL")
             for row in rows:
                 add_winner(connection, row, device)
+            for family in families:
+                add_family(connection, family, device)
         return path
 
     return make
 
 
-def add_winner(connection: sqlite3.Connection, row: Row, device: Device) -> None:
-    def key(table: str, **columns: Any) -> int:
-        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
-        where = " AND ".join(f"{name} IS ?" for name in columns)
-        found = connection.execute(f"SELECT {table}_id FROM {table} WHERE {where}", (*columns.values(),)).fetchone()
-        if found:
-            return int(found[0])
-        cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", (*columns.values(),))
-        return int(cursor.lastrowid or 0)
+def key_of(connection: sqlite3.Connection, table: str, **columns: Any) -> int:
+    names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+    where = " AND ".join(f"{name} IS ?" for name in columns)
+    found = connection.execute(f"SELECT {table}_id FROM {table} WHERE {where}", (*columns.values(),)).fetchone()
+    if found:
+        return int(found[0])
+    cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", (*columns.values(),))
+    return int(cursor.lastrowid or 0)
 
+
+def problem_key(connection: sqlite3.Connection, problem: Problem) -> int:
+    extras = json.dumps(dict(problem.extras), sort_keys=True, separators=(",", ":"))
+    return key_of(connection, "problem", **{**problem.fields(), "extras": extras})
+
+
+def add_family(connection: sqlite3.Connection, family: Family, device: Device) -> None:
+    """A family decided after those that are there, by a run of its own."""
+    (device_id,) = connection.execute("SELECT device_id FROM device WHERE slug = ?", (device.slug,)).fetchone()
+    (count,) = connection.execute("SELECT count(*) FROM family").fetchone()
+    run = {"device_id": device_id, "environment_id": 1, "protocol": 1, "tool_version": "0.1.0", "argv": "[]"}
+    run |= {"uuid": f"ladder {count}", "host": "here", "started_at": "2026-01-31T11:00:00Z", "status": "DONE"}
+    checked, geomean, worst = family.check or (0, None, None)
+    family_id = key_of(
+        connection,
+        "family",
+        run_id=key_of(connection, "run", **run),
+        device_id=device_id,
+        environment_id=1,
+        problem_id=problem_key(connection, family.at(family.last_m)),
+        checked=checked,
+        regret_geomean=geomean,
+        regret_worst=worst,
+        decided_at=f"2026-01-31T12:00:{count:02}Z",
+    )
+    for each in family.ranges:
+        parts = {"first_m": each.first_m, "last_m": each.last_m, "evidence": each.evidence}
+        key_of(
+            connection,
+            "family_range",
+            **{"family_id": family_id, "problem_id": problem_key(connection, family.at(each.row_m)), **parts},
+        )
+
+
+def add_winner(connection: sqlite3.Connection, row: Row, device: Device) -> None:
+    key = partial(key_of, connection)
     device_id = key("device", **{name: getattr(device, name) for name in IDENTITY})
     versions = dict(zip(("triton", "torch", "backend", "driver", "python"), astuple(row.made.environment), strict=True))
     environment_id = key("environment", **versions, hash="-".join(versions.values()))
     op = row.problem.op
     kernel_id = key("kernel", op=op, name=row.config.kernel, version=row.kernel_version, source_hash="none")
     config_id = key("config", kernel_id=kernel_id, parameters=row.config.parameters_json, hash=row.config.digest)
-    extras = json.dumps(dict(row.problem.extras), sort_keys=True, separators=(",", ":"))
-    problem_id = key("problem", **{**row.problem.fields(), "extras": extras})
+    problem_id = problem_key(connection, row.problem)
     shared = {"device_id": device_id, "environment_id": environment_id}
     version = {"protocol": row.made.protocol, "tool_version": row.made.tool_version}
     run = {**shared, **version, "uuid": f"run {shared} {version}", "argv": "[]", "host": "here"}

@@ -124,12 +124,9 @@ def first_lookup(where: Path, asked: Problem, rule: str) -> Callable[[], None]:
 def tables(folder: Path) -> dict[str, float]:
     from tuner.lookup import table
 
-    # The default of the last row: one that is lent beyond it must be no worse there than the formula.
     path = table_of(folder, H200, problems(ROWS), registry.default_config(problem(SIZES), H200))
-    near = first_lookup(path, problem(SIZES + 4), "near_m")
     return {
         f"table_of_{ROWS}_rows_first_lookup_ms": median_ms(first_lookup(path, problem(64), "exact")),
-        f"table_of_{ROWS}_rows_first_lookup_of_a_near_m_ms": median_ms(near),
         f"table_of_{ROWS}_rows_read_whole_ms": median_ms(lambda: table.load(path), 3),
         "table_bytes": path.stat().st_size,
     }

@@ -33,7 +33,7 @@ RESULT = "unseen-h200.json"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tuned", default="unseen-tuned", help="suite whose winners a lookup may borrow from")
+    parser.add_argument("--tuned", default="unseen-tuned", help="suite that is tuned beside them")
     parser.add_argument("--held-out", action="append", metavar="SUITE", help="all four unless given; may be repeated")
     parser.add_argument("--device", default="cuda:0", help="as `tuner run` takes it")
     parser.add_argument("--time-budget", default="420s", help="of the tuning, as `tuner run` takes it")

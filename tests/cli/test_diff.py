@@ -18,9 +18,9 @@ H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 
 @pytest.fixture
 def write(tmp_path, make_table):
-    def write(name: str, *rows: Row, device=H200) -> Path:
+    def write(name: str, *rows: Row, **parts: object) -> Path:
         (tmp_path / name).mkdir(exist_ok=True)
-        return make_table(*rows, device=device).write(tmp_path / name)
+        return make_table(*rows, **parts).write(tmp_path / name)
 
     return write
 
@@ -134,3 +134,23 @@ def test_what_cannot_be_read_exits_2_and_is_no_difference(run, write, make_row, 
         code, out, err = run("diff", *arguments)
         assert (code, out, len(err.splitlines())) == (2, "", 1)
         assert "x.json" in err
+
+
+def test_borders_that_moved_are_listed(run, write, make_row, make_family):
+    rows = [make_row(m) for m in (16, 32, 64, 128)]
+    a = write("a", *rows, families=(make_family(16, 64, 128),))
+    b = write("b", *rows, families=(make_family(32, 64, 128),))
+    code, out, _ = run("diff", a, b)
+    assert code == 1
+    head, _, line = out.splitlines()
+    assert "1 family with other ranges" in head
+    assert line.split() == ["matmul", "Mx512x256", "float16", "nn", "ranges", "1-16,", "17-64", "1-32,", "33-64"]
+    (found,) = json.loads(run("diff", a, b, "--json")[1])["tables"]
+    assert found["moved"] == [
+        {
+            "family": "matmul Mx512x256 float16 nn",
+            "a": [[1, 16, 16, "measured"], [17, 64, 64, "measured"]],
+            "b": [[1, 32, 32, "measured"], [33, 64, 64, "measured"]],
+        }
+    ]
+    assert run("diff", a, write("c", *rows))[1].splitlines()[-1].split()[-3:] == ["1-16,", "17-64,", "65-128"]

@@ -15,7 +15,9 @@ import pytest
 import tuner
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.lookup import table
+from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
+from tuner.problem.family import Check, Range
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 
@@ -76,7 +78,9 @@ def test_json_tells_what_was_written(tmp_path, run, db):
     path = tmp_path / "out" / f"matmul--{H200.slug}.json"
     digest = table.load(path).digest
     assert code == 0
-    assert written == [{"path": str(path), "op": "matmul", "device": H200.slug, "rows": 2, "digest": digest}]
+    assert written == [
+        {"path": str(path), "op": "matmul", "device": H200.slug, "rows": 2, "families": 0, "digest": digest}
+    ]
 
 
 def test_of_two_environments_the_newest_decision_ships(tmp_path, run, db, make_database, make_row):
@@ -97,6 +101,37 @@ def test_winners_of_an_older_version_of_a_kernel_do_not_ship(tmp_path, run, db, 
     assert code == 0
     assert [row.problem.m for row in table.load(tmp_path / "out" / f"matmul--{H200.slug}.json").rows] == [128]
     assert "left out: 2 winners of kernels that have a newer version" in err
+
+
+def test_families_ship_with_their_rows_and_the_one_decided_last_holds_where_two_overlap(
+    tmp_path, run, make_database, make_row, make_family
+):
+    rows = [make_row(m) for m in (16, 64, 256, 512)]
+    older, newer = make_family(16, 64, 512), make_family(64, 256, first=17, check=Check(20, 1.004, 1.03))
+    db = make_database(tmp_path / "tuner.db", *rows, families=(older, newer))
+    code, out, err = run("export", tmp_path / "out", "--db", db)
+    assert (code, err) == (0, "")
+    assert "4 rows, 3 families, sha256:" in out
+    (path,) = (tmp_path / "out").iterdir()
+    assert table.load(path).faults == ()
+    assert table.load(path).families == (make_family(16), newer, make_family(512, first=257))
+    for source in (path, db):
+        tuner.use(None)
+        tuner.use(source)
+        expected = {3: (1, 16), 20: (17, 64), 100: (65, 256), 300: (257, 512)}
+        assert {m: resolver().decide(make_row(m).problem, H200).range[:2] for m in expected} == expected
+        assert tuner.lookup(make_row(100).problem, H200).regret == 1.004
+    assert run("diff", path, db)[0] == 0
+    assert json.loads(run("export", tmp_path / "out", "--db", db, "--json")[1])["written"][0]["families"] == 3
+
+
+def test_a_range_whose_winner_does_not_ship_goes_to_the_next_above(tmp_path, run, make_database, make_row, make_family):
+    rows = [make_row(16, version=1), make_row(64, version=2), make_row(256, version=2), make_row(512, version=1)]
+    db = make_database(tmp_path / "tuner.db", *rows, families=(make_family(16, 64, 256, 512),))
+    assert run("export", tmp_path / "out", "--db", db)[0] == 0
+    (path,) = (tmp_path / "out").iterdir()
+    (family,) = table.load(path).families
+    assert family.ranges == (Range(1, 64, 64, "estimated"), Range(65, 512, 256, "estimated"))
 
 
 def test_a_package_holds_the_tables_and_the_lines_to_add_are_printed(tmp_path, run, db):

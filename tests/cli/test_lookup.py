@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from tuner.hardware.device import INTERPRETER, KNOWN, describe
+from tuner.problem.family import Check
 
 H200 = KNOWN["sm_90"]
 
 pytestmark = pytest.mark.usefixtures("toy", "no_tables")
+
+
+@pytest.fixture
+def tables(tmp_path, make_table, make_row, make_family) -> Path:
+    family = make_family(16, 128, check=Check(20, 1.004, 1.03))
+    return make_table(make_row(16), make_row(128, block=64), families=(family,)).write(tmp_path)
 
 
 @pytest.fixture
@@ -36,27 +43,38 @@ def test_an_untuned_problem_shows_the_command_and_exits_1(run, db):
     code, out, _ = run("lookup", "4096x512x256", "--db", db, "--device", "sm_90", "--dtype", "bf16", "--layout", "nt")
     assert code == 1
     assert "rule default" in out
-    assert out.endswith("to tune it: tuner run --shape 4096x512x256 --dtype bfloat16 --layout nt\n")
+    assert out.endswith("to tune it: tuner run --shape 1-4096x512x256 --dtype bfloat16 --layout nt\n")
 
 
-def test_a_borrowed_config_exits_0_and_shows_the_command(run, db):
-    code, out, _ = run("lookup", "100x512x256", "--db", db, "--device", "sm_90")
+def test_a_problem_of_a_tuned_family_shows_its_range_and_exits_0(run, tables, monkeypatch):
+    monkeypatch.setenv("TUNER_TABLES", str(tables))
+    code, out, _ = run("lookup", "100x512x256", "--device", "sm_90")
     assert code == 0
-    assert "rule near_m" in out
-    assert "tuner run --shape 100x512x256" in out
+    assert "rule family" in out
+    assert "M 17-128, measured, tuned for matmul 128x512x256 float16 nn: 12.50 us" in out
+    assert out.endswith("tuner run --shape 100x512x256 --dtype float16 --layout nn\n")
+    document = json.loads(run("lookup", "100x512x256", "--device", "sm_90", "--json")[1])
+    assert (document["rule"], document["range"], document["tuned_for"]["m"]) == (
+        "family",
+        [17, 128, 128, "measured"],
+        128,
+    )
+    assert document["expected_regret"] == 1.004
+    assert "1.004 times as long" in run("lookup", "100x512x256", "--device", "sm_90", "--explain")[1]
 
 
 def test_json_holds_the_whole_answer(run, db):
-    code, out, _ = run("lookup", "100x512x256", "--db", db, "--device", "sm_90", "--json")
+    code, out, _ = run("lookup", "64x512x256", "--db", db, "--device", "sm_90", "--json")
     document = json.loads(out)
     assert code == 0
     assert document["config"] == {"BLOCK_SIZE_M": 32, "num_warps": 4}
-    assert (document["rule"], document["grade"], document["source"]) == ("near_m", "exact", str(db))
-    assert (document["problem"]["m"], document["tuned_for"]["m"], document["median_us"]) == (100, 64, 12.5)
+    assert (document["rule"], document["grade"], document["source"]) == ("exact", "exact", str(db))
+    assert (document["problem"]["m"], document["tuned_for"]["m"], document["median_us"]) == (64, 64, 12.5)
+    assert (document["range"], document["fallen"]) == (None, [])
     assert document["sources"][0] == {"name": str(db), "holds": f"1 tuned problem for {H200.slug}"}
 
 
-def test_explain_lists_sources_and_neighbours(run, db):
+def test_explain_lists_sources_and_the_nearest_tuned_problems(run, db):
     code, out, _ = run("lookup", "512x512x256", "--db", db, "--device", "sm_90", "--explain")
     assert code == 1
     assert f"1. {db}: 1 tuned problem for {H200.slug}" in out

@@ -1,18 +1,15 @@
-"""`tuner verify --regret`: problems held out of tables, what lookups say of them, and where the figures are kept."""
+"""`tuner verify --regret`: problems held out of tables, and what lookups say of them."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 
-import tuner
 from tuner.bench.held_out import Case, CaseResult, cases, summary
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel.config import Config
-from tuner.lookup import regret, sources, table
-from tuner.lookup.regret import FEWEST, Regret
+from tuner.lookup import sources
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -31,13 +28,14 @@ def played(rule: str, answer: float | None, formula: float | None) -> CaseResult
     return CaseResult(Case(PROBLEM, rule, config, config, config), answer, formula, 1.0)
 
 
-def test_a_problem_is_looked_up_without_its_own_row(toy, no_tables, tmp_path, make_row, make_table):
-    path = make_table(make_row(64, block=32), make_row(100, block=64), make_row(4096, block=32)).write(tmp_path)
+def test_a_problem_is_looked_up_without_its_own_row(toy, no_tables, tmp_path, make_row, make_table, make_family):
+    rows = [make_row(64, block=32), make_row(100, block=64), make_row(4096, block=32)]
+    path = make_table(*rows, families=(make_family(64, 100),)).write(tmp_path)
     found = {case.problem.m: case for case in cases(sources.named(path), H200, None, 30)}
     blocks = {
         m: [config["BLOCK_SIZE_M"] for config in (case.answer, case.formula, case.winner)] for m, case in found.items()
     }
-    assert {m: case.rule for m, case in found.items()} == {64: "near_m", 100: "near_m", 4096: "default"}
+    assert {m: case.rule for m, case in found.items()} == {64: "family", 100: "family", 4096: "default"}
     assert blocks == {64: [64, 16, 32], 100: [32, 16, 64], 4096: [16, 16, 32]}
 
 
@@ -48,17 +46,6 @@ def test_the_problems_of_a_suite_are_held_out_together(toy, no_tables, tmp_path,
     assert [(case.problem.m, case.rule) for case in found] == [(64, "default"), (100, "default")]
 
 
-def test_where_the_formula_is_preferred_the_neighbour_that_was_declined_plays_too(
-    toy, install, no_tables, tmp_path, make_row, make_table
-):
-    install(dataclasses.replace(toy, estimate_us=lambda config, *_: float(config.integer("BLOCK_SIZE_M"))))
-    path = make_table(make_row(64, block=16), make_row(100, block=64)).write(tmp_path)
-    by_m = {case.problem.m: case for case in cases(sources.named(path), H200, None, 30)}
-    assert (by_m[64].rule, by_m[64].declined) == ("default", Config("toy", BLOCK_SIZE_M=64, num_warps=4))
-    assert by_m[100].declined is None
-    assert len(by_m[64].contestants) == 2
-
-
 def test_a_sample_is_always_the_same(toy, no_tables, tmp_path, make_row, make_table):
     path = make_table(*(make_row(m) for m in range(1, 50))).write(tmp_path)
     first, again = ([case.problem for case in cases(sources.named(path), H200, None, 7)] for _ in range(2))
@@ -67,10 +54,10 @@ def test_a_sample_is_always_the_same(toy, no_tables, tmp_path, make_row, make_ta
 
 
 def test_figures_are_geometric_means_by_rule_beside_the_formulas_on_the_same_problems():
-    found = summary([played("near_m", 1.0, 1.2), played("near_m", 1.21, 1.0), played("default", None, None)])
-    assert found.keys() == {"near_m", "all"}
-    assert found["near_m"].geomean == pytest.approx(1.1)
-    assert (found["near_m"].count, found["near_m"].worst, found["near_m"].formula_worst) == (2, 1.21, 1.2)
+    found = summary([played("family", 1.0, 1.2), played("family", 1.21, 1.0), played("default", None, None)])
+    assert found.keys() == {"family", "all"}
+    assert found["family"].geomean == pytest.approx(1.1)
+    assert (found["family"].count, found["family"].worst, found["family"].formula_worst) == (2, 1.21, 1.2)
 
 
 def test_where_nothing_differs_nothing_is_measured(formula_won, run):
@@ -81,55 +68,12 @@ def test_where_nothing_differs_nothing_is_measured(formula_won, run):
     assert len(err.splitlines()) == 4
 
 
-def test_the_figures_are_written_into_the_table_and_told_by_lookups(formula_won, run):
-    before = table.load(formula_won)
-    code, out, err = run("verify", formula_won, "--regret", "--device", "interpreter", "--update", "--json")
-    assert code == 0
-    assert "written" in err
-    after = table.load(formula_won)
-    assert (after.rows, after.faults) == (before.rows, ())
-    assert regret.to_json(after.regret) == json.loads(out)["rules"]
-    assert after.digest != before.digest  # it decides what a lookup says
-    assert run("verify", formula_won)[0] == 0
-    tuner.use(formula_won)
-    assert tuner.lookup(Problem(80, 512, 256), INTERPRETER).regret == 1.0
-    assert "expected regret: 0.0% slower" in tuner.explain(Problem(80, 512, 256), INTERPRETER)
-    assert tuner.lookup(PROBLEM, INTERPRETER).regret is None
-
-
-@pytest.mark.parametrize(("count", "rule"), [(FEWEST, "default"), (FEWEST - 1, "near_m")])
-def test_where_a_tables_own_figure_says_that_borrowing_lost_the_formula_serves(
-    count, rule, toy, no_tables, tmp_path, make_row, make_table
-):
-    figure = Regret(count, geomean=1.10, worst=1.5, formula_geomean=1.05, formula_worst=1.2)
-    tables = dataclasses.replace(make_table(make_row(100)), regret={"near_m": figure})
-    tuner.use(tables.write(tmp_path))
-    assert tuner.lookup(PROBLEM, H200).rule == rule
-
-
-@pytest.mark.parametrize("figures", [3, {"near_m": 3}, {"near_m": {"count": 9, "geomean": "x"}}])
-def test_a_mangled_figure_is_none(figures, toy, no_tables, formula_won):
-    document = json.loads(formula_won.read_text()) | {"regret": figures}
-    formula_won.write_text(json.dumps(document))
-    assert table.load(formula_won).regret == {}
-    tuner.use(formula_won)
-    assert tuner.lookup(Problem(80, 512, 256), INTERPRETER).rule == "near_m"
-
-
-def test_a_table_with_figures_that_another_program_wrote_anew_is_whole(formula_won, run):
-    run("verify", formula_won, "--regret", "--device", "interpreter", "--update")
-    formula_won.write_text(json.dumps(json.loads(formula_won.read_text()), indent=3, sort_keys=True))
-    assert table.load(formula_won).faults == ()
-
-
 def test_wrong_usage_exits_2_and_says_what_is_wrong(formula_won, run, tmp_path, make_row, make_database):
     database = make_database(tmp_path / "tuner.db", make_row(64), device=INTERPRETER)
     on = ("--device", "interpreter")
     for arguments, words in (
         ((formula_won, database, "--regret", *on), "one table"),
-        ((formula_won, "--update"), "--update goes with --regret"),
         ((formula_won, "--sample", "3"), "--sample goes with --regret"),
-        ((database, "--regret", "--update", *on), f"tuner export DIR --db {database}"),
         ((formula_won, "--regret", "--suite", "gone", *on), "unknown suite"),
         ((formula_won, "--regret", "--suite", "demo", *on), "no tuned problem to hold out"),
     ):

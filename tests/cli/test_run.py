@@ -129,6 +129,8 @@ def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tm
         Problem(4, 64, 1, dtype="float32", op="softmax"): 5,
     }
     here = {Miss(problem, "interpreter", "default", "3.7.1", "0.1.0"): count for problem, count in calls.items()}
+    last = Problem(32, 16, 32, dtype="float32")
+    here[Miss(last, "interpreter", "default", "3.7.1", "0.1.0", first_m=25)] = 1
     elsewhere = {Miss(Problem(64, 64, 64), H200.slug, "default", "3.7.1", "0.1.0"): 99}
     misses.add(tmp_path / "misses.json", Record(here | elsewhere))
     record = (tmp_path / "misses.json").read_text()
@@ -138,9 +140,11 @@ def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tm
         ("bmm", 16),
         ("softmax", 4),
         ("matmul", 32),
+        ("matmul", 25),  # the rungs of a range
+        ("matmul", 32),
         ("matmul", 48),
     ]
-    assert f"missed on interpreter: 3 problems, 15 calls; others missed on {H200.slug}\n" in done.stderr
+    assert f"missed on interpreter: 4 problems, 16 calls; others missed on {H200.slug}\n" in done.stderr
     assert (tmp_path / "misses.json").read_text() == record
 
 

@@ -51,11 +51,21 @@ def document(tuner):
     return document
 
 
+def test_winners_show_the_range_of_ms_that_they_serve(tuner, document):
+    served = {
+        tuple(row["problem"][name] for name in "mnk"): row["range"] for row in document("winners") if row["range"]
+    }
+    assert [held[:2] for held in served.values()] == [[9, 16]]
+    code, out, _ = tuner("winners")
+    assert code == 0
+    assert " 9-16 " in out
+
+
 def test_winners_are_a_table_of_whole_lines(tuner):
     code, out, err = tuner("winners")
     assert (code, err) == (0, "")
     header, decode, tf32 = out.splitlines()
-    assert header.split()[:3] == ["device", "problem", "config"]
+    assert header.split()[:3] == ["device", "problem", "range"]
     assert decode.split("  ")[0] == H200
     assert "matmul 16x4096x4096 bfloat16 nt" in decode
     assert decode.split()[-5:] == ["12.25", "43.83", "1.224x", "2", "3.7.1"]

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import tuner
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -172,17 +171,3 @@ def test_the_calibrated_estimates_order_configs_as_they_were_measured(shape, slo
     first, second = (SWAPPED.replace(**parameters) for parameters in (slower, faster))
     # On an H200 1.15 and 1.18 times as long: benchmarks/data/scattered-trials-h200.csv.gz, unseen-trials-h200.csv.gz.
     assert swap_ab.estimate_us(first, problem, H200) > swap_ab.estimate_us(second, problem, H200)
-
-
-@pytest.mark.usefixtures("no_tables")
-@pytest.mark.parametrize(("m", "rule"), [(60, "near_m"), (68, "default")])
-def test_a_winner_is_not_moved_to_where_the_estimates_see_it_fall_behind(m, rule, tmp_path, make_row, make_table):
-    tile = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
-    config = Config(
-        "warp_specialized", **tile, EPILOGUE_PARTS=1, SWAP_AB=False, num_stages=8, num_warps=4, launch_pdl=True
-    )
-    version = registry.find("matmul", "warp_specialized").version
-    row = make_row(64, 37888, 3584, config=config, version=version, dtype="bf16", layout="nt")
-    tuner.use(make_table(row).write(tmp_path))
-    # A tile of 64 rows is one for 60 of them and two for 68.
-    assert tuner.lookup(linear(m, 37888, 3584), H200).rule == rule

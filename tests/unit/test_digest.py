@@ -16,9 +16,7 @@ import tuner
 from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
-from tuner.lookup import lookup as lookups
 from tuner.lookup import match_rules
-from tuner.lookup.regret import Regret
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -78,11 +76,11 @@ def test_ranks_agree_whatever_their_hash_seed_their_threads_and_the_order_of_fil
 
 @pytest.fixture
 def digest_of(tmp_path, toy, no_tables, make_table):
-    def digest_of(*rows):
+    def digest_of(*rows, **parts):
         folder = tmp_path / "tables"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        make_table(*rows).write(folder)
+        make_table(*rows, **parts).write(folder)
         tuner.use(None)
         tuner.use(folder)
         return tuner.digest(H200)
@@ -90,7 +88,7 @@ def digest_of(tmp_path, toy, no_tables, make_table):
     return digest_of
 
 
-def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, monkeypatch):
+def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, make_family, monkeypatch):
     row = make_row(64)
     before = digest_of(row)
     assert digest_of(row) == before
@@ -100,20 +98,16 @@ def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, mo
         digest_of(make_row(65)),
         digest_of(row, make_row(128)),
         digest_of(make_row(64, version=2)),
-        digest_of(dataclasses.replace(row, vs_default=1.01)),
+        digest_of(dataclasses.replace(row, vs_vendor=1.01)),
+        digest_of(row, families=(make_family(64),)),
+        digest_of(row, families=(make_family(64, first=2),)),
     ]
     digest_of(row)
     others.append(tuner.digest(KNOWN["sm_80"]))
-    (winners,) = (found for _, found in lookups.resolver().winners(H200) if found.rows)
-    monkeypatch.setitem(winners.regret, "matmul", {"near_m": Regret(9, 1.2, 1.5, 1.1, 1.3)})
-    others.append(tuner.digest(H200))
     monkeypatch.setitem(match_rules.failed, (H200.slug, Problem(64, 512, 256), row.config), "out of resources")
     others.append(tuner.digest(H200))
     monkeypatch.setattr(devices, "triton_version", lambda: "3.8.0")
     others.append(tuner.digest(H200))
-    for constant in ("NEAR_M", "MARGIN", "MODELLED", "BEYOND", "ACROSS", "BLIND", "OTHER_DEVICE"):
-        monkeypatch.setattr(match_rules, constant, 0.9 * getattr(match_rules, constant))
-        others.append(tuner.digest(H200))
     assert len({before, *others}) == 1 + len(others)
 
 

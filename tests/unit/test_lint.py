@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -10,9 +11,12 @@ pytest.importorskip("triton", reason="the installed kernels' rules need torch an
 
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.kernel.space import Rule
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
+from tuner.problem.family import Family, Range
 from tuner.tables.verify import lint
 from tuner.tables.verify.finding import Level
 from tuner.tables.verify.lint import Subject
@@ -55,3 +59,38 @@ def test_a_tile_beyond_every_axis_is_reported(name):
         row = Row(problem, config, spec.version, MADE, 10.0, 1.1, 1.1, 1)
         found = lint.check(Subject("here", Table("matmul", device, "2026-01-31T12:00:00Z", (row,))))
         assert {(finding.level, finding.check) for finding in found} == {(Level.ERROR, "invalid")}
+
+
+def test_ranges_without_a_row_and_those_that_their_config_cannot_serve_are_reported():
+    device, problem = KNOWN["sm_90"], Problem(64, 4096, 4096, dtype="bf16", layout="nt")
+    small, tall = registry.find("matmul", "gemv"), registry.find("matmul", "pointer")
+    rows = tuple(
+        Row(at, spec.default_config(at, device), spec.version, MADE, 10.0, 1.1, 1.1, 1)
+        for at, spec in ((problem.with_shape(1, 4096, 4096), small), (problem, tall))
+    )
+    ranges = (Range(1, 1, 1, "measured"), Range(2, 8, 8, "measured"), Range(9, 64, 64, "estimated"))
+    table = Table("matmul", device, "2026-01-31T12:00:00Z", rows, (Family(problem.group(), ranges),))
+    found = [finding for finding in lint.check(Subject("here", table)) if finding.check == "range"]
+    assert [(finding.level, finding.found.partition(":")[0]) for finding in found] == [
+        (Level.ERROR, "M 2-8 of matmul Mx4096x4096 bfloat16 nt"),
+        (Level.NOTE, "M 9-64"),
+    ]
+    assert found[0].advice == "tuner run --shape 1-512x4096x4096 --dtype bfloat16 --layout nt"
+
+
+def test_a_range_whose_config_cannot_run_at_its_first_m_is_reported(toy, install):
+    def tall(config, problem, device):
+        return "taller than M" if config.integer("BLOCK_SIZE_M") > problem.m else None
+
+    def space(problem, device):
+        found = toy.space(problem, device)
+        return dataclasses.replace(found, rules=(*found.rules, Rule("height", "a guide", tall, fatal=True)))
+
+    install(dataclasses.replace(toy, space=space))
+    row = Row(Problem(64, 512, 256), Config("toy", BLOCK_SIZE_M=32, num_warps=4), 1, MADE, 10.0, 1.1, 1.1, 1)
+    for first, reported in ((1, True), (32, False)):
+        family = Family(row.problem.group(), (Range(first, 64, 64, "measured"),))
+        table = Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,), (family,))
+        found = [finding for finding in lint.check(Subject("here", table)) if finding.check == "range"]
+        assert [finding.level for finding in found] == [Level.ERROR] * reported
+        assert all("taller than M" in finding.found for finding in found)

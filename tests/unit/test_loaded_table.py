@@ -71,27 +71,22 @@ def test_an_index_holds_what_a_reading_of_all_holds(tmp_path, make_row, make_tab
     assert isinstance(loaded.rows, loaded_table.Mapping)
     assert not isinstance(loaded.rows, dict), "it was read whole"
     assert {problem: tuple(found) for problem, found in loaded.rows.items()} == {row.problem: (row,) for row in rows}
-    _, groups = loaded_table.by_problem(table.load(tmp_path / written.file_name).rows)
-    assert len(loaded.groups) == len(groups)
-    assert {group: list(found) for group, found in loaded.groups.items()} == groups
     assert Problem(64, 1024, 512) not in loaded.rows
     assert Problem(16, 512, 256, op="other") not in loaded.rows
-    assert Problem(1, 512, 512, op="other") not in loaded.groups
 
 
-def test_a_lookup_makes_the_rows_it_asks_for_and_no_others(tmp_path, toy, no_tables, make_row, make_table, made):
-    tuner.use(make_table(*(make_row(m, n=n) for m in (16, 32, 1024) for n in range(512, 640))).write(tmp_path))
+def test_a_lookup_makes_the_rows_it_asks_for_and_no_others(
+    tmp_path, toy, no_tables, make_row, make_table, make_family, made
+):
+    rows = [make_row(m, n=n) for m in (16, 32, 1024) for n in range(512, 640)]
+    family = make_family(32, 1024, first=20, problem=Problem(1, 600, 256))
+    tuner.use(make_table(*rows, families=(family,)).write(tmp_path))
     assert made == []
     assert tuner.lookup(Problem(32, 600, 256), H200).rule == "exact"
     assert made == [32]
-    assert tuner.lookup(Problem(33, 600, 256), H200).rule == "near_m"
-    assert sorted(made) == [16, 32, 1024]
-
-
-def test_groups_are_gone_through_without_making_a_row(tmp_path, make_row, make_table, made):
-    loaded = loaded_table.load(make_table(*(make_row(m, n=n) for m in (16, 32) for n in (512, 520))).write(tmp_path))
-    assert [group.shape for group in loaded.groups] == [(1, 512, 256), (1, 520, 256)]
-    assert made == []
+    assert tuner.lookup(Problem(33, 600, 256), H200).rule == "family"
+    assert tuner.lookup(Problem(17, 600, 256), H200).rule == "default"
+    assert sorted(made) == [32, 1024]
 
 
 @pytest.mark.parametrize("style", [{"indent": 2}, {"sort_keys": True}, {"separators": (",", ":")}, {"indent": 1}])
@@ -135,7 +130,9 @@ def test_a_bad_row_under_a_digest_that_fits_costs_itself_and_one_warning(
     messages = [record.getMessage() for record in caplog.records if record.name == "tuner.lookup.sources"]
     assert len(messages) == 1
     assert "signed.json: row 1 left out: toy: BLOCK_SIZE_M must be" in messages[0]
-    assert dict(loaded_table.load(bad).groups).keys() == {Problem(1, 512, 256)}
+    held = dict(loaded_table.load(bad).rows)
+    assert {problem.m: len(rows) for problem, rows in held.items()} == {16: 0, 64: 1}
+    assert tuner.digest(H200).startswith("sha256:")
 
 
 @pytest.mark.parametrize(
@@ -164,8 +161,7 @@ def test_tables_of_several_ops_are_one_shelf(tmp_path, toy, no_tables, make_row,
     tuner.use(tmp_path)
     (winners, *_) = resolver().explanation(Problem(64, 512, 256), H200)[1]
     assert {problem.op for problem in winners.rows} == {"matmul", "other"}
-    assert (len(winners.rows), len(winners.groups)) == (3, 2)
-    assert [row.problem.m for row in winners.groups[Problem(1, 512, 256, op="other")]] == [64, 128]
+    assert len(winners.rows) == 3
     assert winners.note == f"3 tuned problems for {H200.slug}"
     assert winners.rows.get(Problem(64, 512, 250)) is None
 
@@ -195,7 +191,12 @@ def test_a_large_file_as_it_was_written_needs_no_plain_json(tmp_path, large, mak
         ('"m": 16, ', ""),
         ('"m": 16,', '"m": 64,'),
         ('"median_us": 12.5', '"median_us": -0.0'),
-        ('"version": 1', '"version": 1.0'),
+        ('"version": 2', '"version": 2.0'),
+        *(
+            ('"families": [\n\n  ]', f'"families": {value}')
+            for value in ("null", "3", "[3]", "{}", '[{"ranges": []}]', "[" * 9999)
+        ),
+        ('"families": [\n\n  ]', '"old": []'),
         ('"op": "matmul"', '"op": "matmul", "note": "kept"'),
     ],
     ids=lambda text: text[:24],

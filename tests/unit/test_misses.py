@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from tuner.lookup import lookup as lookups
 from tuner.lookup import miss_counts, misses
 from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
+from tuner.problem.family import Ladder
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -42,20 +44,23 @@ def miss(problem: Problem = PROBLEM, *, device: str = H200.slug, triton: str = "
 
 
 def counted(path: Path) -> dict[Problem, int]:
-    return misses.load(path).problems(H200.slug)
+    found = misses.load(path).problems(H200.slug).items()
+    return {each.rungs[-1] if isinstance(each, Ladder) else each: calls for each, calls in found}
 
 
-def test_calls_of_a_missed_problem_are_counted_and_those_of_a_tuned_one_are_not(record, tmp_path, make_row, make_table):
-    tuner.use(make_table(make_row(64)).write(tmp_path))
+def test_calls_of_a_missed_problem_are_counted_and_those_of_a_tuned_one_are_not(
+    record, tmp_path, make_row, make_table, make_family
+):
+    tuner.use(make_table(make_row(64), make_row(128), families=(make_family(128),)).write(tmp_path))
     tuner.record_misses(record)
     for m, calls in ((64, 5), (100, 4), (1000, 3), (4000, 2)):
         for _ in range(calls):
             match = tuner.lookup(PROBLEM.with_shape(m, 512, 256), H200)
-        assert match.rule == {64: "exact", 100: "near_m"}.get(m, "default")
+        assert match.rule == {64: "exact", 100: "family"}.get(m, "default")
     tuner.flush_misses()
     assert list(counted(record).items()) == [
-        (PROBLEM.with_shape(1000, 512, 256), 3),
-        (PROBLEM.with_shape(4000, 512, 256), 2),
+        (PROBLEM.with_shape(1024, 512, 256), 3),
+        (PROBLEM.with_shape(4096, 512, 256), 2),
     ]
     (row, _) = json.loads(record.read_text())["misses"]
     assert {name: row[name] for name in ("calls", "device", "rule", "triton", "tool_version")} == {
@@ -217,17 +222,37 @@ def test_a_record_is_the_same_bytes_in_whatever_order_it_was_added(tmp_path):
     assert list(record.problems(H200.slug).items()) == [(PROBLEM, 7), (BATCHED, 5)]
 
 
+def test_calls_of_a_range_count_together_and_become_a_ladder_and_those_of_a_key_stay_exact(record, install, toy):
+    install(toy, dataclasses.replace(toy, op="mine"))
+    keyed = Problem.keyed("mine", {"N": 3})
+    tuner.record_misses(record)
+    for m in (200, 199, 200, 256, 3):
+        tuner.lookup(PROBLEM.with_shape(m, 512, 256), H200)
+    tuner.lookup(keyed, H200)
+    tuner.flush_misses()
+    (often, calls), *rest = misses.load(record).problems(H200.slug).items()
+    assert (str(often), calls) == ("matmul 193-256x512x256 float16 nn", 4)
+    assert {str(each) for each, _ in rest} == {"matmul 1-16x512x256 float16 nn", "mine N=3 float16"}
+    assert (often.first_m, often.last_m, {problem.family for problem in often.rungs}) == (193, 256, {PROBLEM.family})
+
+
+def test_a_record_that_knows_no_ranges_is_read_as_before(record):
+    record.write_text(Record({miss(): 2}).dumps())
+    assert "first_m" not in record.read_text()
+    assert misses.load(record).problems(H200.slug) == {PROBLEM: 2}
+
+
 def test_what_is_kept_is_bounded_and_the_rest_is_counted_together(record, monkeypatch):
     monkeypatch.setattr(misses, "MOST", 3)
     tuner.record_misses(record)
-    for m in range(1, 6):
-        for _ in range(m):
-            tuner.lookup(PROBLEM.with_shape(m, 512, 256), H200)
+    for calls in range(1, 6):
+        for _ in range(calls):
+            tuner.lookup(PROBLEM.with_shape(64, 512, calls), H200)
     tuner.flush_misses()
-    assert [problem.m for problem in counted(record)] == [3, 2, 1]
+    assert [problem.k for problem in counted(record)] == [3, 2, 1]
     assert misses.load(record).left_out == 4 + 5
     misses.add(record, Record({miss(): 10}))
-    assert [problem.m for problem in counted(record)] == [64, 3, 2]
+    assert [problem.k for problem in counted(record)] == [256, 3, 2]
     assert misses.load(record).left_out == 4 + 5 + 1
 
 
@@ -243,6 +268,8 @@ DAMAGED = {
     "calls that are no number": (WHOLE.replace('"calls": 2', '"calls": "2"'), "calls must be a whole number, got '2'"),
     "a device that is no word": (WHOLE.replace(f'"{H200.slug}"', "[]"), "device must be a word, got []"),
     "a problem that cannot be": (WHOLE.replace('"m": 64', '"m": 0'), "M must be from 1"),
+    "a range that ends before it begins": (WHOLE.replace('"problem"', '"first_m": 64, "problem"'), "below the problem"),
+    "a range that begins with a word": (WHOLE.replace('"problem"', '"first_m": "a", "problem"'), "a whole number"),
     "a problem without K": (WHOLE.replace('"k": 256, ', ""), "not a problem"),
 }
 

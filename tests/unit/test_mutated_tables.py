@@ -28,6 +28,7 @@ from tuner.lookup import database, match_rules, sources, table
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
+from tuner.problem.family import Check, Family, Range
 from tuner.tables.verify.finding import Level
 from tuner.tables.verify.inspection import Inspection, inspect
 
@@ -66,9 +67,22 @@ def rows() -> list[Row]:
     return winners()
 
 
+def families_of(rows: list[Row]) -> tuple[Family, ...]:
+    """Two families of ranges over these rows, and one of which a range has no row."""
+    first, second, third, _ = (row.problem for row in rows)
+    return (
+        Family(first.group(), (Range(1, first.m, first.m, "measured"),), Check(20, 1.004, 1.03)),
+        Family(second.group(), (Range(9, 700, 64, "estimated"), Range(701, second.m, second.m, "measured"))),
+        Family(
+            third.group(),
+            (Range(1025, third.m, third.m, "measured"), Range(third.m + 1, 2**31 - 1, 2**20, "estimated")),
+        ),
+    )
+
+
 @pytest.fixture(scope="module")
 def text(rows) -> str:
-    return Table("matmul", H200, "2026-01-31T12:00:00Z", tuple(rows)).dumps()
+    return Table("matmul", H200, "2026-01-31T12:00:00Z", tuple(rows), families_of(rows)).dumps()
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -97,7 +111,8 @@ def mutated(original: str, number: int) -> bytes:
 
 def change(document: Any, chance: random.Random) -> None:
     everywhere = list(places(document))
-    rows = [place for place in places(document.get("rows")) if isinstance(place[1], str)]  # half of all: rows' parts
+    rows = [place for place in places(document.get("rows")) if isinstance(place[1], str)]  # half of all: rows' parts,
+    rows += list(places(document.get("families")))  # and families'
     if not everywhere:
         return
     container, key = chance.choice(rows if rows and chance.random() < 0.5 else everywhere)
@@ -143,12 +158,13 @@ def can_run(problem: Problem, config: Config) -> str | None:
 @pytest.fixture(autouse=True)
 def no_formula(monkeypatch):
     """Formulas have tests of their own, and take longer than all the rest here."""
-    monkeypatch.setattr(registry, "default_config", lambda problem, device, without: Config("pointer"))
+    monkeypatch.setattr(registry, "default_config", lambda problem, device, without=None: Config("pointer"))
 
 
 def check_answers(winners: sources.DeviceWinners, problems: list[Problem]) -> None:
     """Whatever a source holds, each problem gets the formula or a config that can run."""
-    for problem in dict.fromkeys([*problems, *winners.rows]):
+    between = [problem.with_shape(m, problem.n, problem.k) for problem in problems for m in (1, 500, 701, 2**31 - 1)]
+    for problem in dict.fromkeys([*problems, *between, *winners.rows]):
         match = match_rules.decide(problem, H200, [winners]).match
         assert match.rule == "default" or can_run(problem, match.config) is None
 
@@ -203,6 +219,11 @@ STATEMENTS = [
     *(f"UPDATE run SET {name} = ? WHERE run_id = 1" for name in ("protocol", "tool_version")),
     *(f"UPDATE kernel SET {name} = ? WHERE kernel_id = 1" for name in ("name", "version", "op")),
     "UPDATE config SET parameters = ? WHERE config_id = 1",
+    *(f"UPDATE family SET {name} = ? WHERE family_id = 1" for name in ("checked", "regret_geomean", "decided_at")),
+    *(
+        f"UPDATE family_range SET {name} = ? WHERE family_range_id = 2"
+        for name in ("first_m", "evidence", "problem_id")
+    ),
     "UPDATE alembic_version SET version_num = ?",
 ]
 
@@ -241,7 +262,7 @@ def mangle(path: Path, number: int) -> None:
 @pytest.mark.parametrize("portion", numbers(200, 500), ids=str)
 def test_a_mangled_database_never_raises_at_run_time(portion, tmp_path, good, rows, make_database, caplog):
     if not good.exists():
-        make_database(good, *rows)
+        make_database(good, *rows, families=families_of(rows))
     path = tmp_path / "tuner.db"
     problems = [row.problem for row in rows]
     for number in portion:

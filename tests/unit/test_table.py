@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+import tuner
 from tuner.errors import TableError
-from tuner.hardware.device import Environment
+from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
-from tuner.lookup import table
+from tuner.lookup import large_table, loaded_table, table, table_digest
 from tuner.lookup.row import Provenance
+from tuner.problem import Problem
+from tuner.problem.family import Check
 
+H200 = KNOWN["sm_90"]
 NEWER = Provenance(Environment("3.8.0", "2.14.0", "cuda 13.1", "590.1", "3.12.1"), 1, "0.2.0")
 
 
@@ -127,9 +132,109 @@ def test_a_table_edited_by_hand_is_used_and_says_so(make_row, make_table):
     assert "edited" in str(found.faults[0])
 
 
+def test_families_are_written_one_a_line_and_read_back(make_row, make_table, make_family):
+    check = Check(20, 1.0041, 1.03)
+    found = (make_family(16, 64, check=check), make_family(512, first=100))
+    written = make_table(*(make_row(m) for m in (16, 64, 512)), families=found)
+    text = written.dumps()
+    assert table.loads(text, "t.json") == written
+    (line,) = (line for line in text.splitlines() if '"played"' in line)
+    assert line.endswith(
+        '"ranges": [[1, 16, 16, "measured"], [17, 64, 64, "measured"]], '
+        '"check": {"played": 20, "geomean": 1.0041, "worst": 1.03}},'
+    )
+    assert '"m"' not in line
+    assert dataclasses.replace(written, families=found[::-1]).dumps() == text
+
+
+def first_version(text: str, style: dict[str, object] | None) -> str:
+    """A table as the first version of the format has it, rewritten by another program where a style is given."""
+    document = json.loads(text) | {"version": 1}
+    for name in ("families", "date", "digest"):
+        del document[name]
+    signed = table_digest.signed_text(table_digest.unsigned_text(document), "2026-01-31T12:00:00Z")
+    return signed if style is None else json.dumps(json.loads(signed), **style)
+
+
+@pytest.mark.parametrize("style", [None, {"indent": 1}, {"sort_keys": True}])
+def test_a_table_of_the_first_version_is_read(style, tmp_path, make_row, make_table):
+    written = make_table(make_row(16), make_row(64, epilogue="bias"))
+    path = tmp_path / written.file_name
+    path.write_text(first_version(written.dumps(), style))
+    found = table.load(path)
+    assert found.faults == loaded_table.load(path).faults == ()
+    assert set(found.rows) == set(written.rows)
+    assert found.dumps() == written.dumps()
+    path.write_text(path.read_text().replace('"ties": 2', '"ties": 3'))
+    assert "edited" in str(table.load(path).faults[0])
+
+
+def test_a_table_with_figures_that_nothing_reads_today_is_whole():
+    path = Path(__file__).with_name("table_of_version_1.json")
+    assert '"regret": {' in path.read_text()
+    assert (table.load(path).faults, len(table.load(path).rows)) == ((), 2)
+    assert large_table.decode(path.read_bytes()) is not None
+
+
+BAD_FAMILIES = {
+    "ranges that overlap": ({"ranges": [[1, 16, 9, "measured"], [16, 64, 64, "measured"]]}, "1-16 and 16-64 overlap"),
+    "ranges that leave a gap": ({"ranges": [[1, 16, 16, "measured"], [32, 64, 64, "measured"]]}, "leave a gap"),
+    "a range that is reversed": ({"ranges": [[16, 1, 1, "measured"]]}, "16-1 is empty"),
+    "ranges in another order": ({"ranges": [[17, 64, 64, "measured"], [1, 16, 16, "measured"]]}, "overlap"),
+    "a range that does not hold its row": ({"ranges": [[1, 16, 64, "measured"]]}, "1-16 is served from outside"),
+    "a range of three parts": ({"ranges": [[1, 16, "measured"]]}, "not enough values"),
+    "an M beyond 2^31": ({"ranges": [[1, 2**31, 2**31, "measured"]]}, "M must be from 1 to"),
+    "an M of zero": ({"ranges": [[0, 64, 64, "measured"]]}, "M must be from 1 to"),
+    "an M that is a fraction": ({"ranges": [[1, 16.0, 16.0, "measured"]]}, "M must be a whole number, got 16.0"),
+    "no range": ({"ranges": []}, "at least one range"),
+    "ranges that are a word": ({"ranges": "1-64"}, ""),
+    "another evidence": ({"ranges": [[1, 64, 64, "hoped"]]}, "unknown evidence 'hoped'"),
+    "a part that problems lack": ({"sparsity": "2:4"}, "not a problem"),
+    "a check of words": ({"check": {"played": "many", "geomean": 1, "worst": 1}}, "played must be"),
+    "a check of less than nothing": ({"check": {"played": 3, "geomean": -1, "worst": 1}}, "geomean must be"),
+    "a problem that cannot be": ({"layout": "xy"}, "unknown layout"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), BAD_FAMILIES.values(), ids=BAD_FAMILIES.keys())
+def test_a_family_that_cannot_be_is_left_out_with_one_line_and_rows_and_other_families_stay(
+    change, said, tmp_path, toy, no_tables, make_row, make_table, make_family, caplog
+):
+    other = make_family(64, problem=Problem(1, 1024, 256))
+    rows = [make_row(16), make_row(64), make_row(64, n=1024)]
+    document = json.loads(make_table(*rows, families=(make_family(16, 64), other)).dumps())
+    (bad,) = (entry for entry in document["families"] if entry["n"] == 512)
+    bad.update(change)
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(document))
+    found = table.load(path)
+    assert (len(found.rows), found.families) == (3, (other,))
+    (fault,) = (fault for fault in found.faults if fault.check == "range")
+    assert said in str(fault)
+    assert "\n" not in str(fault)
+    tuner.use(path)
+    asked = {(16, 512): "exact", (15, 512): "default", (63, 1024): "family"}
+    assert {shape: tuner.lookup(Problem(*shape, 256), H200).rule for shape in asked} == asked
+    assert len([each for each in caplog.records if each.name == "tuner.lookup.sources"]) == 1
+
+
+def test_two_families_that_share_an_m_are_one_and_a_line(make_row, make_table, make_family):
+    rows = [make_row(m) for m in (16, 64, 512)]
+    text = make_table(*rows, families=(make_family(16, 64), make_family(512, first=64))).dumps()
+    found = table.loads(text, "t.json")
+    assert found.families == (make_family(16, 64),)
+    assert "the ranges 64-512 and 1-64 of one family overlap" in str(found.faults[-1])
+
+
+def test_families_that_are_no_list_are_one_clear_error(make_row, make_table):
+    for families in (5, None):
+        with pytest.raises(TableError, match="not a table"):
+            table.loads(edited(make_table(make_row()).dumps(), families=families), "broken.json")
+
+
 def test_a_newer_format_is_refused(make_row, make_table):
-    with pytest.raises(TableError, match=r"table format 2 is newer than this triton-tuner reads \(1\): upgrade"):
-        table.loads(edited(make_table(make_row()).dumps(), version=2), "new.json")
+    with pytest.raises(TableError, match=r"table format 3 is newer than this triton-tuner reads \(2\): upgrade"):
+        table.loads(edited(make_table(make_row()).dumps(), version=3), "new.json")
 
 
 BROKEN = {

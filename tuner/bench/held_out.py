@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.errors import KernelError
 from tuner.hardware.device import INTERPRETER, Device, Environment, of_one_arch
@@ -15,8 +15,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup import match_rules
 from tuner.lookup.decision import Decision
-from tuner.lookup.device_winners import DeviceWinners, by_problem
-from tuner.lookup.regret import Regret
+from tuner.lookup.device_winners import by_problem
 from tuner.lookup.sources import Source
 from tuner.problem import Problem
 from tuner.sweep import finals
@@ -38,7 +37,6 @@ class Case:
         problem: the problem whose row is held out.
         rule: the rule that answered.
         answer, formula, winner: the lookup's config, the default formula's, and the one tuned for the problem.
-        declined: the neighbour's config that the lookup rejected in favour of the formula; None where it did not.
     """
 
     problem: Problem
@@ -46,13 +44,11 @@ class Case:
     answer: Config
     formula: Config
     winner: Config
-    declined: Config | None = None
 
     @property
     def contestants(self) -> tuple[Config, ...]:
         """The configs to measure, each once."""
-        configs = (self.winner, self.answer, self.formula, self.declined)
-        return tuple(dict.fromkeys(config for config in configs if config is not None))
+        return tuple(dict.fromkeys((self.winner, self.answer, self.formula)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,6 @@ class CaseResult:
         answer, formula: the time over the fastest contestant's, 1 for no regret; None where it could not be measured.
         fastest_us: microseconds a call of the fastest; None where all are one config and nothing was measured.
         failure: why a figure is missing; "" where none is.
-        declined: like `answer`, for the declined config; None also where nothing was declined.
     """
 
     case: Case
@@ -72,7 +67,23 @@ class CaseResult:
     formula: float | None
     fastest_us: float | None
     failure: str = ""
-    declined: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """How one match rule did on problems held out: its time over that of the fastest config played, 1 for no regret.
+
+    Attributes:
+        count: how many problems the rule answered.
+        geomean, worst: the geometric mean and the worst of its answers.
+        formula_geomean, formula_worst: the same figures for the default formula's configs on these problems.
+    """
+
+    count: int
+    geomean: float
+    worst: float
+    formula_geomean: float
+    formula_worst: float
 
 
 def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
@@ -85,7 +96,7 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
         sample: the size of the sample, which is always the same one.
     """
     winners = source.winners(device.slug)
-    relatives = [(sm_count, source.winners(slug)) for slug, sm_count in of_one_arch(device, source.slugs())]
+    relatives = [source.winners(slug) for slug in of_one_arch(device, source.slugs())]
     rows = [row for found in winners.rows.values() for row in found[:1]]
     usable = {row.problem for row in rows if match_rules.refusal(row, row.problem, device) is None}
     if suite is None:
@@ -95,7 +106,7 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
     found: list[Case] = []
     for problem in chosen:
         hidden = {problem} if suite is None else set(chosen)
-        left = DeviceWinners(source.name, *by_problem(row for row in rows if row.problem not in hidden), "")
+        left = replace(winners, rows=by_problem(row for row in rows if row.problem not in hidden))
         decision = match_rules.decide(problem, device, [left], relatives)
         found.append(_case(problem, device, decision, winners.rows[problem][0].config))
     return found
@@ -123,14 +134,12 @@ def _case(problem: Problem, device: Device, decision: Decision, winner: Config) 
         return config
 
     match = decision.match
-    best = max(decision.offers, key=lambda offer: offer.promise, default=None)
     return Case(
         problem,
         match.rule,
         program(match.config),
         program(registry.default_config(problem, device)),
         program(winner),
-        program(best.row.config) if best is not None and match.rule == "default" else None,
     )
 
 
@@ -225,12 +234,12 @@ def _judged(case: Case, reply: FinalsPlayed) -> CaseResult:
         return CaseResult(case, None, None, None, failure)
     ratios = finals.compare_to_fastest(times)
 
-    def ratio(config: Config | None) -> float | None:
-        found = None if config is None else ratios.get(config.digest)
+    def ratio(config: Config) -> float | None:
+        found = ratios.get(config.digest)
         return None if found is None else max(1.0, found.ratio)
 
     fastest_us = min(paired.median_us for paired in ratios.values())
-    return CaseResult(case, ratio(case.answer), ratio(case.formula), fastest_us, failure, ratio(case.declined))
+    return CaseResult(case, ratio(case.answer), ratio(case.formula), fastest_us, failure)
 
 
 def _compile(todo: Iterable[Case], pool: CompilePool) -> None:

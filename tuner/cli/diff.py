@@ -9,10 +9,14 @@ import click
 
 from tuner.cli import options, output
 from tuner.errors import StoreError, TableError, UsageError
+from tuner.problem.family import MEASURED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tuner.lookup.row import Row
     from tuner.lookup.table import Table
+    from tuner.problem.family import Range
     from tuner.tables.diff.difference import Change, Difference
 
 _COLUMNS = ("problem", "differs", "A", "B", "worth")
@@ -62,9 +66,15 @@ def _print(difference: Difference) -> None:
     ]
     rows += [(str(row.problem), "only in B", "", row.config.label, "") for row in difference.only_after]
     rows += [_cells(change) for change in difference.changes]
+    rows += [(each.family, "ranges", _spans(each.before), _spans(each.after), "") for each in difference.moved]
     click.echo(f"{difference.op} on {difference.device}: {_summary(difference)}")
     if rows:
         output.print_table(_COLUMNS, rows, empty="")
+
+
+def _spans(ranges: Iterable[Range]) -> str:
+    shown = ((f"{each.first_m}-{each.last_m}", each.evidence) for each in ranges)
+    return ", ".join(span if evidence == MEASURED else f"{span} {evidence}" for span, evidence in shown)
 
 
 def _summary(difference: Difference) -> str:
@@ -76,6 +86,8 @@ def _summary(difference: Difference) -> str:
         f"{len(difference.only_after)} only in B",
         f"{len(difference.changes)} changed, {configs} of them in config",
     ]
+    if difference.moved:
+        parts.append(f"{output.quantity(len(difference.moved), 'family')} with other ranges")
     if difference.gain is not None:
         parts.append(f"where comparable B's configs are {output.ratio(difference.gain)} as fast (geometric mean)")
     digests = (digest[:15] if digest else "none" for digest in difference.digests)
@@ -134,6 +146,10 @@ def _document(difference: Difference) -> dict[str, Any]:
                 "b": _row(change.after),
             }
             for change in difference.changes
+        ],
+        "moved": [
+            {"family": each.family, "a": list(map(list, each.before)), "b": list(map(list, each.after))}
+            for each in difference.moved
         ],
         "gain": difference.gain,
     }

@@ -17,7 +17,7 @@ from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 
 if TYPE_CHECKING:
-    from tuner.store.records import Winner
+    from tuner.store.records import DecidedFamily, Winner
     from tuner.tables.binaries import Written
     from tuner.tables.export import Selection
 
@@ -66,14 +66,14 @@ def export(
         raise UsageError("--kernel names a kernel to compile: add --with-kernels")
     for name in names:
         kernels.find(name)
-    winners = _winners(db, device)
+    winners, families = _decided(db, device)
     if kind == "sqlite":
         _report_database(_write_database(db, directory, winners), winners, as_json=as_json)
         return
     from tuner.tables import export as table
     from tuner.tables import package as packages
 
-    selection = table.select(winners)
+    selection = table.select(winners, families)
     if kind in ("vllm", "sglang"):
         _write_for_servers(kind, directory, selection, db, as_json=as_json)
         return
@@ -87,7 +87,7 @@ def export(
     _report_tables(selection, paths, binaries, lines, as_json=as_json)
 
 
-def _winners(db: str | None, device: str | None) -> list[Winner]:
+def _decided(db: str | None, device: str | None) -> tuple[list[Winner], list[DecidedFamily]]:
     from tuner.store.store import Store
 
     with Store.open(db, read_only=True) as store:
@@ -95,6 +95,7 @@ def _winners(db: str | None, device: str | None) -> list[Winner]:
         if device is not None and device not in known:
             raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
         winners = store.winners(device_slug=device)
+        families = store.families(device_slug=device)
         location = store.location
     if device is None:
         interpreted = [winner for winner in winners if winner.device.slug == INTERPRETER.slug]
@@ -106,7 +107,7 @@ def _winners(db: str | None, device: str | None) -> list[Winner]:
             )
     if not winners:
         raise TableError(f"no winner in {location} to export: `tuner run --db {shlex.quote(location)}` finds some")
-    return winners
+    return winners, families
 
 
 def _write_database(db: str | None, directory: Path, winners: list[Winner]) -> Path:
@@ -199,6 +200,7 @@ def _report_tables(
             "op": table.op,
             "device": table.device.slug,
             "rows": len(table.rows),
+            "families": len(table.families),
             "digest": table.digest,
         }
         for table, path in zip(selection.tables, paths, strict=True)
@@ -213,7 +215,8 @@ def _report_tables(
         output.print_json(document | ({} if lines is None else {"pyproject": lines}))
         return
     for entry in written:
-        click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}, {entry['digest']}")
+        ranges = f", {quantity(entry['families'], 'family')}" if entry["families"] else ""
+        click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}{ranges}, {entry['digest']}")
     for one in kernels or ():
         click.echo(f"{one.path}: {quantity(one.kernels, 'kernel')}, {one.nbytes} B")
         for failure in one.failed:

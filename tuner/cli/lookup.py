@@ -12,7 +12,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN, Device, current
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Decision
 from tuner.lookup.device_winners import DeviceWinners
-from tuner.lookup.explain import evidence, explain
+from tuner.lookup.explain import evidence, explain, served
 from tuner.lookup.fingerprint import digest
 from tuner.lookup.lookup import resolver, use
 from tuner.problem import Problem, parse_shape
@@ -51,8 +51,8 @@ def lookup(
 ) -> None:
     """Say which config a problem would get here, by which rule, from where.
 
-    A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or one near
-    it, so that only the default formula is left.
+    A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or a range of
+    M that holds it, so that only the default formula is left.
     """
     if shape is not None and not names and not written:
         problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling)
@@ -96,9 +96,9 @@ def _print(problem: Problem, device: Device, decision: Decision) -> None:
     click.echo(f"{problem} on {device.slug}: {match.config}")
     click.echo(f"rule {match.rule}, grade {match.grade}, from {match.source}")
     if decision.row is not None:
-        click.echo(evidence(decision.row))
+        click.echo(evidence(decision.row) if match.rule == "exact" else f"{served(decision)}: {evidence(decision.row)}")
     if match.rule != "exact":
-        click.echo(f"to tune it: {command(problem)}")
+        click.echo(f"to tune it: {command(problem, decision.first_m)}")
 
 
 def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], decision: Decision) -> dict[str, Any]:
@@ -122,17 +122,8 @@ def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], 
             {"source": r.source, "rule": r.rule, "config": dict(r.row.config), "reason": r.reason}
             for r in decision.refused
         ],
-        "neighbours": [
-            {
-                "rule": offer.rule,
-                "source": offer.winners.source,
-                "problem": offer.row.problem.fields(),
-                "config": {"kernel": offer.row.config.kernel, **offer.row.config},
-                "distance": round(offer.distance, 4),
-                "promise": round(offer.promise, 4),
-            }
-            for offer in decision.offers
-        ],
-        "command": command(problem),
+        "range": decision.range and list(decision.range),
+        "fallen": list(decision.fallen),
+        "command": command(problem, decision.first_m),
         "digest": digest(device),
     }

@@ -83,8 +83,10 @@ def print_json(document: Any) -> None:
 
 
 def quantity(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 row", "2 rows", "0 aliases"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+    """Return a number with its noun: "1 row", "2 rows", "0 aliases", "2 families"."""
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number} {noun}"
 
 
 def span(seconds: float) -> str:

@@ -146,11 +146,11 @@ def _named(
     return kernel_options.problems_of(specs[0], given["written"], suite_names, dtype=kernel_options.typed_dtype(ctx))
 
 
-def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
-    """Return a function from a device to the problems missed on it, which says on stderr how many there are."""
+def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem | Ladder]]:
+    """Return a function from a device to what was missed on it, which says on stderr how much that is."""
     record = sum((misses.load(path) for path in records), misses.Record())
 
-    def of_device(device: Device) -> list[Problem]:
+    def of_device(device: Device) -> list[Problem | Ladder]:
         found = record.problems(device.slug)
         if records:
             _say_missed(record, device, found)
@@ -159,7 +159,7 @@ def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem]]:
     return of_device
 
 
-def _say_missed(record: misses.Record, device: Device, found: dict[Problem, int]) -> None:
+def _say_missed(record: misses.Record, device: Device, found: dict[Problem | Ladder, int]) -> None:
     calls = sum(found.values())
     of_others = sorted({miss.device for miss in record.calls} - {device.slug})
     others = f"; others missed on {', '.join(of_others)}" if of_others else ""

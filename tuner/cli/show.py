@@ -49,8 +49,11 @@ _limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help=
 @options.json_option
 def winners(*, db: str | None, device: str | None, shape: str | None, kernel: str | None, **shown: Any) -> None:
     """The current winner of each problem, by device."""
+    from tuner.lookup import families
+
     wanted, key = _problems_of(shape)
     with _open(db, device) as store:
+        decided = store.families(device_slug=device)
         found = [
             winner
             for winner in store.winners(device_slug=device)
@@ -59,13 +62,22 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
             and kernel in (None, winner.config.kernel)
         ][: shown["limit"]]
         empty = _NONE_MATCH if not found and store.winners() else "no winners: `tuner run` makes them"
+    slugs = {one.device.slug for one in found}
+    served = {slug: families.served(each.family for each in decided if each.device.slug == slug) for slug in slugs}
+    ranges = [served[one.device.slug].get(one.problem) for one in found]
     if shown["as_json"]:
-        print_json([winner_document(winner) for winner in found])
+        print_json(
+            [winner_document(one) | {"range": held and list(held)} for one, held in zip(found, ranges, strict=True)]
+        )
         return
     rows = [
-        (one.device.slug, str(one.problem), one.config.label, *figures(one), one.environment.triton) for one in found
+        (
+            *(one.device.slug, str(one.problem), f"{held.first_m}-{held.last_m}" if held else ""),
+            *(one.config.label, *figures(one), one.environment.triton),
+        )
+        for one, held in zip(found, ranges, strict=True)
     ]
-    print_table(("device", "problem", "config", *FIGURES, "triton"), rows, empty=empty)
+    print_table(("device", "problem", "range", "config", *FIGURES, "triton"), rows, empty=empty)
 
 
 @show.command()

@@ -34,7 +34,6 @@ _COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
     show_default=True,
     help="With --regret and no suite: problems, each held out alone.",
 )
-@click.option("--update", is_flag=True, help="With --regret: write the figures into the tables.")
 @options.device_option("With --regret: where to measure.")
 @options.json_option
 @click.pass_context
@@ -52,9 +51,9 @@ def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
 
         if len(places) > 1:
             raise UsageError("--regret takes one table, folder of tables or database at a time")
-        options_of = {name: given[name] for name in ("suite", "sample", "device", "update", "as_json")}
+        options_of = {name: given[name] for name in ("suite", "sample", "device", "as_json")}
         ctx.exit(0 if verify_regret.measure(places[0], **options_of) else 1)
-    for name in ("suite", "sample", "device", "update"):
+    for name in ("suite", "sample", "device"):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} goes with --regret: add it, or leave --{name} out")
     ctx.exit(0 if _inspect(places, strict=given["strict"], as_json=given["as_json"]) else 1)

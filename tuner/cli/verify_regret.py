@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
-import shlex
 import sys
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.cli import options, output
 from tuner.errors import UsageError
-from tuner.hardware.device import Device
 from tuner.problem import suite as suites
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tuner.bench.held_out import Case, CaseResult, CaseRunner
-    from tuner.lookup.regret import Regret
-    from tuner.lookup.sources import Source
+    from tuner.bench.held_out import Case, CaseResult, CaseRunner, Regret
     from tuner.problem import Problem
 
 _COLUMNS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst")
 
 
-def measure(place: str, suite: str | None, sample: int, device: str, *, update: bool, as_json: bool) -> bool:
+def measure(place: str, suite: str | None, sample: int, device: str, *, as_json: bool) -> bool:
     """Hold out problems, measure the configs that lookups return for them, and print each rule's figures.
 
     Args:
@@ -35,22 +30,19 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, update: 
         suite: a suite whose problems are all held out together; None for a sample, each looked up without its own row.
         sample: the size of the sample.
         device: the value of `--device`.
-        update: write the figures into the tables.
         as_json: print one JSON document.
 
     Returns:
         Whether every problem could be measured.
 
     Raises:
-        UsageError: there is nothing to hold out, or no table to write the figures into.
-        TableError: the place cannot be read or written.
+        UsageError: there is nothing to hold out.
+        TableError: the place cannot be read.
     """
     from tuner.bench import held_out
     from tuner.lookup import sources
 
     source = sources.named(place)
-    if update and isinstance(source, sources.Database):
-        raise UsageError(f"{place} is a database: `tuner export DIR --db {shlex.quote(place)}`, then --update of DIR")
     listed = None if suite is None else suites.load(suite)
     with held_out.CaseRunner(options.gpus_of(device)[0]) as bench:
         model = bench.device
@@ -63,9 +55,6 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, update: 
             raise UsageError(f"{place} has no tuned problem to hold out for {model.slug}: tune some, `tuner run`")
         played = _play(cases, bench)
     figures = held_out.summary(played)
-    if update:
-        for path in _update(source, model, played):
-            click.echo(f"{path}: figures of {len(figures)} rules written", err=True)
     if as_json:
         output.print_json(_document(place, bench, figures, played))
     else:
@@ -100,30 +89,10 @@ def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):.1f}%"
 
 
-def _update(source: Source, device: Device, played: Sequence[CaseResult]) -> list[Path]:
-    """Write each op's figures into its table for this device."""
-    from tuner.bench.held_out import summary
-    from tuner.lookup import sources, table
-
-    if isinstance(source, sources.TableFile):
-        paths = [source.path]
-    else:
-        assert isinstance(source, sources.TableFolder)
-        paths = sorted(source.path.glob(f"*--{device.slug}.json"))
-    written: list[Path] = []
-    for path in paths:
-        found = table.load(path)
-        mine = [one for one in played if one.case.problem.op == found.op]
-        if mine and found.device.slug == device.slug:
-            written.append(replace(found, regret=summary(mine)).write_to(path))
-    return written
-
-
 def _document(
     place: str, bench: CaseRunner, figures: dict[str, Regret], played: Sequence[CaseResult]
 ) -> dict[str, Any]:
     import tuner
-    from tuner.lookup import regret
     from tuner.store.records import PROTOCOL
 
     return {
@@ -134,7 +103,7 @@ def _document(
         "place": place,
         "device": asdict(bench.device),
         "environment": bench.environment and asdict(bench.environment),
-        "rules": regret.to_json(figures),
+        "rules": {rule: asdict(figure) for rule, figure in sorted(figures.items())},
         "problems": [_row(one) for one in played],
     }
 
@@ -145,10 +114,8 @@ def _row(one: CaseResult) -> dict[str, Any]:
         "problem": problem.fields(),
         "rule": one.case.rule,
         **{name: str(getattr(one.case, name)) for name in ("answer", "formula", "winner")},
-        "declined": one.case.declined and str(one.case.declined),
         "answer_regret": one.answer,
         "formula_regret": one.formula,
-        "declined_regret": one.declined,
         "fastest_us": one.fastest_us,
         "failure": one.failure,
     }

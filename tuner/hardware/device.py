@@ -102,11 +102,17 @@ def slug_of(name: str, arch: str, sm_count: int) -> str:
     return f"{words}-{arch.replace('_', '')}-{sm_count}"
 
 
-def of_one_arch(device: Device, slugs: Iterable[str]) -> list[tuple[str, int]]:
-    """Those slugs that are of other GPU models of a device's architecture, each with its compute units."""
+def of_one_arch(device: Device, slugs: Iterable[str]) -> list[str]:
+    """Those slugs that are of other GPU models of a device's architecture, the most alike in compute units first.
+
+    A model with less than half of the units, or more than twice as many, is none of them: it may be a slice of a GPU.
+    """
     arch = device.arch.replace("_", "")
     parts = [(slug, *slug.rsplit("-", 2)[1:]) for slug in sorted(set(slugs) - {device.slug}) if slug.count("-") >= 2]
-    return [(slug, int(units)) for slug, its, units in parts if its == arch and units.isdigit() and int(units)]
+    found = {slug: int(units) for slug, its, units in parts if its == arch and units.isdigit()}
+    like = {slug: abs(units - device.sm_count) for slug, units in found.items()}
+    near = (slug for slug, units in found.items() if units <= 2 * device.sm_count <= 4 * units)
+    return sorted(near, key=like.__getitem__)
 
 
 def describe(*, name: str, arch: str, sm_count: int, memory_bytes: int, l2_bytes: int, shared_bytes: int = 0) -> Device:

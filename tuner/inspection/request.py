@@ -24,7 +24,7 @@ class Chosen:
 
     Attributes:
         config: a config of the kernel.
-        rule: "given", a match rule ("exact", "near_m" ...), or "default" for the kernel's own formula.
+        rule: "given", a match rule ("exact", "family" ...), or "default" for the kernel's own formula.
         remark: what a reader should know besides, "" for nothing: a rule that would not try it, another kernel's match.
     """
 

@@ -96,8 +96,8 @@ class KernelSpec:
         shared_bytes: predicts the shared memory of one block of a config's binary, as its space's rules do; None where
             nothing is predicted.
         estimate_us: predicts how long a config takes, microseconds; None without a model. It ranks configs before any
-            is compiled, and compares a neighbour's winner with the default where nobody tuned a problem. No trial and
-            no winner is decided by it.
+            is compiled, and chooses among the kernels' default configs where nobody tuned a problem. No trial and no
+            winner is decided by it.
         runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
             binary.
         precedence: returns a rank where nobody tuned a problem: among the kernels that serve it, the highest gives the

@@ -16,6 +16,7 @@ from tuner.lookup import match_rules
 from tuner.lookup.decision import Decision
 from tuner.lookup.row import Row
 from tuner.problem import Problem
+from tuner.problem.gemm_fields import MAX_SIZE
 
 _MOST_CHARACTERS = 2000
 """The longest command that a warning says to type: a key may hold words of any length."""
@@ -23,8 +24,18 @@ _RECORD = "TUNER_MISSES=misses.json, then tuner run --from-misses misses.json"
 _log = logging.getLogger("tuner.lookup.lookup")  # the name under which people silence or keep it
 
 
-def command(problem: Problem) -> str:
-    """The command that tunes a problem."""
+FEWEST_LAST_M = 512
+"""The least last M of the range that a miss's command tunes."""
+
+
+def command(problem: Problem, first_m: int | None = None) -> str:
+    """The command that tunes a problem.
+
+    Args:
+        problem: what was called.
+        first_m: where given, and where a command can say so, the command tunes the range of Ms that begins here, holds
+            the problem's and ends at a power of two.
+    """
     from tuner.problem import text
 
     p = problem
@@ -35,7 +46,8 @@ def command(problem: Problem) -> str:
         return shlex.join(["tuner", "run", "--kernel", origin, "--problem", text.write_key(p)])
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
-        return f"tuner run --shape {p.m}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
+        ms = str(p.m) if first_m is None else f"{first_m}-{_last_m(p.m)}"
+        return f"tuner run --shape {ms}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     try:
         op = str(p.op)  # of a damaged row it may be anything
         return shlex.join(["tuner", "run", "--kernel", op, "--problem", text.write(p)])
@@ -43,9 +55,13 @@ def command(problem: Problem) -> str:
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
 
 
-def _advice(problem: Problem) -> str:
+def _last_m(m: int) -> int:
+    return min(max(FEWEST_LAST_M, 1 << (m - 1).bit_length()), MAX_SIZE)
+
+
+def _advice(problem: Problem, first_m: int | None = None) -> str:
     """What to do about a miss: type a command, if a shell takes it."""
-    typed = command(problem)
+    typed = command(problem, first_m)
     return f"to tune it: {typed}" if len(typed) <= _MOST_CHARACTERS else f"to record and tune it: {_RECORD}"
 
 
@@ -63,27 +79,28 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
     missing = {(r.row.config.kernel, r.source) for r in decision.refused if not _is_installed(r.row)}
     for kernel, source in sorted(missing):
         _report_missing(problem.op, kernel, source)
-    # That a neighbour's config does not fit another problem is no fault of its row: `tuner.explain` tells.
+    # That the row of another range, key or device does not fit is no fault of it: `tuner.explain` tells.
     own = [r for r in decision.refused if r.rule == "exact" and (r.row.config.kernel, r.source) not in missing]
     refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
     formulas = [config for config in decision.lost if config not in {r.row.config for r in decision.refused}]
     refused += "".join(
         f"; the formula's {config} {match_rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:]
     )
+    refused += "".join(f"; {said}" for said in decision.fallen[:1])
     is_missed = match.rule in ("default", "near_key")
     if not (is_missed or refused):
         return
     family = (problem.op, problem.a_dtype) if problem.is_keyed else problem.group()
     kind = (device.slug, family, is_missed, bool(own), *(config.kernel for config in formulas))
     if kind in reported:
-        _count_another()
+        count_another()
         return
     reported.add(kind)
     if match.rule == "default":
         _log.warning(
             "no tuned config for %.1000s on %s%s: using the default formula's, %s. Performance may be below what "
             "tuning finds; %s",
-            *(problem, device.slug, refused, match.config, _advice(problem)),
+            *(problem, device.slug, refused, match.config, _advice(problem, decision.first_m)),
         )
     elif match.rule == "near_key":
         assert decision.row is not None
@@ -97,7 +114,7 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)
 
 
-def _count_another() -> None:
+def count_another() -> None:
     """Count a problem of a family that was logged; the caller holds `Resolver.lock`."""
     global _others  # noqa: PLW0603
     if not _others:

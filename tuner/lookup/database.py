@@ -13,9 +13,11 @@ import logging
 import os
 import shlex
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, fields
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -25,8 +27,11 @@ from tuner.errors import TableError
 from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import fault
+from tuner.lookup.families import check_of
 from tuner.lookup.fault import Fault
 from tuner.lookup.row import BAD_VALUE, PROBLEM, Provenance, Row, positive, problem_of
+from tuner.problem import Problem
+from tuner.problem.family import Family, Range
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -74,6 +79,15 @@ FROM winner {" ".join(f"JOIN {table} ON {table}.{table}_id = {key}" for table, k
 WHERE winner.superseded_by IS NULL AND device.slug = ?
 ORDER BY winner.decided_at DESC, winner.winner_id DESC
 """  # noqa: S608  every name is a literal of this package
+_FAMILIES = f"""
+SELECT {", ".join(f"problem.{name}" for name in _PROBLEM)}, family.*, family_range.*
+FROM family
+JOIN device ON device.device_id = family.device_id
+JOIN family_range ON family_range.family_id = family.family_id
+JOIN problem ON problem.problem_id = family_range.problem_id
+WHERE device.slug = ?
+ORDER BY family.decided_at DESC, family.family_id DESC, family_range.first_m
+"""  # noqa: S608  every name is a literal of this package
 _DEVICES = f"SELECT {', '.join(IDENTITY)}, device.* FROM device ORDER BY slug"  # noqa: S608
 _RATES = ("clock_mhz", "memory_gb_per_s")
 """Columns of a device that revision 0001 lacks; NULL where nobody asked the driver."""
@@ -81,9 +95,10 @@ _RATES = ("clock_mhz", "memory_gb_per_s")
 
 @dataclass(frozen=True, slots=True)
 class Winners:
-    """A device's current winners, the newest first, and what was wrong with the ones left out."""
+    """A device's current winners and its families, the newest first, and what was wrong with the ones left out."""
 
     rows: tuple[Row, ...]
+    families: tuple[Family, ...]
     faults: tuple[Fault, ...]
 
 
@@ -154,12 +169,39 @@ def _winners(connection: sqlite3.Connection, slug: str) -> Winners:
             rows.append(_row(found, made))
         except BAD_VALUE as e:
             faults.append(fault.unreadable(f"winner {found['winner_id']}", e))
-    return Winners(tuple(rows), tuple(faults))
+    return Winners(tuple(rows), tuple(_families(connection, slug, faults)), tuple(faults))
+
+
+def _families(connection: sqlite3.Connection, slug: str, faults: list[Fault]) -> Iterator[Family]:
+    """The families of a device, the one decided last first; an older schema has none."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'family'").fetchone() is None:
+        return
+    for number, ranges in groupby(connection.execute(_FAMILIES, (slug,)), key=itemgetter("family_id")):
+        try:
+            yield _family(list(ranges))
+        except BAD_VALUE as e:
+            faults.append(fault.unreadable_family(f"family {number}", e))
+
+
+def _family(ranges: list[sqlite3.Row]) -> Family:
+    figures = [ranges[0][name] for name in ("checked", "regret_geomean", "regret_worst")]
+    problems = [_problem(each) for each in ranges]
+    if len({problem.family for problem in problems}) > 1:
+        raise ValueError("its ranges are of problems that differ in more than M")
+    check = None if None in figures else check_of(*figures)
+    served = tuple(
+        Range(each["first_m"], each["last_m"], problem.m, each["evidence"])
+        for each, problem in zip(ranges, problems, strict=True)
+    )
+    return Family(problems[0].group(), served, check)
+
+
+def _problem(found: sqlite3.Row) -> Problem:
+    problem = {name: found[name] for name in _PROBLEM}
+    return problem_of(problem | {"aligned": bool(found["aligned"]), "extras": json.loads(found["extras"])})
 
 
 def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
-    problem = {name: found[name] for name in _PROBLEM}
-    problem |= {"aligned": bool(found["aligned"]), "extras": json.loads(found["extras"])}
     environment = Environment(*(str(found[name]) for name in _ENVIRONMENT))
     provenance = Provenance(environment, int(found["protocol"]), str(found["tool_version"]))
     median_us = positive(found["median_us"], "median_us")
@@ -167,7 +209,7 @@ def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
     vendor_us = positive(found["vendor_us"], "vendor_us", optional=True)
     assert median_us is not None
     return Row(
-        problem=problem_of(problem),
+        problem=_problem(found),
         config=Config.from_json(found["kernel"], found["parameters"]),
         kernel_version=int(found["version"]),
         made=made.setdefault(provenance, provenance),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.kernel.config import Config
-from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.row import Row
+from tuner.problem.family import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,13 @@ class Match:
     Attributes:
         kernel: the kernel's name; `tuner.kernel.registry.find(problem.op, kernel)` is its spec.
         config: its meta-parameters.
-        rule: the match rule: "exact", "near_m" (tuned at an M within a factor of 2), "near_shape" (tuned for another
-            shape nearby), "same_arch" (tuned on another GPU of the architecture), "near_key" (tuned for the nearest
-            key, where an op has a key of its own), or "default" (the kernel's formula).
+        rule: the match rule: "exact", "family" (tuned for a range of M that holds this one), "same_arch" (either, on
+            another GPU of the architecture), "near_key" (tuned for the nearest key, where an op has a key of its own),
+            or "default" (the kernel's formula).
         source: where the row came from; "formula" for the default.
         grade: "exact" (measured under this Triton), "compatible" (under another), "none" for the default.
-        regret: how many times as long such an answer takes as a tuned one, by `tuner verify --regret` on problems held
-            out of that table; None for "exact", and where nobody measured it.
+        regret: of rule "family", how many times as long as after a race of its own an M takes: the geometric mean over
+            random Ms of the family that were played when it was tuned. None where none were, and of other rules.
     """
 
     kernel: str
@@ -45,26 +45,6 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A neighbour's row, weighed against the formula.
-
-    Attributes:
-        rule: the match rule that offers it.
-        winners: what it comes from.
-        row: the row of a nearby problem, or of another device.
-        distance: see `tuner.problem.distance.apart`; another family or device adds to it.
-        promise: how many times as fast as the formula's config it is expected to be. A rule's best offer is taken if it
-            promises 1 or more.
-    """
-
-    rule: str
-    winners: DeviceWinners
-    row: Row
-    distance: float
-    promise: float
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """A match and what it rests on.
 
@@ -72,12 +52,18 @@ class Decision:
         match: the answer.
         row: the row that the answer came from; None for the default.
         refused: rows that may not be used.
-        offers: what was weighed against the formula, match rule by match rule, the most promising first.
+        ms: the first and the last M for which the answer is this one too, unless a row is exact there.
+        first_m: of the default, the first of the Ms around this one that no range of the family holds.
+        range: the range of the family that holds M; None but for an answer of a family.
+        fallen: ranges that hold M and whose own config cannot serve them, in words.
         lost: the configs, of rows or of formulas, that this process could not launch for the problem, and why.
     """
 
     match: Match
     row: Row | None
     refused: tuple[Refusal, ...]
-    offers: tuple[Offer, ...] = ()
+    ms: tuple[int, int]
+    first_m: int | None = None
+    range: Range | None = None
+    fallen: tuple[str, ...] = ()
     lost: Mapping[Config, str] = field(default_factory=dict)

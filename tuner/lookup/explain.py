@@ -11,17 +11,17 @@ from tuner.lookup.decision import Decision
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.lookup import resolver
 from tuner.lookup.row import Row
-from tuner.problem import Problem, distance
+from tuner.problem import Problem
 
 NEAREST = 3
-"""How many tuned problems are shown where none was near enough for borrowing."""
+"""How many tuned problems are shown where this one is none of them."""
 
 
 def explain(problem: Problem, device: Device | str | None = None) -> str:
     """How `lookup` comes to its answer for a problem, as text of several lines.
 
     Every source that was asked and what it holds, every row refused and why, the config, the rule and the grade, its
-    evidence, the neighbours that were weighed against the formula, and the command that tunes the problem.
+    evidence, the tuned problems nearest to this one, and the command that tunes it.
 
     Args:
         problem: what is to be computed.
@@ -38,13 +38,11 @@ def explain(problem: Problem, device: Device | str | None = None) -> str:
         f"{refused.reason}"
         for refused in decision.refused
     ]
+    lines += decision.fallen
     lines += _answer(decision)
-    if decision.match.regret is not None:
-        slower = 100 * (decision.match.regret - 1)
-        lines.append(f"expected regret: {slower:.1f}% slower than a tuned config, on problems held out of that table")
     if decision.match.rule != "exact":
-        lines += _weighed(decision) if decision.offers else _nearest(problem, by_source)
-        lines.append(f"to tune it: {command(problem)}")
+        lines += _nearest(problem, by_source)
+        lines.append(f"to tune it: {command(problem, decision.first_m)}")
     return "\n".join(lines)
 
 
@@ -52,14 +50,27 @@ def _answer(decision: Decision) -> Iterator[str]:
     match, row = decision.match, decision.row
     yield f"config: {match.config}"
     if row is None:
-        why = "no neighbour promises more than the kernel's formula" if decision.offers else "the kernel's formula"
-        yield f"rule: default (nobody tuned this problem: {why})"
+        first, last = decision.ms
+        asked = f", asked once for M {first} to {last}" if first < last else ""
+        yield f"rule: default (nobody tuned this problem: the kernel's formula{asked})"
         return
-    meaning = "tuned for this problem" if match.rule == "exact" else f"tuned for {row.problem}"
-    yield f"rule: {match.rule} ({meaning}), from {match.source}"
+    yield f"rule: {match.rule} ({served(decision)}), from {match.source}"
     made = row.made.environment
     yield f"grade: {match.grade} (measured under Triton {made.triton}, {made.backend}, protocol {row.made.protocol})"
     yield f"evidence: {evidence(row)}"
+    if match.regret is not None:
+        yield f"at random Ms of the family its configs took {match.regret:.3f} times as long as a race's winners"
+
+
+def served(decision: Decision) -> str:
+    """Which problem or range of Ms an answer's row is for, in words."""
+    row, held = decision.row, decision.range
+    assert row is not None
+    if decision.match.rule == "exact":
+        return "tuned for this problem"
+    if held is None:
+        return f"tuned for {row.problem}"
+    return f"M {held.first_m}-{held.last_m}, {held.evidence}, tuned for {row.problem}"
 
 
 def evidence(row: Row) -> str:
@@ -74,29 +85,17 @@ def evidence(row: Row) -> str:
     return ", ".join(parts)
 
 
-def _weighed(decision: Decision) -> Iterator[str]:
-    """The neighbours that were weighed against the formula."""
-    yield "neighbours, how far each is, and how fast its config is expected to be here, the formula's being 1:"
-    for offer in decision.offers:
-        yield (
-            f"  {offer.rule} {offer.row.problem}: distance {offer.distance:.2f}, {offer.promise:.3f} times as fast, "
-            f"{offer.row.config.label}, from {offer.winners.source}"
-        )
-
-
 def _nearest(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[str]:
-    """The nearest tuned problems of the op, all too far away or too different for borrowing."""
+    """The tuned problems of the op that are most like this one."""
     tuned = {known for winners in by_source for known in winners.rows if known != problem and known.op == problem.op}
     if not tuned:
         yield "nearest tuned problems: none, nothing is tuned for this device"
         return
     yield "nearest tuned problems:"
-    here = distance.place(problem)
 
-    def far(known: Problem) -> tuple[bool, bool, float, tuple[int, int, int], str]:
-        place = distance.place(known)
-        away = math.dist(place.sizes[:3], here.sizes[:3])
+    def far(known: Problem) -> tuple[bool, bool, float, str]:
+        unlike = known.a_dtype != problem.a_dtype, known.layout != problem.layout
         # In the end as text: one key may be a number in one problem and a word in the other.
-        return place.kind != here.kind, place.family != here.family, away, known.shape, str(known)
+        return *unlike, math.dist(map(math.log2, known.shape), map(math.log2, problem.shape)), str(known)
 
     yield from (f"  {known}" for known in sorted(tuned, key=far)[:NEAREST])

@@ -12,8 +12,9 @@ class Fault:
     """Something wrong with a file, or with a row or device of it that was left out.
 
     Attributes:
-        check: the check of `tuner verify` that reports it: "digest", "row" or "duplicate".
-        where: "row 3", "winner 7" or "device 2", whichever was left out; "" for the whole file, which is still used.
+        check: the check of `tuner verify` that reports it: "digest", "row", "range" or "duplicate".
+        where: "row 3", "family 2", "winner 7" or "device 2", whichever was left out; "" for the whole file, which is
+            still used.
         found, expected: in words.
         advice: what to do about it.
     """
@@ -43,3 +44,9 @@ def duplicate(where: str, problem: object) -> Fault:
     """The fault of a row whose problem an earlier row has."""
     advice = "delete one of the two, and export again"
     return Fault("duplicate", where, f"{problem} is there already", "one row a problem", advice)
+
+
+def unreadable_family(where: str, error: Exception) -> Fault:
+    """The fault of a family whose ranges cannot be."""
+    expected = "ranges of M, each of which begins where the one before ends and holds the M of its row"
+    return Fault("range", where, reason(error), expected, "export it again")

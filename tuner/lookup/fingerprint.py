@@ -10,7 +10,7 @@ from typing import Any
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.lookup import match_rules, neighbours, regret
+from tuner.lookup import match_rules
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.lookup import resolver
 from tuner.lookup.row import Row
@@ -20,7 +20,7 @@ def digest(device: Device | str | None = None) -> str:
     """SHA-256 over all that a lookup's answer follows from; reads every source and imports every kernel.
 
     That is the device, the versions of triton-tuner, Triton and each kernel, the match rules, every source's rows for
-    this device and for others of its architecture in the order they are asked, what borrowing from them has cost, and
+    this device and for others of its architecture in the order they are asked, the ranges of M that they serve, and
     configs that failed to launch in this process. Where sources lie is left out: ranks may mount one folder twice.
 
     Args:
@@ -44,38 +44,29 @@ def _versions(device: Device) -> dict[str, Any]:
     from tuner.version import __version__
 
     kernels = sorted((*key, spec.version) for key, spec in registry.specs().items())
-    limits = [
-        match_rules.NEAR_M,
-        match_rules.NEAREST,
-        match_rules.MARGIN,
-        match_rules.MODELLED,
-        match_rules.BEYOND,
-        match_rules.ACROSS,
-        match_rules.BLIND,
-    ]
-    limits += [match_rules.OTHER_DEVICE, neighbours.REACH, neighbours.MOST, neighbours.OTHER_FAMILY]
     return {
         "device": device.slug,
         "tool_version": __version__,
         "triton": devices.triton_version(),
         "kernels": kernels,
-        "rules": limits,
     }
 
 
-def _winners(found: Iterable[tuple[int, DeviceWinners]]) -> Iterator[Any]:
+def _winners(found: Iterable[DeviceWinners]) -> Iterator[Any]:
     """What each source holds, if anything, with its rows in their order."""
-    for sm_count, winners in found:
+    for winners in found:
         rows = [_row(row) for found in winners.rows.values() for row in found]
         if rows:
-            figures = {op: regret.to_json(by_rule) for op, by_rule in winners.regret.items() if by_rule}
-            yield {"sm_count": sm_count, "rows": rows, "regret": figures}
+            yield {
+                "rows": rows,
+                "families": sorted(json.dumps([key, each.ranges]) for key, each in winners.families.items()),
+            }
 
 
 def _row(row: Row) -> list[Any]:
     """The parts of a row that may decide; its figures in microseconds do not."""
     config = [row.config.kernel, dict(row.config), row.kernel_version]
-    return [row.problem.fields(), *config, row.made.environment.triton, row.vs_default, row.vs_vendor]
+    return [row.problem.fields(), *config, row.made.environment.triton, row.vs_vendor]
 
 
 def _failures(device: Device) -> list[Any]:

@@ -25,6 +25,7 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
     kernels: Any
     environments: Any
     rows: list[_Row]  # type: ignore[valid-type]  # made of the names above
+    families: Any = ()
     regret: Any = None
 
 

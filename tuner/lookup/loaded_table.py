@@ -7,25 +7,25 @@ times as long as parsing it (benchmarks/claims/loading.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tuner.hardware.device import Device
-from tuner.lookup import fault, table, table_digest
+from tuner.lookup import families, fault, table, table_digest
 from tuner.lookup.device_winners import Rows, by_problem
 from tuner.lookup.fault import Fault
-from tuner.lookup.regret import Regrets
 from tuner.lookup.row import BAD_VALUE, PROBLEM, RESULT, Row, problem_of
 from tuner.lookup.table import ParsedTable
 from tuner.problem import Problem
+from tuner.problem.family import Family
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-Key = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""The parts of a problem in the order of PROBLEM, M first, and `extras` as a tuple of pairs."""
+Key = tuple[Any, tuple[Any, ...]]
+"""A problem's M and its `family`."""
 LARGE = 500_000
 """Bytes of a file from which on msgspec's import is worth its time."""
 _log = logging.getLogger("tuner.lookup.sources")  # the name under which people silence or keep it
@@ -38,16 +38,15 @@ class LoadedTable:
     Attributes:
         device: the GPU model that the rows were measured on.
         count: how many rows there are.
-        rows, groups: see `DeviceWinners`.
-        regret: by op, see `Table`.
+        rows: see `DeviceWinners`.
+        families: as `Table` has them.
         faults: what is wrong with the file and with rows that were left out.
     """
 
     device: Device
     count: int
     rows: Rows
-    groups: Rows
-    regret: Mapping[str, Regrets]
+    families: tuple[Family, ...]
     faults: tuple[Fault, ...] = ()
 
 
@@ -68,13 +67,13 @@ def load(path: Traversable) -> LoadedTable:
     if parsed.is_as_written:
         try:
             rows = _UnmadeRows(parsed, name, is_large=is_large)
+            tuned = tuple(families.from_fields(raw, parsed.op) for raw in parsed.families)
         except BAD_VALUE:
             pass  # whoever wrote it knew how to sign it: the reading of every row says what is wrong
         else:
-            mappings = _RowsByProblem(rows, rows.by_key), _RowsByProblem(rows, rows.by_group)
-            return LoadedTable(parsed.device, len(parsed.rows), *mappings, {parsed.op: parsed.regret})
+            return LoadedTable(parsed.device, len(parsed.rows), _RowsByProblem(rows), tuned)
     found = table.from_parsed(table.parse(content, name) if is_large else parsed)
-    return LoadedTable(found.device, len(found.rows), *by_problem(found.rows), {found.op: found.regret}, found.faults)
+    return LoadedTable(found.device, len(found.rows), by_problem(found.rows), found.families, found.faults)
 
 
 class _UnmadeRows:
@@ -91,30 +90,15 @@ class _UnmadeRows:
         Raises:
             One of BAD_VALUE: a row has no key, or two rows have one.
         """
-        self.op = parsed.op
         self._parsed = parsed
         self._name = name
         self._is_large = is_large
         part = attrgetter if is_large else itemgetter
         problems = zip(map(part(*PROBLEM[:-1]), parsed.rows), map(part(PROBLEM[-1]), parsed.rows), strict=True)
-        self._places = {_key(parts, extras): (place,) for place, (parts, extras) in enumerate(problems)}
-        if len(self._places) != len(parsed.rows):
+        self.places = {_key(parsed.op, parts, extras): place for place, (parts, extras) in enumerate(problems)}
+        if len(self.places) != len(parsed.rows):
             raise ValueError("a problem is there twice")
-        self._groups: dict[Key, list[int]] | None = None
         self._made: dict[int, Row | None] = {}
-
-    def by_key(self) -> Mapping[Key, Sequence[int]]:
-        """The place of each problem's row."""
-        return self._places
-
-    def by_group(self) -> Mapping[Key, Sequence[int]]:
-        """The places of the rows whose problems differ in M alone, by that problem with M = 1."""
-        if self._groups is None:
-            groups: dict[Key, list[int]] = {}
-            for (parts, extras), places in self._places.items():
-                groups.setdefault(((1, *parts[1:]), extras), []).extend(places)
-            self._groups = groups  # at once: another thread sees all of it or builds it too
-        return self._groups
 
     def row(self, place: int) -> Row | None:
         """The row at a place; None for one that cannot be read, which is one warning."""
@@ -132,31 +116,28 @@ class _UnmadeRows:
 
 
 class _RowsByProblem(Mapping[Problem, Sequence[Row]]):
-    """Rows by their problem, or by `Problem.group()`. The length counts those that cannot be read, too."""
+    """Rows by their problem; none for a problem whose row cannot be read."""
 
-    def __init__(self, rows: _UnmadeRows, places: Callable[[], Mapping[Key, Sequence[int]]]) -> None:
+    def __init__(self, rows: _UnmadeRows) -> None:
         self._rows = rows
-        self._places = places
+
+    def __contains__(self, problem: object) -> bool:
+        return isinstance(problem, Problem) and (problem.m, problem.family) in self._rows.places
 
     def __getitem__(self, problem: Problem) -> Sequence[Row]:
-        fields = problem.fields()
-        key = _key(tuple(fields[name] for name in PROBLEM[:-1]), fields[PROBLEM[-1]])
-        places = self._places().get(key, ()) if problem.op == self._rows.op else ()
-        found = tuple(row for place in places if (row := self._rows.row(place)) is not None)
-        if not found:
-            raise KeyError(problem)
-        return found
+        row = self._rows.row(self._rows.places[problem.m, problem.family])
+        return () if row is None else (row,)
 
     def __iter__(self) -> Iterator[Problem]:
-        for parts, extras in self._places():
+        for m, (op, *parts, extras) in self._rows.places:
             try:
-                yield problem_of({"op": self._rows.op, **dict(zip(PROBLEM, (*parts, dict(extras)), strict=True))})
+                yield problem_of({"op": op, **dict(zip(PROBLEM, (m, *parts, dict(extras)), strict=True))})
             except BAD_VALUE:
                 continue  # a warning says so when its rows are asked for
 
     def __len__(self) -> int:
-        return len(self._places())
+        return len(self._rows.places)
 
 
-def _key(parts: tuple[Any, ...], extras: Mapping[str, Any]) -> Key:
-    return parts, tuple(sorted(extras.items())) if extras else ()
+def _key(op: str, parts: tuple[Any, ...], extras: Mapping[str, Any]) -> Key:
+    return parts[0], (op, *parts[1:], tuple(sorted(extras.items())) if extras else ())

@@ -21,7 +21,7 @@ from tuner.problem import Problem
 
 
 def lookup(problem: Problem, device: Device | str | None = None) -> Match:
-    """The config to use for a problem: an exact one, a neighbour's, or the default formula's.
+    """The config to use for a problem: its own, that of the range that holds its M, or the default formula's.
 
     Args:
         problem: what is to be computed.
@@ -92,7 +92,7 @@ def record_misses(where: str | Path | None) -> None:
 
 
 def row_of(problem: Problem, device: Device) -> Row | None:
-    """The row that serves a problem, measured for this very one; None where a neighbour's or the formula does.
+    """The row that serves a problem, measured for this very one; None where another row or the formula does.
 
     Decides anew at each call: for what is asked once.
 

@@ -1,62 +1,23 @@
-"""The match rules of a lookup: which row serves a problem, or whether the default formula is the better guess.
-
-A row of the problem itself is taken as it is. A neighbour's row is weighed against the formula: close to the problem,
-by what was measured for the neighbour; further away, by what the kernels' cost model says of both (docs/lookup.md).
-"""
+"""The match rules of a lookup: which row serves a problem, and with which config the formula does where none does."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
-from tuner.lookup.decision import Decision, Match, Offer, Refusal
+from tuner.lookup.decision import Decision, Match, Refusal
 from tuner.lookup.device_winners import DeviceWinners
-from tuner.lookup.neighbours import MOST, REACH, Neighbour
-from tuner.lookup.regret import Regret
 from tuner.lookup.row import BAD_VALUE, Row
 from tuner.problem import Problem
 from tuner.problem.distance import key_distance
+from tuner.problem.family import Range
+from tuner.problem.gemm_fields import MAX_SIZE
 from tuner.problem.generic_key import SOURCE
-
-NEAR_M = 2.0
-"""The largest factor between the two Ms of `near_m`. Within it the best tile height differs by one step."""
-NEAREST = 8
-"""How many neighbours, each with another config, one match rule weighs."""
-MARGIN = 0.15
-"""How much faster than the formula's config a distant neighbour's must look, in log time."""
-MODELLED = 0.3
-"""The share that counts of the advantage which the cost model gives a neighbour's config over the formula's.
-
-MARGIN and MODELLED were chosen on 30 shapes held out of a sweep of an H200, as the pair that borrowed least where
-borrowing lost time.
-"""
-BEYOND = 0.1
-"""How much slower than the formula's config a neighbour's may be by the cost model, in log time.
-
-It is about twice the error of calibrated estimates on problems held out (benchmarks/results/calibration.json). A larger
-gap means that a boundary lies between the two problems: tiles of 64 rows gained time for 64 rows of A, and took 1.78
-times as long for 68.
-"""
-ACROSS = 0.3
-"""The share that counts of a gain measured on the other side of such a boundary, in log time.
-
-Over recorded trials (150 problems of three races on an H200, November 2026) it does as little harm as a share of 0, and
-a config that was many times as fast there is still borrowed.
-"""
-BLIND = 1.0
-"""The distance within which a row is borrowed although its kernel has no cost model: less than twice one size."""
-OTHER_DEVICE = 1.0
-"""What another GPU model of the architecture adds to the distance, besides log2 of the multiprocessors' ratio."""
-
-_Found = tuple[Neighbour, DeviceWinners]
-"""A neighbour, and the winners it is one of."""
 
 FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
@@ -67,41 +28,63 @@ def decide(
     problem: Problem,
     device: Device,
     by_source: Iterable[DeviceWinners],
-    relatives: Iterable[tuple[int, DeviceWinners]] = (),
+    relatives: Iterable[DeviceWinners] = (),
 ) -> Decision:
     """Apply the match rules in their order, each to what every source holds.
 
     Args:
         problem, device: what is looked up, and where.
         by_source: what each source holds for this device, in order. It may be lazy, and must start anew each time: it
-            is gone through once for the problem's own rows, and again for neighbours.
-        relatives: what sources hold for other devices of the architecture, each with its multiprocessors; gone through
-            when nothing else serves.
+            is gone through once for the problem's own rows, and again for the ranges of its family.
+        relatives: what sources hold for other devices of the architecture; gone through when nothing else serves.
 
     Raises:
         KernelError: no kernel serves the problem.
     """
-    weighing = _Weighing(problem, device)
-    for own in _own(problem):
-        for winners in by_source:
-            for row in sorted(winners.rows.get(own, ()), key=grade, reverse=True):  # "exact" before "compatible"
-                if weighing.usable("exact", winners, row):
-                    return weighing.decision("exact", winners, row)
+    search = _Search(problem, device)
+    found = search.exact("exact", by_source)
     if problem.is_keyed:
-        for winners, row in _by_key(problem, device, by_source):
-            if weighing.usable("near_key", winners, row):
-                return weighing.decision("near_key", winners, row)
-        return weighing.default(_figure_of_default(problem, by_source))
-    borrowed: dict[str, Callable[[], Iterator[_Found]]] = {
-        "near_m": lambda: _by_m(problem, device, by_source),
-        "near_shape": lambda: _by_shape(problem, device, by_source),
-        "same_arch": lambda: _related(problem, device, relatives),
-    }
-    for rule, found in borrowed.items():
-        best = weighing.best(rule, found())
-        if best is not None:
-            return weighing.decision(rule, best.winners, best.row)
-    return weighing.default(_figure_of_default(problem, by_source))
+        found = found or search.near_key(by_source)
+    else:
+        found = found or search.family("family", by_source)
+        found = found or search.exact("same_arch", relatives) or search.family("same_arch", relatives)
+    return found or search.default()
+
+
+def default_range(m: int) -> tuple[int, int]:
+    """The Ms that get one default config: up to 16, to each power of two, from 64 to each half, from 256 each quarter.
+
+    So a process that nobody tuned for asks few formulas a weight, whatever Ms it calls. The formula is asked for the
+    last M, so powers of two get what is best for them. docs/benchmarks.md has what the others lose.
+    """
+    if m <= 16:
+        return 1, 16
+    octave = 1 << ((m - 1).bit_length() - 1)
+    step = octave // (1 if m <= 64 else 2 if m <= 256 else 4)
+    last = -(-m // step) * step
+    return last - step + 1, min(last, MAX_SIZE)
+
+
+def default_config(
+    problem: Problem, device: Device, lost: Mapping[Config, str] | None = None
+) -> tuple[Config, tuple[int, int]]:
+    """The formula's config for a problem that nobody tuned, and the first and the last M that get the same.
+
+    Args:
+        problem, device: what is looked up, and where.
+        lost: configs that could not be launched for it, and why: then the formula is asked for this M alone.
+
+    Raises:
+        KernelError: no kernel serves the problem.
+    """
+    if not (lost or problem.is_keyed):
+        first, last = default_range(problem.m)
+        other = problem.with_shape(last, problem.n, problem.k)
+        with contextlib.suppress(KernelError, *BAD_VALUE):  # this M may be served where that one is not
+            config = registry.default_config(other, device)
+            if other == problem or can_run(config, problem, device):
+                return config, (first, last)
+    return registry.default_config(problem, device, lost), (problem.m, problem.m)
 
 
 def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = False) -> str | None:
@@ -110,7 +93,7 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
     Args:
         row: the row whose config is checked.
         problem, device: what it is to be used for, and where.
-        borrowed: whether the row belongs to another problem or device. Then a config that no search would try for this
+        borrowed: whether the row belongs to another key or device. Then a config that no search would try for this
             problem is refused too.
     """
     try:
@@ -132,6 +115,17 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
         return f"not a config of {row.config.kernel}: {row.config} ({type(e).__name__}: {e})"
 
 
+def can_run(config: Config, problem: Problem, device: Device) -> bool:
+    """Whether a formula's config can be used for a problem that differs from the formula's own in M."""
+    try:
+        spec = registry.find(problem.op, config.kernel)
+        if spec.supports(problem, device) is not None:
+            return False
+        return spec.space(problem, device).rejection(config, fatal_only=True) is None
+    except (KernelError, *BAD_VALUE):
+        return False
+
+
 def _of_another_source(row: Row, problem: Problem, spec: KernelSpec) -> str | None:
     """Why a row of a database that names no sources in its problems was not measured with this kernel, or None."""
     if not problem.source or row.problem.source or row.source_hash in ("", spec.former_source_hash()):
@@ -144,89 +138,101 @@ def grade(row: Row) -> str:
     return "exact" if row.made.environment.triton == devices.triton_version() else "compatible"
 
 
-class _Weighing:
-    """One problem's decision while it is made: what was refused and what was offered so far."""
+class _Search:
+    """One problem's decision while it is made: what was refused, and for which other Ms it will hold."""
 
     def __init__(self, problem: Problem, device: Device) -> None:
         self._problem, self._device = problem, device
         self._refused: list[Refusal] = []
-        self._offers: list[Offer] = []
-        self._formula: Config | None = None
+        self._fallen: list[str] = []
         # A copy: another thread may add to it meanwhile.
         known = failed.copy().items()
         self._lost = {config: why for (slug, its, config), why in known if (slug, its) == (device.slug, problem)}
+        self._ms = (problem.m, problem.m) if self._lost else (1, MAX_SIZE)
 
-    def usable(self, rule: str, winners: DeviceWinners, row: Row) -> bool:
-        """Whether a row's config can run here; where it cannot, the refusal is noted."""
-        reason = refusal(row, self._problem, self._device, borrowed=rule != "exact")
-        if reason is not None:
-            self._refused.append(Refusal(winners.source, rule, row, reason))
-        return reason is None
+    def exact(self, rule: str, by_source: Iterable[DeviceWinners]) -> Decision | None:
+        """The best row of the problem itself."""
+        for own, winners in ((own, winners) for own in _own(self._problem) for winners in by_source):
+            row = self._usable(rule, winners, own, (self._problem,))
+            if row is not None:
+                self._ms = (self._problem.m, self._problem.m)
+                return self._decision(rule, winners, row)
+        return None
 
-    def best(self, rule: str, offered: Iterable[_Found]) -> Offer | None:
-        """The most promising of a match rule's neighbours; None where the formula promises more."""
-        offers: dict[Config, Offer] = {}
-        for near, winners in itertools.islice(sorted(offered, key=_distance), MOST):
-            if len(offers) == NEAREST:
-                break
-            if near.row.config in offers or not self.usable(rule, winners, near.row):
+    def near_key(self, by_source: Iterable[DeviceWinners]) -> Decision | None:
+        """The row of the nearest key, whatever its distance."""
+        for winners, tuned in _by_key(self._problem, self._device, by_source):
+            row = self._usable("near_key", winners, tuned, (self._problem,))
+            if row is not None:
+                return self._decision("near_key", winners, row)
+        return None
+
+    def family(self, rule: str, by_source: Iterable[DeviceWinners]) -> Decision | None:
+        """The row of the range that holds M, or of the range nearest to it where that cannot be used."""
+        m = self._problem.m
+        for winners in by_source:
+            family = winners.families.get(self._problem.family)
+            if family is None:
                 continue
-            promise = self._promise(rule, near)
-            if promise is not None:
-                offers[near.row.config] = Offer(rule, winners, near.row, near.distance, promise)
-        ranked = sorted(offers.values(), key=lambda offer: (-offer.promise, offer.distance))
-        self._offers += ranked
-        return ranked[0] if ranked and ranked[0].promise >= 1 else None
+            place = family.place(m)
+            if place is None:
+                self._narrow(*family.gap(m))
+                continue
+            held = family.ranges[place]
+            self._narrow(held.first_m, held.last_m)
+            ends = (*map(self._at, dict.fromkeys((held.first_m, held.last_m))), self._problem)
+            for near in family.outward(place):
+                row = self._usable(rule, winners, self._at(near.row_m), ends)
+                if row is not None:
+                    check = family.check(place) if rule == "family" else None
+                    self._note_fallen(winners, held, near)
+                    return self._decision(rule, winners, row, held, check.geomean if check else None)
+            self._note_fallen(winners, held, None)
+        return None
 
-    def decision(self, rule: str, winners: DeviceWinners, row: Row) -> Decision:
-        """Decide for a row."""
-        figure = winners.figure(row.problem.op, rule)
-        regret = None if figure is None else figure.geomean
-        match = Match(row.config.kernel, row.config, rule, winners.source, grade(row), regret)
-        return Decision(match, row, tuple(self._refused), tuple(self._offers))
-
-    def default(self, figure: Regret | None) -> Decision:
+    def default(self) -> Decision:
         """Decide for the formula."""
-        config = self._default()
-        match = Match(config.kernel, config, "default", "formula", "none", figure.geomean if figure else None)
-        return Decision(match, None, tuple(self._refused), tuple(self._offers), self._lost)
+        first_m = None if self._problem.is_keyed else 1 if self._lost else self._ms[0]
+        config, ms = default_config(self._problem, self._device, self._lost)
+        self._narrow(*ms)
+        match = Match(config.kernel, config, "default", "formula", "none")
+        fallen = tuple(self._fallen)
+        return Decision(match, None, tuple(self._refused), self._ms, first_m, fallen=fallen, lost=self._lost)
 
-    def _promise(self, rule: str, near: Neighbour) -> float | None:
-        """How many times as fast as the formula's config a neighbour's is expected to be here; None where nobody knows.
+    def _usable(self, rule: str, winners: DeviceWinners, tuned: Problem, wanted: Iterable[Problem]) -> Row | None:
+        """The best row of a tuned problem whose config can be used for others; what cannot is noted."""
+        for row in sorted(winners.rows.get(tuned, ()), key=grade, reverse=True):  # "exact" before "compatible"
+            borrowed = rule in ("near_key", "same_arch")
+            reasons = (refusal(row, problem, self._device, borrowed=borrowed) for problem in wanted)
+            reason = next((reason for reason in reasons if reason is not None), None)
+            if reason is None:
+                return row
+            self._refused.append(Refusal(winners.source, rule, row, reason))
+        return None
 
-        What was measured for the neighbour counts with a weight of e^-distance, and what the cost model says here with
-        the rest. Where the model puts the neighbour's config behind by more than `BEYOND`, that counts in full, and
-        what was measured only with a weight of `ACROSS`.
-        """
-        trust, measured = math.exp(-near.distance), near.row.vs_default
-        here_us, formula_us = self._estimate(near.row.config), self._estimate(self._default())
-        if here_us is None or formula_us is None:
-            if rule != "near_m" and near.distance >= BLIND:
-                return None
-            return float((measured or 1.0) ** trust)
-        modelled = math.log(formula_us / here_us)
-        if modelled < -BEYOND:
-            return math.exp(modelled + ACROSS * math.log(measured or 1.0))
-        same = near.row.config == self._default()
-        claimed = 0.0 if same else MODELLED * modelled - MARGIN
-        if measured is None:
-            return math.exp(claimed)
-        return math.exp((1 - trust) * claimed + trust * math.log(measured))
+    def _note_fallen(self, winners: DeviceWinners, held: Range, near: Range | None) -> None:
+        """Note that a range is not served by its own config."""
+        if near is held:
+            return
+        tuned = self._at(held.row_m)
+        reasons = [each.reason for each in self._refused if each.row.problem == tuned]
+        why = reasons[-1] if reasons else f"there is no row of {tuned}"
+        served = "no other range of its family can serve it" if near is None else f"that of M {near.row_m} serves it"
+        said = f"the config of M {held.first_m} to {held.last_m} from {winners.source} cannot be used ({why}): {served}"
+        self._fallen.append(said)
 
-    def _default(self) -> Config:
-        if self._formula is None:
-            self._formula = registry.default_config(self._problem, self._device, self._lost)
-        return self._formula
+    def _decision(
+        self, rule: str, winners: DeviceWinners, row: Row, held: Range | None = None, regret: float | None = None
+    ) -> Decision:
+        match = Match(row.config.kernel, row.config, rule, winners.source, grade(row), regret)
+        return Decision(match, row, tuple(self._refused), self._ms, range=held, fallen=tuple(self._fallen))
 
-    def _estimate(self, config: Config) -> float | None:
-        model = registry.find(self._problem.op, config.kernel).estimate_us
-        if model is None:
-            return None
-        try:
-            estimate = float(model(config, self._problem, self._device))
-        except BAD_VALUE:  # a row's value that no rule of its kernel asked for
-            return None
-        return estimate if 0 < estimate < math.inf else None
+    def _narrow(self, first: int, last: int | None) -> None:
+        """The answer holds between these Ms alone."""
+        self._ms = max(self._ms[0], first), min(self._ms[1], last or MAX_SIZE)
+
+    def _at(self, m: int) -> Problem:
+        return self._problem.with_shape(m, self._problem.n, self._problem.k)
 
 
 def _own(problem: Problem) -> Iterator[Problem]:
@@ -240,61 +246,11 @@ def _own(problem: Problem) -> Iterator[Problem]:
 
 def _by_key(
     problem: Problem, device: Device, by_source: Iterable[DeviceWinners]
-) -> Iterator[tuple[DeviceWinners, Row]]:
-    """Rows for the other keys of an op, the nearest first, whatever their distance.
-
-    They are not weighed: the formula of such a kernel is the first config of its list, which promises nothing.
-    """
+) -> Iterator[tuple[DeviceWinners, Problem]]:
+    """Tuned problems of other keys of an op, the nearest first, whatever their distance."""
     borrows = all(spec.borrows for spec in registry.serving(problem, device))
-    lenders = _lenders(by_source, problem, "near_key")
-    known = ((key_distance(tuned, problem), tuned, winners) for winners in lenders for tuned in winners.rows)
+    known = ((key_distance(tuned, problem), tuned, winners) for winners in by_source for tuned in winners.rows)
     # A row of this key that does not say for which source it was tuned is no neighbour's, and not exact either.
     near = (found for found in known if found[0] is not None and found[1] != problem and (borrows or not found[0]))
     for _, tuned, winners in sorted(near, key=lambda found: found[:2]):
-        for row in winners.rows[tuned]:
-            yield winners, row
-
-
-def _by_m(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) -> Iterator[_Found]:
-    for winners in _lenders(by_source, problem, "near_m"):
-        for near in winners.near.by_m(problem, device.sm_count):
-            if _is_near_m(near.row.problem, problem):
-                yield near, winners
-
-
-def _by_shape(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) -> Iterator[_Found]:
-    group = problem.group()
-    for winners in _lenders(by_source, problem, "near_shape"):
-        for near in winners.near.around(problem, device.sm_count):
-            tuned = near.row.problem
-            if tuned != problem and not (_is_near_m(tuned, problem) and tuned.group() == group):
-                yield near, winners
-
-
-def _related(problem: Problem, device: Device, relatives: Iterable[tuple[int, DeviceWinners]]) -> Iterator[_Found]:
-    """Rows of other devices of the architecture, for the problem itself and for those near it."""
-    for sm_count, winners in relatives:
-        if not winners.may_lend(problem.op, "same_arch"):
-            continue
-        unlike = OTHER_DEVICE + abs(math.log2(sm_count / device.sm_count))
-        for near in winners.near.around(problem, device.sm_count):
-            if near.distance + unlike <= REACH:
-                yield replace(near, distance=near.distance + unlike), winners
-
-
-def _figure_of_default(problem: Problem, by_source: Iterable[DeviceWinners]) -> Regret | None:
-    figures = (winners.figure(problem.op, "default") for winners in by_source)
-    return next((figure for figure in figures if figure is not None), None)
-
-
-def _lenders(by_source: Iterable[DeviceWinners], problem: Problem, rule: str) -> Iterator[DeviceWinners]:
-    return (winners for winners in by_source if winners.may_lend(problem.op, rule))
-
-
-def _is_near_m(tuned: Problem, problem: Problem) -> bool:
-    """Whether the Ms of two problems, which differ in nothing else, are close enough for `near_m`."""
-    return tuned.m != problem.m and max(tuned.m, problem.m) <= NEAR_M * min(tuned.m, problem.m)
-
-
-def _distance(found: _Found) -> float:
-    return found[0].distance
+        yield winners, tuned

@@ -130,14 +130,23 @@ def flush() -> None:
         _recorder.flush()
 
 
-def counter_of(problem: Problem, slug: str, rule: str, triton: str) -> MissCounter | None:
-    """The counter for the calls of a missed problem; None where misses are not recorded."""
+def counter_of(problem: Problem, ms: tuple[int, int], slug: str, rule: str, triton: str) -> MissCounter | None:
+    """The counter for the calls of a missed problem; None where misses are not recorded.
+
+    Args:
+        problem, slug: what was called, and on which device.
+        ms: the first and the last M of the calls that are counted together.
+        rule, triton: see `Miss`.
+    """
     recorder = _current_recorder()
     if recorder is None:
         return None
     from tuner.version import __version__
 
-    return recorder.counter(Miss(problem, slug, rule, triton, __version__))
+    first, last = ms
+    if first < last:
+        problem = problem.with_shape(last, problem.n, problem.k)
+    return recorder.counter(Miss(problem, slug, rule, triton, __version__, first if first < last else None))
 
 
 def _current_recorder() -> Recorder | None:

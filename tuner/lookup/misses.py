@@ -17,6 +17,8 @@ from typing import Any, TextIO
 from tuner import files
 from tuner.errors import TableError, TunerError
 from tuner.problem import Problem
+from tuner.problem.family import Ladder, ladders
+from tuner.problem.gemm_fields import check_size
 
 FORMAT = "triton-tuner misses"
 VERSION = 1
@@ -30,13 +32,14 @@ _ADVICE = "move it away, and a new one is begun"
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A problem that was called although neither it nor a near M was tuned.
+    """A problem, or a range of Ms of a family, that was called although nobody tuned it.
 
     Attributes:
-        problem: what was called.
+        problem: what was called; of a range of Ms the problem with the last.
         device: the slug of the GPU model.
         rule: the match rule that answered instead, see `tuner.Match`.
         triton, tool_version: the versions in the process that called.
+        first_m: the first M of the range; None where one M was called.
     """
 
     problem: Problem
@@ -44,6 +47,16 @@ class Miss:
     rule: str
     triton: str
     tool_version: str
+    first_m: int | None = None
+
+    @property
+    def wanted(self) -> Problem | Ladder:
+        """What `tuner run` is to tune: the problem itself, or a ladder for the range."""
+        if self.first_m is None:
+            return self.problem
+        n, k = self.problem.n, self.problem.k
+        (ladder,) = ladders(range(self.first_m, self.problem.m + 1), lambda m: self.problem.with_shape(m, n, k))
+        return ladder
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +78,12 @@ class Record:
         kept = dict(sorted(calls.items(), key=_most_called_first)[:MOST])
         return Record(kept, self.left_out + other.left_out + sum(calls.values()) - sum(kept.values()))
 
-    def problems(self, slug: str) -> dict[Problem, int]:
-        """The problems missed on a device with their calls, the most called first."""
-        calls: Counter[Problem] = Counter()
+    def problems(self, slug: str) -> dict[Problem | Ladder, int]:
+        """The problems and ladders missed on a device with their calls, the most called first."""
+        calls: Counter[Problem | Ladder] = Counter()
         for miss, count in sorted(self.calls.items(), key=_most_called_first):
             if miss.device == slug:
-                calls[miss.problem] += count
+                calls[miss.wanted] += count
         return dict(calls.most_common())
 
     def dumps(self) -> str:
@@ -144,14 +157,18 @@ def _most_called_first(counted: tuple[Miss, int]) -> tuple[Any, ...]:
 
 def _fields(miss: Miss, calls: int) -> dict[str, Any]:
     where = {"device": miss.device, "rule": miss.rule, "triton": miss.triton, "tool_version": miss.tool_version}
-    return {"calls": calls, **where, "problem": miss.problem.fields()}
+    first = {} if miss.first_m is None else {"first_m": miss.first_m}
+    return {"calls": calls, **where, **first, "problem": miss.problem.fields()}
 
 
 def _miss(fields: Mapping[str, Any]) -> Miss:
     words = {name: fields[name] for name in ("device", "rule", "triton", "tool_version")}
     if odd := [name for name, word in words.items() if not isinstance(word, str)]:
         raise ValueError(f"{odd[0]} must be a word, got {words[odd[0]]!r}")
-    return Miss(Problem.from_fields(fields["problem"]), **words)
+    problem, first_m = Problem.from_fields(fields["problem"]), fields.get("first_m")
+    if first_m is not None and not 1 <= check_size("first_m", first_m) < problem.m:
+        raise ValueError(f"first_m must be below the problem's M, {problem.m}, got {first_m}")
+    return Miss(problem, **words, first_m=first_m)
 
 
 def _count(value: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from tuner.hardware.device import Device
 from tuner.lookup import advice, match_rules
 from tuner.lookup.decision import Decision, Match
 from tuner.lookup.device_winners import DeviceWinners
+from tuner.lookup.families import Key
 from tuner.problem import Problem
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MEMO_LIMIT = 65_536
 """Answers kept, 2.5 KB each with the row (benchmarks/results/loading.json): M may take every value in a server."""
-TUNED = ("exact", "near_m")
-"""Match rules whose answer is no miss: what was tuned for this very M, or within the distance that costs little."""
+TUNED = ("exact", "family")
+"""Match rules whose answer is no miss: what was tuned for this very M, or for a range that holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +71,23 @@ class Resolver:
         self._here: Device | None = None
         self._sources: list[Source] | None = None
         self._winners: dict[tuple[str, int], DeviceWinners] = {}
-        self._relatives: dict[tuple[str, int], list[tuple[int, DeviceWinners]]] = {}
+        self._relatives: dict[tuple[str, int], list[DeviceWinners]] = {}
+        self._ranges: dict[tuple[str, Key], AnsweredRanges] = {}
 
     def answer(self, problem: Problem, device: Device | str | None) -> Match:
-        """Decide, keep and return the answer; log a miss and a refused row, and count the calls of a miss."""
+        """Decide, keep and return the answer; log a miss and a refused row, and count the calls of a miss.
+
+        A new M of a range that was answered before gets the same answer: nothing is decided or logged again.
+        """
         _expect(problem)
         device = self.device(device)
         if (missed := self.missed.get((device.slug, problem))) is not None:
             return missed.called()
+        with Resolver.lock:
+            if (known := self._answered(problem, device)) is not None:
+                if known[0].rule == "default":
+                    advice.count_another()
+                return self._keep(problem, device, *known)
         while True:
             decision = self.decide(problem, device)
             with Resolver.lock:
@@ -87,15 +98,37 @@ class Resolver:
                 if (device.slug, problem, decision.match.config) in match_rules.failed:  # dropped meanwhile
                     continue
                 advice.report(problem, device, decision, self._reported)
-                return self._keep(problem, device, decision.match)
+                counter = None if decision.match.rule in TUNED else _miss_counter(problem, device, decision)
+                if not problem.is_keyed and decision.match.rule != "exact":
+                    ranges = self._ranges.setdefault((device.slug, problem.family), AnsweredRanges())
+                    ranges.add(decision.ms, decision.match, counter)
+                return self._keep(problem, device, decision.match, counter)
 
-    def _keep(self, problem: Problem, device: Device, match: Match) -> Match:
-        counter = None if match.rule in TUNED else _miss_counter(problem, device, match)
+    def _answered(self, problem: Problem, device: Device) -> tuple[Match, MissCounter | None] | None:
+        """The answer for the range of Ms that holds this one, and what counts its misses.
+
+        None where that is not known yet, where a row is exact, and where the config could not be launched.
+        """
+        ranges = self._ranges.get((device.slug, problem.family))
+        known = None if ranges is None else ranges.at(problem.m)
+        if known is None or (match_rules.failed and (device.slug, problem, known[0].config) in match_rules.failed):
+            return None
+        # An answer of a range has gone through all sources.
+        if any(problem in winners.rows for winners in self._by_source(device.slug)):
+            return None
+        if known[0].rule in TUNED:
+            return known
+        if any(problem in winners.rows for winners in self._of_relatives(device)):
+            return None
+        is_served = known[0].rule != "default" or match_rules.can_run(known[0].config, problem, device)
+        return known if is_served else None
+
+    def _keep(self, problem: Problem, device: Device, match: Match, counter: MissCounter | None) -> Match:
         if counter is None:
-            if sum(map(len, self.answers.values())) >= MEMO_LIMIT:
-                for known in self.answers.values():
-                    known.clear()
-            self.answers.setdefault(device.slug, {})[problem] = match
+            answers = self.answers.setdefault(device.slug, {})
+            if len(answers) >= MEMO_LIMIT:
+                answers.clear()
+            answers[problem] = match
             return match
         if len(self.missed) >= MEMO_LIMIT:
             self.missed.clear()
@@ -110,9 +143,9 @@ class Resolver:
         device = self.device(device)
         return device, list(self._by_source(device.slug)), self.decide(problem, device)
 
-    def winners(self, device: Device) -> Iterator[tuple[int, DeviceWinners]]:
-        """What sources hold for a device and then for others of its architecture, with their multiprocessors."""
-        yield from ((device.sm_count, winners) for winners in self._by_source(device.slug))
+    def winners(self, device: Device) -> Iterator[DeviceWinners]:
+        """What sources hold for a device and then for others of its architecture."""
+        yield from self._by_source(device.slug)
         yield from self._of_relatives(device)
 
     def decide(self, problem: Problem, device: Device) -> Decision:
@@ -158,15 +191,40 @@ class Resolver:
                 self._winners[slug, index] = self.sources()[index].winners(slug)
             return self._winners[slug, index]
 
-    def _of_relatives(self, device: Device) -> Iterator[tuple[int, DeviceWinners]]:
-        """What each source holds for other devices of an architecture, with their multiprocessors, in its turn."""
+    def _of_relatives(self, device: Device) -> Iterator[DeviceWinners]:
+        """What each source holds for other devices of an architecture, in its turn."""
         for index, source in enumerate(self.sources()):
             with Resolver.lock:
                 if (device.slug, index) not in self._relatives:
                     found = devices.of_one_arch(device, source.slugs())
-                    known = [(sm_count, self._read(index, slug)) for slug, sm_count in found]
-                    self._relatives[device.slug, index] = known
+                    self._relatives[device.slug, index] = [self._read(index, slug) for slug in found]
             yield from self._relatives[device.slug, index]
+
+
+class AnsweredRanges:
+    """The ranges of a family's Ms whose answer is known, ascending and disjoint."""
+
+    __slots__ = ("_known", "_last_ms")
+
+    def __init__(self) -> None:
+        self._last_ms: list[int] = []
+        self._known: list[tuple[int, tuple[Match, MissCounter | None]]] = []
+
+    def at(self, m: int) -> tuple[Match, MissCounter | None] | None:
+        """The answer for an M, and what counts its misses; None where none is known."""
+        place = bisect_left(self._last_ms, m)
+        if place == len(self._last_ms):
+            return None
+        first, known = self._known[place]
+        return known if first <= m else None
+
+    def add(self, ms: tuple[int, int], match: Match, counter: MissCounter | None) -> None:
+        """Note the answer for a range; one that holds an M of a range noted before is left out."""
+        first, last = ms
+        place = bisect_left(self._last_ms, first)
+        if place == len(self._last_ms) or last < self._known[place][0]:
+            self._known.insert(place, (first, (match, counter)))
+            self._last_ms.insert(place, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +239,16 @@ class _Repeatable(Generic[T], Iterable[T]):
 
 def _expect(problem: object) -> None:
     if not isinstance(problem, Problem):
-        raise ProblemError(f"not a problem: {problem!r:.60}: expected a tuner.Problem, for instance Problem(64, 64, 64)")
+        raise ProblemError(
+            f"not a problem: {problem!r:.60}: expected a tuner.Problem, for instance Problem(64, 64, 64)"
+        )
 
 
-def _miss_counter(problem: Problem, device: Device, match: Match) -> MissCounter | None:
+def _miss_counter(problem: Problem, device: Device, decision: Decision) -> MissCounter | None:
     from tuner.lookup import miss_counts
 
-    return miss_counts.counter_of(problem, device.slug, match.rule, devices.triton_version())
+    ms = (problem.m, problem.m) if problem.is_keyed else decision.ms
+    return miss_counts.counter_of(problem, ms, device.slug, decision.match.rule, devices.triton_version())
 
 
 def _renew_lock() -> None:

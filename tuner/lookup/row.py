@@ -14,7 +14,7 @@ from tuner.problem import Problem
 
 BAD_VALUE = (TunerError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """The errors that a value of the wrong kind raises while a problem, a config or a rule is made of it."""
-PROBLEM = tuple(field.name for field in fields(Problem) if field.name not in ("op", "_hash"))
+PROBLEM = tuple(field.name for field in fields(Problem) if field.compare and field.name != "op")
 """The parts of a row's problem in the order of a file, `extras` last, without the op, which a file names once."""
 RESULT = ("kernel", "config", "median_us", "vs_default", "vs_vendor", "ties", "environment")
 """The other parts of a row in the order of a file."""

@@ -178,7 +178,7 @@ class Database:
             return table_files.unusable(self.name, e)
         table_files.warn_of_faults(self.name, found.faults)
         note = table_files.counted(len(found.rows), slug)
-        return table_files.holding(self.name, found.rows, "; ".join([note, *map(str, found.faults)]))
+        return table_files.holding(self.name, found.rows, "; ".join([note, *map(str, found.faults)]), found.families)
 
     def devices(self) -> list[Device]:
         """The devices it has seen."""

@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner import files
 from tuner.errors import TableError
 from tuner.hardware.device import IDENTITY, Device
-from tuner.lookup import fault, regret, table_digest
+from tuner.lookup import families, fault, table_digest
+from tuner.lookup.families import Key
 from tuner.lookup.fault import Fault
-from tuner.lookup.regret import Regrets
 from tuner.lookup.row import BAD_VALUE, Provenance, Row, reason
 from tuner.problem import Problem
+from tuner.problem.family import Family
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 FORMAT = "triton-tuner table"
-VERSION = 1
-"""The version of the format. A file of a newer one is refused, since nobody can know what its rows mean."""
+VERSION = 2
+"""The version that is written. A file of a newer one is refused, since nobody can know what its rows mean."""
+OLDEST_VERSION = 1
+"""The oldest version that is read. It has no families."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,10 @@ class ParsedTable:
     """A table's file, of which all but the rows was checked.
 
     Attributes:
-        op, device, date, regret: as `Table` has them.
+        op, device, date: as `Table` has them.
         kernels: each kernel's version.
         made: how rows were made, which a row names by its place here; for an entry that cannot be read, the reason.
+        families: as JSON holds them.
         rows: as JSON holds them, or as `large_table.decode` gives them.
         document: the file, whose rows are the same.
         is_as_written: whether the file is to the byte, but for its date, what was written with that digest.
@@ -49,7 +53,7 @@ class ParsedTable:
     date: str
     kernels: Mapping[str, Any]
     made: tuple[Provenance | str, ...]
-    regret: Regrets
+    families: Sequence[Any]
     rows: Sequence[Any]
     document: Mapping[str, Any]
     is_as_written: bool
@@ -64,16 +68,16 @@ class Table:
         device: the GPU model the rows were measured on.
         date: when the newest row was decided, UTC, ISO 8601.
         rows: one a problem, sorted.
-        faults: what was wrong with the file and with the rows that were left out, when it was read from a file.
-        regret: what borrowing from these rows has cost, by match rule (`tuner verify --regret --update`).
+        families: ranges of M over these rows; no two share an M.
+        faults: what was wrong with the file and with what was left out of it, when it was read from a file.
     """
 
     op: str
     device: Device
     date: str
     rows: tuple[Row, ...]
+    families: tuple[Family, ...] = ()
     faults: tuple[Fault, ...] = ()
-    regret: Regrets = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
@@ -166,10 +170,28 @@ def from_parsed(found: ParsedTable) -> Table:
             faults.append(fault.duplicate(f"row {number}", row.problem))
         else:
             rows[row.problem] = row
-    table = Table(found.op, found.device, found.date, tuple(rows.values()), regret=found.regret)
+    tuned = tuple(_families(found, faults))
+    table = Table(found.op, found.device, found.date, tuple(rows.values()), tuned)
     if not found.is_as_written and not _says(table, found.document):
         faults.insert(0, fault.edited())
     return dataclasses.replace(table, faults=tuple(faults))
+
+
+def _families(found: ParsedTable, faults: list[Fault]) -> Iterator[Family]:
+    """Make every family of a parsed file; one that cannot be, or that shares an M with one before, is a fault."""
+    known: dict[Key, list[Family]] = {}
+    for number, raw in enumerate(found.families, start=1):
+        try:
+            family = families.from_fields(raw, found.op)
+            others = known.setdefault(family.problem.family, [])
+            if clash := [each for each in others if each.first_m <= family.last_m and family.first_m <= each.last_m]:
+                shown = f"{family.first_m}-{family.last_m} and {clash[0].first_m}-{clash[0].last_m}"
+                raise ValueError(f"the ranges {shown} of one family overlap")
+        except BAD_VALUE as e:
+            faults.append(fault.unreadable_family(f"family {number}", e))
+            continue
+        others.append(family)
+        yield family
 
 
 def parse(content: bytes, name: str) -> ParsedTable:
@@ -203,8 +225,9 @@ def parsed(document: Any, name: str, *, is_as_written: bool) -> ParsedTable:
         raise TableError(
             f"{name}: table format {version} is newer than this triton-tuner reads ({VERSION}): upgrade triton-tuner"
         )
-    if version != VERSION or isinstance(version, bool):
-        raise TableError(f"{name}: table format {version!r}: expected {VERSION}: export it again with `tuner export`")
+    if isinstance(version, bool) or not isinstance(version, int) or version < OLDEST_VERSION:
+        expected = f"{OLDEST_VERSION} or {VERSION}"
+        raise TableError(f"{name}: table format {version!r}: expected {expected}: export it again with `tuner export`")
     try:
         return ParsedTable(
             op=str(document["op"]),
@@ -212,7 +235,7 @@ def parsed(document: Any, name: str, *, is_as_written: bool) -> ParsedTable:
             date=str(document["date"]),
             kernels=dict(document["kernels"]),
             made=tuple(_made(fields) for fields in list(document["environments"])),
-            regret=regret.from_json(document.get("regret")),
+            families=list(document["families"]) if version > 1 else (),
             rows=list(document["rows"]),
             document=document,
             is_as_written=is_as_written,
@@ -233,9 +256,12 @@ def _says(table: Table, document: Mapping[str, Any]) -> bool:
     """Whether a file holds a table and its digest, and nothing else."""
     said = {name: value for name, value in document.items() if name not in ("date", "digest")}
     try:
-        if table.digest != document.get("digest"):
+        mine = _document(table)
+        if said["version"] == 1:
+            mine = {name: value for name, value in mine.items() if name != "families"} | {"version": 1}
+        if table_digest.digest(table_digest.unsigned_text(mine)) != document.get("digest"):
             return False
-        return json.dumps(_document(table), sort_keys=True) == json.dumps(said, sort_keys=True)
+        return json.dumps(mine, sort_keys=True) == json.dumps(said, sort_keys=True)
     except BAD_VALUE:  # a value that could be read and cannot be written
         return False
 
@@ -263,8 +289,10 @@ def _document(table: Table) -> dict[str, Any]:
         "device": {name: getattr(table.device, name) for name in IDENTITY},
         "kernels": _kernels(table.rows),
         "environments": [m.fields() for m in made],
-        **({"regret": regret.to_json(table.regret)} if table.regret else {}),
-        "rows": [row.fields(made.index(row.made)) for row in sorted(table.rows, key=_order)],
+        "rows": [row.fields(made.index(row.made)) for row in sorted(table.rows, key=lambda row: _order(row.problem))],
+        "families": [
+            families.fields(each) for each in sorted(table.families, key=lambda one: _order(one.at(one.last_m)))
+        ],
     }
 
 
@@ -277,9 +305,8 @@ def _kernels(rows: Iterable[Row]) -> dict[str, int]:
     return versions
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    """Neighbours in M next to each other, so that a diff reads well."""
-    p = row.problem
+def _order(p: Problem) -> tuple[Any, ...]:
+    """Problems of one family next to each other, so that a diff reads well."""
     kind = (p.a_dtype, p.b_dtype, p.out_dtype, p.layout, not p.aligned, p.epilogue, p.precision, str(p.extras))
     return (*kind, p.n, p.k, p.m)
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 _SIGNATURE = re.compile(rb'\n  "date": "[^"\\\n]*",\n  "digest": "(sha256:[0-9a-f]{64})",(?=\n)')
-_ONE_A_LINE = ("environments", "rows")
+_ONE_A_LINE = ("environments", "rows", "families")
 
 
 def unsigned_text(document: Mapping[str, Any]) -> str:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import TableError
 from tuner.hardware.device import Device
-from tuner.lookup import loaded_table
+from tuner.lookup import families, loaded_table
 from tuner.lookup.device_winners import DeviceWinners, by_problem, merged
 from tuner.lookup.fault import Fault
 from tuner.lookup.loaded_table import LoadedTable
 from tuner.lookup.row import Row
+from tuner.problem.family import Family
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -45,9 +46,9 @@ def of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = l
     others = sorted({each.device.slug for each in loaded} - {slug})
     count = sum(each.count for each in mine)
     note = f"nothing for {slug}: it is for {', '.join(others)}" if others and not count else counted(count, slug)
-    rows, groups = merged([each.rows for each in mine]), merged([each.groups for each in mine])
-    regret = {op: figures for each in reversed(mine) for op, figures in each.regret.items()}
-    return DeviceWinners(name, rows, groups, "; ".join([note, *trouble]), regret)
+    rows = merged([each.rows for each in mine])
+    known = families.by_key(family for each in mine for family in each.families)
+    return DeviceWinners(name, rows, "; ".join([note, *trouble]), known)
 
 
 def devices(name: str, paths: Iterable[Traversable]) -> list[Device]:
@@ -76,9 +77,9 @@ def slug_in(path: Traversable) -> str:
     return path.name[:-5].rpartition("--")[2]
 
 
-def holding(name: str, rows: Iterable[Row], note: str) -> DeviceWinners:
-    """Rows as what a source holds."""
-    return DeviceWinners(name, *by_problem(rows), note)
+def holding(name: str, rows: Iterable[Row], note: str, tuned: Iterable[Family] = ()) -> DeviceWinners:
+    """Rows and families, the preferred first, as what a source holds."""
+    return DeviceWinners(name, by_problem(rows), note, families.by_key(tuned))
 
 
 def unusable(name: str, error: TableError) -> DeviceWinners:

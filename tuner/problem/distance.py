@@ -1,69 +1,28 @@
-"""The distance between problems: what they must have in common, and how far apart their sizes are."""
+"""The distance between problems: how far apart their sizes, or the numbers among their keys, are."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
-from tuner.problem import Problem, dtype
+from tuner.problem import Problem
 from tuner.problem.generic_key import SOURCE, Extra
 
 _TILE = 128
 """The edge of the tiles used to count waves, as in the configs of large problems."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A problem's coordinates.
-
-    Attributes:
-        kind: what neighbours must have in common: op, bytes an element, alignment, precision, scales. Other kinds have
-            other rules or other instructions.
-        family: what neighbours may differ in at a cost: which 16-bit or 8-bit dtype, layout, epilogue.
-        sizes: log2 of M, N, K and of every other number among the problem's keys, in the order of their names.
-        tiles: log2 of how many tiles cover M and N.
-    """
-
-    kind: tuple[object, ...]
-    family: tuple[object, ...]
-    sizes: tuple[float, ...]
-    tiles: float
-
-
-def place(problem: Problem) -> Place:
-    """Return a problem's coordinates."""
-    p = problem
-    numbers: list[tuple[str, Any]] = [(name, value) for name, value in p.extras if _is_number(value)]
-    words = tuple((name, value) for name, value in p.extras if not _is_number(value))
-    dtype_names = (p.a_dtype, p.b_dtype, p.out_dtype)
-    widths = tuple((dtype.ITEMSIZE.get(name, name), name.startswith("int")) for name in dtype_names)
-    return Place(
-        (p.op, widths, p.aligned, p.precision, tuple(name for name, _ in numbers), words),
-        (*dtype_names, p.layout, p.epilogue),
-        (*map(math.log2, p.shape), *(math.log2(1 + abs(value)) for _, value in numbers)),
-        math.log2(-(-p.m // _TILE) * -(-p.n // _TILE)),
-    )
-
-
-def apart(one: Place, other: Place, sm_count: int) -> float:
-    """Return the distance of two problems' coordinates: in log2 of their sizes and of their waves of tiles.
+def distance(one: Problem, other: Problem, sm_count: int) -> float:
+    """Return how far apart two problems are that differ in M, N and K alone: in log2 of these and of their waves.
 
     Args:
-        one, other: coordinates of the same kind.
-        sm_count: multiprocessors of the device; problems of less than one wave do not differ in waves.
+        one, other: the problems.
+        sm_count: multiprocessors of the device; problems of less than one wave of tiles do not differ in waves.
     """
     wave = math.log2(sm_count)
-    return math.dist(one.sizes, other.sizes) + abs(max(wave, one.tiles) - max(wave, other.tiles))
-
-
-def distance(one: Problem, other: Problem, sm_count: int) -> float:
-    """Return how far apart two problems of a kind are; see `apart`."""
-    return apart(place(one), place(other), sm_count)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    sizes = (tuple(map(math.log2, problem.shape)) for problem in (one, other))
+    tiles = (math.log2(-(-problem.m // _TILE) * -(-problem.n // _TILE)) for problem in (one, other))
+    mine, its = (max(wave, each) for each in tiles)
+    return math.dist(*sizes) + abs(mine - its)
 
 
 def key_distance(one: Problem, other: Problem) -> float | None:

@@ -37,6 +37,7 @@ class Problem:
         precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
         extras: further keys as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
             is not the default, "b_padded" where only B's rows are aligned, and the keys of other ops.
+        family: every part but `m`, equal for all problems that differ only in M; made once, for lookups.
 
     A problem whose layout is `tuner.problem.generic_key.LAYOUT` has all of its key in `extras`: see `Problem.keyed`.
     """
@@ -53,6 +54,7 @@ class Problem:
     epilogue: str
     precision: str
     extras: tuple[tuple[str, Extra], ...]
+    family: tuple[Any, ...] = field(repr=False, compare=False)
     _hash: int = field(repr=False, compare=False)
 
     def __init__(
@@ -156,7 +158,9 @@ class Problem:
     def _set(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_hash", hash(tuple(values.values())))
+        parts = tuple(values.values())
+        object.__setattr__(self, "family", (parts[0], *parts[2:]))
+        object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
         return self._hash
@@ -275,7 +279,7 @@ class Problem:
 
     def fields(self) -> dict[str, Any]:
         """Return every part by name as JSON holds it, with `extras` as a dict; `from_fields` reads it back."""
-        names = [f.name for f in dataclasses.fields(self) if f.name != "_hash"]
+        names = [f.name for f in dataclasses.fields(self) if f.compare]
         return {name: getattr(self, name) for name in names} | {"extras": dict(self.extras)}
 
     @staticmethod

@@ -74,6 +74,11 @@ def has(problem: Problem, key: Iterable[tuple[str, Extra]]) -> bool:
     return all(known.get(name) == wanted for name, wanted in key)
 
 
+def family_name(problem: Problem) -> str:
+    """Return a problem's words without its M: "matmul Mx4096x4096 bfloat16 nt"."""
+    return str(problem).replace(f" {problem.m}x", " Mx", 1)
+
+
 def problem_order(problem: Problem) -> tuple[Any, ...]:
     """Return the sort key of listings; `extras` are compared as text, since those of two ops may not be comparable."""
     fields = problem.fields()

@@ -17,6 +17,7 @@ from tuner.kernel.config import Config
 from tuner.launch import compat, compile_cache
 from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name
 from tuner.launch.plan import recorded
+from tuner.lookup import match_rules
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 
@@ -112,7 +113,7 @@ def _alignments(problem: Problem) -> Iterable[Problem]:
 
 def _default(problem: Problem, device: Device) -> Config | None:
     try:
-        return registry.default_config(problem, device)
+        return match_rules.default_config(problem, device)[0]  # as a lookup asks for it
     except KernelError:
         return None
 

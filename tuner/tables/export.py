@@ -8,9 +8,11 @@ from pathlib import Path
 
 from tuner import files
 from tuner.hardware.device import Device
+from tuner.lookup import families
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
-from tuner.store.records import Winner
+from tuner.problem.family import Family
+from tuner.store.records import DecidedFamily, Winner
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +31,28 @@ class Selection:
     older: int
 
 
-def select(winners: Iterable[Winner]) -> Selection:
-    """Choose what ships: each kernel's newest version, and the winner of each problem that was decided last."""
+def select(winners: Iterable[Winner], decided: Iterable[DecidedFamily] = ()) -> Selection:
+    """Choose what ships: each kernel's newest version, and the winner of each problem that was decided last.
+
+    Args:
+        winners: current winners.
+        decided: families, those decided last first. Their ranges ship with the rows that do; where two hold one M, the
+            one decided last does.
+    """
+    ranges: dict[tuple[str, str], list[Family]] = {}
+    for each in decided:
+        ranges.setdefault((each.device.slug, each.family.problem.op), []).append(each.family)
     by_table: dict[tuple[str, str], list[Winner]] = {}
     for winner in winners:
         by_table.setdefault((winner.device.slug, winner.problem.op), []).append(winner)
     tables: list[Table] = []
     stale = older = 0
-    for _, found in sorted(by_table.items()):
+    for place, found in sorted(by_table.items()):
         current = _newest_versions(found)
         chosen = _newest_decisions(current)
         stale += len(found) - len(current)
         older += len(current) - len(chosen)
-        tables.append(_table(chosen[0].device, chosen))
+        tables.append(_table(chosen[0].device, chosen, ranges.get(place, ())))
     return Selection(tuple(tables), stale, older)
 
 
@@ -69,9 +80,11 @@ def _newest_decisions(winners: list[Winner]) -> list[Winner]:
     return list({winner.problem: winner for winner in ordered}.values())
 
 
-def _table(device: Device, winners: list[Winner]) -> Table:
+def _table(device: Device, winners: list[Winner], ranges: Iterable[Family]) -> Table:
     date = max(winner.decided_at for winner in winners)
-    return Table(winners[0].problem.op, device, date, tuple(row_of(winner) for winner in winners))
+    rows = {winner.problem: row_of(winner) for winner in winners}
+    shipped = families.shippable(ranges, rows)
+    return Table(winners[0].problem.op, device, date, tuple(rows.values()), tuple(shipped))
 
 
 def row_of(winner: Winner) -> Row:

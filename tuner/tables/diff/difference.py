@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
-from tuner.problem.text import problem_order
+from tuner.problem import Problem
+from tuner.problem.family import Family, Range
+from tuner.problem.text import family_name, problem_order
 
 _DIGITS = 4  # of a table's figures: a database holds more
 
@@ -39,6 +41,20 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """A family whose ranges of M differ.
+
+    Attributes:
+        family: the family in words.
+        before, after: the ranges that the other edition lacks.
+    """
+
+    family: str
+    before: tuple[Range, ...]
+    after: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
     """One op on one device in two editions.
 
@@ -47,6 +63,7 @@ class Difference:
         digests: the digests of the table before and after; None where an edition has no such table.
         only_before, only_after: rows of problems that the other edition lacks.
         changes: problems that both have, where anything differs.
+        moved: families whose ranges differ.
     """
 
     op: str
@@ -55,6 +72,7 @@ class Difference:
     only_before: tuple[Row, ...]
     only_after: tuple[Row, ...]
     changes: tuple[Change, ...]
+    moved: tuple[Moved, ...] = ()
 
     @property
     def is_none(self) -> bool:
@@ -86,7 +104,22 @@ def _compare(place: tuple[str, str], before: Table | None, after: Table | None) 
         only_before=tuple(old[problem] for problem in sorted(old.keys() - new.keys(), key=problem_order)),
         only_after=tuple(new[problem] for problem in sorted(new.keys() - old.keys(), key=problem_order)),
         changes=tuple(change for change in changes if change.differs),
+        moved=tuple(_moved(before.families if before else (), after.families if after else ())),
     )
+
+
+def _moved(before: Iterable[Family], after: Iterable[Family]) -> Iterator[Moved]:
+    names: dict[Problem, None] = {}
+    editions: list[dict[Problem, list[Range]]] = [{}, {}]
+    for ranges, edition in zip(editions, (before, after), strict=True):
+        for family in edition:
+            names.setdefault(family.problem)
+            ranges.setdefault(family.problem, []).extend(family.ranges)
+    for problem in sorted(names, key=problem_order):
+        old, new = (ranges.get(problem, []) for ranges in editions)
+        if old != new:
+            gone, come = (tuple(each for each in mine if each not in its) for mine, its in ((old, new), (new, old)))
+            yield Moved(family_name(problem), gone, come)
 
 
 def _change(before: Row, after: Row) -> Change:

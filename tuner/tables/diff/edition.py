@@ -45,7 +45,7 @@ def _of_database(where: str) -> list[Table]:
     from tuner.tables.export import select
 
     with Store.open(where, read_only=True) as store:
-        return _sorted(list(select(store.winners()).tables))
+        return _sorted(list(select(store.winners(), store.families()).tables))
 
 
 def _sorted(tables: list[Table]) -> list[Table]:

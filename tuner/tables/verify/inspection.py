@@ -12,6 +12,7 @@ from tuner.errors import StoreError, TableError, UsageError
 from tuner.hardware.device import Device
 from tuner.location import sqlite_path
 from tuner.lookup import database, sources, table
+from tuner.lookup.database import Winners
 from tuner.lookup.fault import Fault
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
@@ -163,26 +164,22 @@ def _of_database(where: str, path: Path | None) -> Inspection:
     except (StoreError, TableError) as e:
         return _result(found.location, "database", [], [*findings, _unreadable(found.location, str(e))])
     findings += [_finding(found.location, "", fault) for fault in device_faults]
-    for device, rows, faults in read:
-        findings += [_finding(found.location, device.slug, fault) for fault in faults]
-        subjects += [Subject(found.location, each, ships=False) for each in _by_op(device, rows)]
+    for device, winners in read:
+        findings += [_finding(found.location, device.slug, fault) for fault in winners.faults]
+        subjects += [Subject(found.location, each, ships=False) for each in _by_op(device, winners)]
     if not subjects:
         expected = "one at least"
         findings.append(Finding(Level.WARNING, "empty", found.location, "", "", "no winner", expected, "tuner run"))
     return _result(found.location, "database", subjects, findings)
 
 
-Winners = list[tuple[Device, tuple[Row, ...], tuple[Fault, ...]]]
-
-
-def _winners_of_file(path: Path) -> tuple[Winners, list[Fault]]:
+def _winners_of_file(path: Path) -> tuple[list[tuple[Device, Winners]], list[Fault]]:
     """The winners as a serving process reads them, which leaves out what it cannot read, and the faults of devices."""
     devices, faults = database.describe_devices(path)
-    winners = ((device, database.read_winners(path, device.slug)) for device in devices)
-    return [(device, found.rows, found.faults) for device, found in winners], faults
+    return [(device, database.read_winners(path, device.slug)) for device in devices], faults
 
 
-def _winners_of_server(where: str) -> Winners:
+def _winners_of_server(where: str) -> list[tuple[Device, Winners]]:
     from tuner.store.store import Store
     from tuner.tables.export import row_of
 
@@ -190,14 +187,21 @@ def _winners_of_server(where: str) -> Winners:
     with Store.open(where, read_only=True) as store:
         for winner in store.winners():
             by_device.setdefault(winner.device, []).append(row_of(winner))
-    return [(device, tuple(rows), ()) for device, rows in by_device.items()]
+        decided = store.families()
+    return [
+        (device, Winners(tuple(rows), tuple(each.family for each in decided if each.device == device), ()))
+        for device, rows in by_device.items()
+    ]
 
 
-def _by_op(device: Device, rows: Iterable[Row]) -> list[Table]:
+def _by_op(device: Device, winners: Winners) -> list[Table]:
     ops: dict[str, list[Row]] = {}
-    for row in rows:
+    for row in winners.rows:
         ops.setdefault(row.problem.op, []).append(row)
-    return [Table(op, device, "", tuple(found)) for op, found in sorted(ops.items())]
+    return [
+        Table(op, device, "", tuple(rows), tuple(each for each in winners.families if each.problem.op == op))
+        for op, rows in sorted(ops.items())
+    ]
 
 
 def _finding(place: str, slug: str, fault: Fault) -> Finding:

@@ -6,7 +6,7 @@ A check is a function from a `Subject` to findings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,6 +19,9 @@ from tuner.lookup.advice import command
 from tuner.lookup.row import BAD_VALUE, Provenance, Row
 from tuner.lookup.table import Table
 from tuner.pace import announced
+from tuner.problem import Problem
+from tuner.problem.family import ESTIMATED, MEASURED, Family, Range
+from tuner.problem.text import family_name
 from tuner.store.records import PROTOCOL
 from tuner.tables.verify.finding import Finding, Level
 
@@ -219,5 +222,37 @@ def _losing(subject: Subject) -> Iterator[Finding]:
             yield subject.finding(Level.NOTE, "losing", found, "1 at least, where that can be had", row=row)
 
 
-CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _configs, _evidence, _losing)
+def _ranges(subject: Subject) -> Iterator[Finding]:
+    """Ranges of M that a lookup serves by another range's config, or that nobody measured."""
+    rows: dict[Problem, list[Row]] = {}
+    for row in subject.table.rows:
+        rows.setdefault(row.problem, []).append(row)
+    for family in subject.table.families:
+        for held in family.ranges:
+            finding = _range(subject, family, held, rows.get(family.at(held.row_m), ()))
+            if finding is not None:
+                yield finding
+
+
+def _range(subject: Subject, family: Family, held: Range, rows: Sequence[Row]) -> Finding | None:
+    name, device = f"M {held.first_m}-{held.last_m}", subject.table.device
+    advice = command(family.at(family.last_m), family.first_m)
+    if not rows:
+        found = f"{name} of {family_name(family.problem)}: there is no row of M {held.row_m}"
+        return subject.finding(Level.ERROR, "range", found, "a row of each range", advice=advice)
+    for row in rows:
+        if match_rules.refusal(row, row.problem, device) is not None:
+            continue  # which `_configs` says
+        for end in map(family.at, (held.first_m, held.last_m)):
+            if (reason := match_rules.refusal(row, end, device)) is not None:
+                found = f"{name}: {row.config.label}: {reason}"
+                expected = f"what runs for M {end.m} too"
+                return subject.finding(Level.ERROR, "range", found, expected, row=row, advice=advice)
+    if held.evidence == ESTIMATED:
+        found = f"{name}: nobody measured that this config loses little in all of it"
+        return subject.finding(Level.NOTE, "range", found, MEASURED, row=rows[0], advice=advice)
+    return None
+
+
+CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _configs, _evidence, _losing, _ranges)
 """The checks in their order; none needs a GPU."""
