@@ -135,6 +135,20 @@ def test_a_ladder_that_no_kernel_serves_gives_no_family():
         assert agenda.ended(agenda.take().problem, Result(None), set()) == []
 
 
+def test_what_lies_between_two_points_is_not_served_from_below_on_the_models_word_alone():
+    """One row more may need another tile, which a model can miss; for fewer rows no config takes longer."""
+    (ladder,) = family.ladders(range(192, 209), problem)
+    agenda = Agenda([], [ladder], lambda _config, _problem: 10.0)  # by the model every config does as well anywhere
+    found: list[Family] = []
+    while agenda:
+        m = agenda.take().problem.m
+        found += agenda.ended(
+            problem(m), Result(winner(problem(m), CONFIGS[m % 3])), {problem(at) for at in range(1, 400)}
+        )
+    (only,) = found
+    assert [each.row_m for each in only.ranges if each.first_m > 192] == [208]
+
+
 def test_configs_that_tie_are_one_range():
     (ladder,) = family.ladders(range(1, 5), problem)
     agenda = Agenda([], [ladder], time_us)

@@ -186,9 +186,12 @@ class Climb:
     def _between(self, low: int, high: int) -> tuple[int, float]:
         """Return which of two neighbouring points serves the Ms between them, and what that may lose.
 
-        It is the one whose config loses less at the other point.
+        It is the one whose config loses less at the other point. The lower one's must have been measured there: with
+        one row more it may need another tile, while for fewer rows no config takes longer.
         """
-        return min((high, self._loss(high, low)), (low, self._loss(low, high)), key=lambda found: found[1])
+        measured = self._same(low, high) or self._points[low].config in self._times.get(high, {})
+        high_loss, low_loss = self._loss(high, low), self._loss(low, high)
+        return (low, low_loss) if measured and low_loss < high_loss else (high, high_loss)
 
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
