@@ -25,7 +25,9 @@ from tuner.hardware.device import KNOWN, Environment
 from tuner.store import backup, schema, winners
 from tuner.store.store import Store
 
-schema._known()  # nobody may not be able to import what is imported late
+# Nobody may not be able to import what is imported late.
+import alembic.autogenerate, alembic.command, alembic.migration, alembic.script
+schema._known()
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)

@@ -18,6 +18,16 @@ from tuner.problem import Problem
 H200 = KNOWN["sm_90"]
 
 
+@pytest.fixture(autouse=True)
+def no_kernels_of_other_tests(monkeypatch):
+    """Other test modules may have decorated kernels, which are registered where pytest collects them."""
+    monkeypatch.setattr(registry, "_added", {})
+    registry.forget()
+    yield
+    monkeypatch.undo()
+    registry.forget()
+
+
 @pytest.fixture
 def point(installed, toy):
     """Entry points by name, each of kernels given by op and name; `loads` says which were loaded."""

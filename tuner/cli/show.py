@@ -70,14 +70,15 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
             [winner_document(one) | {"range": held and list(held)} for one, held in zip(found, ranges, strict=True)]
         )
         return
+    column = ("range",) if any(ranges) else ()
     rows = [
         (
-            *(one.device.slug, str(one.problem), f"{held.first_m}-{held.last_m}" if held else ""),
+            *(one.device.slug, str(one.problem), *(f"{held.first_m}-{held.last_m}" if held else "" for _ in column)),
             *(one.config.label, *figures(one), one.environment.triton),
         )
         for one, held in zip(found, ranges, strict=True)
     ]
-    print_table(("device", "problem", "range", "config", *FIGURES, "triton"), rows, empty=empty)
+    print_table(("device", "problem", *column, "config", *FIGURES, "triton"), rows, empty=empty)
 
 
 @show.command()
