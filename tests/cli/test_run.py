@@ -397,6 +397,7 @@ def expected(args):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", ["import", "import in the worker", "reference", "finals"])
 def test_an_interrupt_ends_every_phase_with_130_no_worker_stays_and_the_next_run_goes_on(tmp_path, monkeypatch, phase):
     (tmp_path / "waiting.py").write_text(WAITING)

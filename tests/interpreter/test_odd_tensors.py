@@ -30,6 +30,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 ENDS = torch.tensor([1, 4], dtype=torch.int32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("op", "operands", "expected"),
     [
