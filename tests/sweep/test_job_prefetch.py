@@ -4,8 +4,9 @@ import pytest
 
 from tuner.errors import KernelError
 from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
 from tuner.problem import Problem
-from tuner.sweep.job_prefetch import JobPrefetcher
+from tuner.sweep.job_prefetch import JobPrefetcher, Past, make_job
 from tuner.sweep.ladder import Step
 from tuner.sweep.report import Plan
 
@@ -38,3 +39,15 @@ def test_drafts_that_are_forgotten_do_not_come():
         assert len(prefetcher) == 0
         prefetcher.request(Step(UNKNOWN), DEVICE)
         assert prefetcher.problems == [UNKNOWN]
+
+
+def test_only_steps_of_a_ladder_are_searched_shortly_by_what_their_neighbours_took():
+    """Two problems of a plain suite may be of one family, too; each is raced in full."""
+    tuned, problem = (Problem(m, 4096, 4096, dtype="bf16", layout="nt") for m in (64, 128))
+    past = Past(times_us={tuned: {registry.default_config(problem, DEVICE): 12.0}})
+    most = {}
+    for taught in (False, True):
+        job = make_job(Step(problem, taught=taught), DEVICE, Plan(), past)
+        job.resume({})
+        most[taught] = job.most
+    assert most[True] < 30 < most[False]

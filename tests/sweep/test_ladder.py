@@ -50,7 +50,7 @@ def climb(agenda: Agenda, tuned: dict[Problem, Winner]) -> list[Family]:
         ratios = {config: time_us(config, step.problem) / best for config in (*tied, *step.configs)}
         tuned[step.problem] = winner(step.problem, tied[0], tuple(tied[1:]))
         measured = {config: time_us(config, step.problem) for config in CONFIGS[::2]}
-        found += agenda.ended(step.problem, Result(tuned[step.problem], ratios, measured), set(tuned))
+        found += agenda.ended(step.problem, Result(tuned[step.problem], ratios, measured), tuned.values())
     return found
 
 
@@ -78,7 +78,7 @@ def test_anchors_come_first_then_rungs_then_probes_then_checks():
         step = agenda.take()
         order.append(step)
         tuned[step.problem] = winner(step.problem, min(CONFIGS, key=lambda config: time_us(config, step.problem)))
-        agenda.ended(step.problem, Result(tuned[step.problem]), set(tuned))
+        agenda.ended(step.problem, Result(tuned[step.problem]), tuned.values())
     ms = [step.problem.m for step in order]
     rungs = family.rungs(1, 1000)
     assert ms[: 1 + 4] == [7, 1, 16, 256, 1000]
@@ -86,6 +86,7 @@ def test_anchors_come_first_then_rungs_then_probes_then_checks():
     probes = [step for step in order if step.strategy is PROBE]
     assert 0 < len(probes) <= MOST_PROBES
     assert all(step.configs for step in probes)
+    assert [step.taught for step in order] == [False] * 5 + [True] * (len(order) - 5)
     checks = [step for step in order if step.must_play]
     assert order[-CHECKS:] == checks
     assert len(set(ms)) == len(ms)
@@ -110,7 +111,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_ranges():
         for _ in range(stop):
             step = agenda.take()
             tuned[step.problem] = winner(step.problem, min(CONFIGS, key=lambda one, at=step.problem: time_us(one, at)))
-            agenda.ended(step.problem, Result(tuned[step.problem]), set(tuned))
+            agenda.ended(step.problem, Result(tuned[step.problem]), tuned.values())
         assert [found.ranges for found in climb(Agenda([], [ladder], time_us), {})] == [whole[0].ranges]
 
 
@@ -121,7 +122,7 @@ def test_a_rung_without_a_winner_falls_to_the_next_above_and_the_last_ones_are_n
     while agenda:
         step = agenda.take()
         won = None if step.problem.m in (4, 64) else winner(step.problem, CONFIGS[step.problem.m % len(CONFIGS)])
-        found += agenda.ended(step.problem, Result(won), set())
+        found += agenda.ended(step.problem, Result(won), ())
     (only,) = found
     assert (only.first_m, only.last_m) == (1, 33)
     assert 4 not in [each.last_m for each in only.ranges]
@@ -132,7 +133,7 @@ def test_a_ladder_that_no_kernel_serves_gives_no_family():
     (ladder,) = family.ladders(range(1, 65), problem)
     agenda = Agenda([], [ladder], time_us)
     while agenda:
-        assert agenda.ended(agenda.take().problem, Result(None), set()) == []
+        assert agenda.ended(agenda.take().problem, Result(None), ()) == []
 
 
 def test_what_lies_between_two_points_is_not_served_from_below_on_the_models_word_alone():
@@ -143,7 +144,9 @@ def test_what_lies_between_two_points_is_not_served_from_below_on_the_models_wor
     while agenda:
         m = agenda.take().problem.m
         found += agenda.ended(
-            problem(m), Result(winner(problem(m), CONFIGS[m % 3])), {problem(at) for at in range(1, 400)}
+            problem(m),
+            Result(winner(problem(m), CONFIGS[m % 3])),
+            [winner(problem(at), CONFIGS[0]) for at in range(1, 400)],
         )
     (only,) = found
     assert [each.row_m for each in only.ranges if each.first_m > 192] == [208]
@@ -157,5 +160,5 @@ def test_configs_that_tie_are_one_range():
     while agenda:
         m = agenda.take().problem.m
         config, tied = won.get(m, (CONFIGS[0], ()))
-        found += agenda.ended(problem(m), Result(winner(problem(m), config, tied)), {problem(3)})
+        found += agenda.ended(problem(m), Result(winner(problem(m), config, tied)), [winner(problem(3), CONFIGS[0])])
     assert found[0].ranges == (Range(1, 1, 1, "measured"), Range(2, 4, 4, "measured"))

@@ -59,7 +59,7 @@ def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None) -
             seed=plan.seed,
             nearby=lambda: nearest(problem, past.winners, device.sm_count),
             suggested=[*step.configs, *plan.suggested.get(problem, ())],
-            errors=lambda: errors_nearby(problem, device, past.times_us),
+            errors=(lambda: errors_nearby(problem, device, past.times_us)) if step.taught else dict,
         )
         job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
     except SystemExit as e:  # of a user's `make_inputs` or rules

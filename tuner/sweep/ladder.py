@@ -1,7 +1,7 @@
 """Tunes a family over a range of Ms: rungs first, then what lies between them, then a check at random Ms.
 
 Each step is a problem like any other, with trials and a winner, so a run that was stopped goes on where it was. What
-the steps found becomes a `Family`: which range of Ms each winner serves (docs/ladders.md).
+the steps found becomes a `Family`: which range of Ms each winner serves (docs/search.md).
 """
 
 from __future__ import annotations
@@ -60,12 +60,14 @@ class Step:
         strategy: how it is searched; None for the sweep's own way.
         configs: configs to try first.
         must_play: whether these also play the finals, however their trials ended up.
+        taught: whether the search may start from what was measured of other steps of the same ladder.
     """
 
     problem: Problem
     strategy: Strategy | None = None
     configs: tuple[Config, ...] = ()
     must_play: bool = False
+    taught: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,12 @@ class Climb:
         known: the ranges of the family that earlier runs recorded here.
         family: what was found, once all steps have ended; None before, where no rung has a winner, and where the
             ranges found are known.
-        is_over: whether all steps have ended.
     """
 
     ladder: Ladder
     estimate: Estimate
     known: Sequence[tuple[Range, ...]] = ()
     family: Family | None = None
-    is_over: bool = False
     _points: dict[int, Winner] = field(default_factory=dict)
     _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
@@ -116,13 +116,13 @@ class Climb:
         self._later = [m for m in ms if m not in anchors]
         return self._wait_for(Step(self.ladder.at(m)) for m in anchors)
 
-    def ended(self, m: int, result: Result, tuned: set[Problem]) -> list[Step]:
+    def ended(self, m: int, result: Result, winners: Iterable[Winner]) -> list[Step]:
         """Take note of how a step ended; return the steps that follow from it.
 
         Args:
             m: the step's M.
             result: how it ended.
-            tuned: the problems that have a winner, at which no check is made.
+            winners: the device's; no check is made of a problem that has one.
         """
         self._waiting.discard(m)
         if m in self._served:
@@ -131,20 +131,18 @@ class Climb:
         elif result.winner is not None:
             self._points[m] = result.winner
             self._times[m] = result.times_us
-        return [] if self._waiting else self._next(tuned)
+        return [] if self._waiting else self._next(winners)
 
-    def _next(self, tuned: set[Problem]) -> list[Step]:
+    def _next(self, winners: Iterable[Winner]) -> list[Step]:
         if self._later:
             rest, self._later = self._later, []
-            return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m)) for m in rest)
+            return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in rest)
         if not self._served and (probes := self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
         if not self._points or tuple(self.ranges()) in self.known:
-            self.is_over = True
             return []
-        if not self._served and (checks := self._checks(tuned)):
+        if not self._served and (checks := self._checks(winners)):
             return self._wait_for(checks)
-        self.is_over = True
         self.family = Family(self.ladder.family, tuple(self.ranges()), self._check())
         return []
 
@@ -169,7 +167,7 @@ class Climb:
             self._probes += 1
             middle = _middle(low, high)
             assert middle is not None  # it would not be undecided
-            steps.append(Step(self.ladder.at(middle), PROBE, self._won_beside(middle)))
+            steps.append(Step(self.ladder.at(middle), PROBE, self._won_beside(middle), taught=True))
         return steps
 
     def _undecided(self) -> list[tuple[int, int]]:
@@ -240,9 +238,9 @@ class Climb:
     def _same(self, one: int, other: int) -> bool:
         return self._points[one].config == self._points[other].config
 
-    def _checks(self, tuned: set[Problem]) -> list[Step]:
+    def _checks(self, winners: Iterable[Winner]) -> list[Step]:
         """Return steps at random Ms, each with the config that the ranges give it."""
-        ranges = self.ranges()
+        ranges, tuned = self.ranges(), {winner.problem for winner in winners}
         draw = random.Random(str(self.ladder))
         first, last = ranges[0].first_m, ranges[-1].last_m
         for _ in range(10 * CHECKS):
@@ -251,7 +249,9 @@ class Climb:
             if m not in self._points and problem not in tuned and len(self._served) < CHECKS:
                 serving = next(each for each in ranges if m <= each.last_m)
                 self._served[m] = self._points[serving.row_m].config
-        return [Step(self.ladder.at(m), None, (config,), must_play=True) for m, config in self._served.items()]
+        return [
+            Step(self.ladder.at(m), None, (config,), must_play=True, taught=True) for m, config in self._served.items()
+        ]
 
     def _check(self) -> Check | None:
         if not self._lost:
@@ -308,16 +308,16 @@ class Agenda:
         self._of.clear()
         return given_up
 
-    def ended(self, problem: Problem, result: Result, tuned: set[Problem]) -> list[Family]:
+    def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
         """Take note of how a problem ended; returns the families that are complete by it.
 
         Args:
             problem: what ended.
-            result, tuned: see `Climb.ended`.
+            result, winners: see `Climb.ended`.
         """
         complete = []
         for climb in self._of.pop(problem, ()):
-            self._add(climb, climb.ended(problem.m, result, tuned))
+            self._add(climb, climb.ended(problem.m, result, winners))
             if climb.family is not None:
                 complete.append(climb.family)
         return complete

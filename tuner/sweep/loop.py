@@ -200,9 +200,8 @@ class Loop:
         past = self._prefetcher.past
         if job is not None:
             past.times_us[report.problem] = job.times_us
-        tuned = {winner.problem for winner in past.winners}
         result = Result(report.winner, job.ratios, job.times_us) if job else Result(None)
-        for family in self._agenda.ended(report.problem, result, tuned):
+        for family in self._agenda.ended(report.problem, result, past.winners):
             self._store.record_family(self._run, family)
             self._report.families.append(family)
             self._observer.family_decided(family)
