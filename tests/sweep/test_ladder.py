@@ -12,7 +12,8 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem, family
 from tuner.problem.family import Family, Range
 from tuner.store.records import Winner
-from tuner.sweep.ladder import CHECKS, MOST_PROBES, PROBE, Agenda, Result
+from tuner.sweep.agenda import Agenda
+from tuner.sweep.ladder import CHECKS, MOST_PROBES, PROBE, Result
 
 H200 = KNOWN["sm_90"]
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")

@@ -112,14 +112,12 @@ def problem_line(report: ProblemReport) -> str:
 
 def family_line(family: Family) -> str:
     """One ladder's end in one line."""
-    last = family.at(family.last_m)
-    name = str(last).replace(f" {last.m}x", f" {family.first_m}-{last.m}x", 1)
     estimated = sum(each.evidence == ESTIMATED for each in family.ranges)
     found = quantity(len(family.ranges), "range") + (f", {estimated} of them estimated" if estimated else "")
     if (check := family.check) is None:
-        return f"{name}: {found}"
+        return f"{family}: {found}"
     lost = f"{check.geomean - 1:.1%} in the mean, {check.worst - 1:.1%} at most"
-    return f"{name}: {found}; at {quantity(check.played, 'random M')} they lost {lost}"
+    return f"{family}: {found}; at {quantity(check.played, 'random M')} they lost {lost}"
 
 
 def closing_table(report: Report) -> None:

@@ -195,13 +195,15 @@ def tensor_map(meta: Mapping[str, Any], descriptor: Any, at: int) -> bytes:
     steps = [element * stride for stride in strides[-2::-1]]  # bytes from row to row; the innermost axis has none
     memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
     start = -ctypes.addressof(memory) % MAP_ALIGNMENT
-    ensure_context()  # a new thread has none, and the driver wants one here too
     axes, many = ctypes.c_uint32 * rank, ctypes.c_uint64 * rank
-    code = _call(
+    asked = (
         *("cuTensorMapEncodeTiled", byref(memory, start), kind, rank, ctypes.c_void_p(at)),
         *(many(*sizes[::-1]), many(*steps), axes(*meta["block_size"][::-1]), axes(*[1] * rank)),
         *(0, meta["swizzle"], _L2_PROMOTION_128B, _NAN_FILL if descriptor.padding == "nan" else 0),
     )
+    code = _call(*asked)
+    if code == _INVALID_CONTEXT and ensure_context():  # a new thread has none
+        code = _call(*asked)
     check(code)
     encoded = memory.raw[start : start + MAP_BYTES]
     return _mended(encoded) if _reach(sizes[::-1], [element, *steps]) < _SMALL_BYTES else encoded

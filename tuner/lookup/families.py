@@ -51,10 +51,14 @@ class TunedFamily:
 
 def by_key(families: Iterable[Family]) -> Mapping[Key, TunedFamily]:
     """Arrange a source's families for lookups, the preferred first where two hold one M."""
+    return {key: TunedFamily(overlaid(each)) for key, each in _grouped(families).items()}
+
+
+def _grouped(families: Iterable[Family]) -> Mapping[Key, list[Family]]:
     found: dict[Key, list[Family]] = {}
     for family in families:
         found.setdefault(family.problem.family, []).append(family)
-    return {key: TunedFamily(overlaid(each)) for key, each in found.items()}
+    return found
 
 
 def overlaid(families: Sequence[Family]) -> list[Family]:
@@ -123,10 +127,7 @@ def _runs(ranges: Sequence[Range]) -> list[list[Range]]:
 
 def served(families: Iterable[Family]) -> dict[Problem, Range]:
     """Return by the problem of its row each range that families of one device serve, the preferred first."""
-    found: dict[Key, list[Family]] = {}
-    for family in families:
-        found.setdefault(family.problem.family, []).append(family)
-    overlays = (family for each in found.values() for family in overlaid(each))
+    overlays = (family for each in _grouped(families).values() for family in overlaid(each))
     return {family.at(each.row_m): each for family in overlays for each in family.ranges}
 
 
@@ -168,7 +169,7 @@ def shippable(families: Iterable[Family], rows: Container[Problem]) -> Iterator[
 
     A range without a row goes to the next above that has one, or else below; it was not measured there.
     """
-    found: dict[Key, list[Family]] = {}
+    found: list[Family] = []
     for family in families:
         ranges: list[Range] = []
         first_m = family.first_m
@@ -179,6 +180,6 @@ def shippable(families: Iterable[Family], rows: Container[Problem]) -> Iterator[
         if ranges and first_m <= family.last_m:
             ranges[-1] = ranges[-1]._replace(last_m=family.last_m, evidence=ESTIMATED)
         if ranges:
-            found.setdefault(family.problem.family, []).append(replace(family, ranges=tuple(ranges)))
-    for each_key in found.values():
+            found.append(replace(family, ranges=tuple(ranges)))
+    for each_key in _grouped(found).values():
         yield from overlaid(each_key)

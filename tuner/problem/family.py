@@ -103,6 +103,9 @@ class Family:
         """The family's problem with this M."""
         return self.problem.with_shape(m, self.problem.n, self.problem.k)
 
+    def __str__(self) -> str:
+        return _spanning(self.first_m, self.at(self.last_m))
+
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
@@ -131,8 +134,7 @@ class Ladder:
         return self.rungs[0].with_shape(m, self.rungs[0].n, self.rungs[0].k)
 
     def __str__(self) -> str:
-        last = self.rungs[-1]
-        return str(last).replace(f" {last.m}x", f" {self.first_m}-{last.m}x", 1)
+        return _spanning(self.first_m, self.rungs[-1])
 
 
 def sizes(text: str, name: str = "M") -> list[int] | range:
@@ -221,3 +223,7 @@ def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
     for problem in problems:
         by_family.setdefault(problem.group(), {})[problem.m] = problem
     return [Ladder(ms[0], tuple(found[m] for m in sorted(found))) for found in by_family.values()]
+
+
+def _spanning(first_m: int, last: Problem) -> str:
+    return str(last).replace(f" {last.m}x", f" {first_m}-{last.m}x", 1)

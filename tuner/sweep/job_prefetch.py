@@ -31,7 +31,7 @@ class Past:
 
     Attributes:
         winners: the device's winners, of earlier runs too.
-        times_us: by problem that this sweep took up, microseconds of each config that was measured.
+        times_us: by step of a ladder that this sweep took up, microseconds of each config that was measured.
     """
 
     winners: list[Winner] = field(default_factory=list)

@@ -259,76 +259,6 @@ class Climb:
         return Check(len(self._lost), statistics.geometric_mean(self._lost), max(self._lost))
 
 
-class Agenda:
-    """The problems of a sweep in the order they are begun, with what each ladder still needs."""
-
-    def __init__(
-        self,
-        problems: Iterable[Problem],
-        ladders: Sequence[Ladder] = (),
-        estimate: Estimate = lambda _config, _problem: None,
-    ) -> None:
-        """List what to do.
-
-        Args:
-            problems: problems of their own, begun first.
-            ladders: ranges of Ms; their anchors come before all other steps.
-            estimate: see Estimate.
-        """
-        rungs = {problem for ladder in ladders for problem in ladder.rungs}
-        self._steps = [Step(problem) for problem in dict.fromkeys(problems) if problem not in rungs]
-        self._of: dict[Problem, list[Climb]] = {}
-        self._climbs = [Climb(ladder, estimate) for ladder in ladders]
-        for climb in self._climbs:
-            self._add(climb, climb.begin())
-
-    def __bool__(self) -> bool:
-        return bool(self._steps)
-
-    def know(self, families: Iterable[Family]) -> None:
-        """Take note of what earlier runs recorded on the same device and under the same environment."""
-        by_family: dict[Problem, list[tuple[Range, ...]]] = {}
-        for found in families:
-            by_family.setdefault(found.problem, []).append(found.ranges)
-        for climb in self._climbs:
-            climb.known = by_family.get(climb.ladder.family, ())
-
-    @property
-    def problems(self) -> list[Problem]:
-        """The problems not begun, as far as they are known."""
-        return [step.problem for step in self._steps]
-
-    def take(self) -> Step:
-        """Return the next step."""
-        return self._steps.pop(0)
-
-    def drop(self) -> list[Problem]:
-        """Give up what was not begun, and return its problems."""
-        given_up, self._steps = self.problems, []
-        self._of.clear()
-        return given_up
-
-    def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
-        """Take note of how a problem ended; returns the families that are complete by it.
-
-        Args:
-            problem: what ended.
-            result, winners: see `Climb.ended`.
-        """
-        complete = []
-        for climb in self._of.pop(problem, ()):
-            self._add(climb, climb.ended(problem.m, result, winners))
-            if climb.family is not None:
-                complete.append(climb.family)
-        return complete
-
-    def _add(self, climb: Climb, steps: Sequence[Step]) -> None:
-        for step in steps:
-            if step.problem not in self._of:
-                self._steps.append(step)
-            self._of.setdefault(step.problem, []).append(climb)
-
-
 def _anchors(ms: Sequence[int]) -> list[int]:
     """Return the rungs to race in full: both ends, and powers of ANCHOR_FACTOR from one tile on."""
     wanted = {_TILE * ANCHOR_FACTOR**power for power in range(14)}
@@ -338,7 +268,7 @@ def _anchors(ms: Sequence[int]) -> list[int]:
 def _middle(low: int, high: int) -> int | None:
     """Return a multiple of a tile's rows about half-way between two Ms; None where they are too close.
 
-    From 512 on a step is a sixteenth to a thirty-second of M.
+    From 1024 on a step is a sixteenth to a thirty-second of M.
     """
     if high <= _TILE:
         return None

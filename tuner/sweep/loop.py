@@ -12,12 +12,13 @@ from typing import cast
 from tuner.errors import KernelError
 from tuner.store.records import Trial, Winner
 from tuner.store.store import Run, Store
+from tuner.sweep.agenda import Agenda
 from tuner.sweep.compile_pool import Urgency
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
-from tuner.sweep.ladder import Agenda, Result
+from tuner.sweep.ladder import Result
 from tuner.sweep.report import Observer, Plan, ProblemReport, Report
 from tuner.sweep.supervisor import Phase, WorkerSupervisor
 
@@ -198,7 +199,7 @@ class Loop:
         self._report.problems.append(report)
         self._observer.problem_ended(report)
         past = self._prefetcher.past
-        if job is not None:
+        if job is not None and self._agenda.awaits(report.problem):
             past.times_us[report.problem] = job.times_us
         result = Result(report.winner, job.ratios, job.times_us) if job else Result(None)
         for family in self._agenda.ended(report.problem, result, past.winners):

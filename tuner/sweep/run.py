@@ -19,10 +19,11 @@ from tuner.problem import Problem
 from tuner.problem.family import Ladder
 from tuner.store import health
 from tuner.store.store import RunStatus, Store
+from tuner.sweep.agenda import Agenda
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
-from tuner.sweep.ladder import Agenda, Step
+from tuner.sweep.ladder import Step
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
 
