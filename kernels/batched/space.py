@@ -16,7 +16,7 @@ from tuner.problem import Problem
 
 POINTER = "bmm_pointer"
 TMA = "bmm_tma"
-_FILLING = (tile_rules.WAVES, tile_rules.BELOW_WGMMA)
+_FILLING = (tile_rules.waves, tile_rules.below_wgmma)
 """Rules about how tiles fill a device. `GROUP` is not among them, because it concerns one product: tiles that all run
 at once need no order, however many products wait."""
 

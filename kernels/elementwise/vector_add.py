@@ -12,7 +12,7 @@ import torch
 from tuner.errors import ProblemError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.numerics import ROUNDOFF
 from tuner.kernels.base.operands import Values, guarded
 from tuner.kernels.base.program import Operation
@@ -20,6 +20,7 @@ from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise import vector_add_jit as vector_add_kernel
 from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking, launch_interpreted
 from tuner.kernels.space import tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
@@ -198,6 +199,7 @@ def _blocks(config: Config, problem: Problem) -> int:
     return -(-problem.m // config.integer("BLOCK_SIZE"))
 
 
+@rule("beyond M", "the length itself", early=True)
 def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
     smallest = 256 if device.is_interpreter else 1
     covering = max(smallest, _covering(problem))
@@ -210,7 +212,7 @@ RULES = (
     tile_rules.shared_memory(shared_bytes, "kernels/elementwise/vector_add.py"),
     *rules.of_tile(_elements, _covering, _values),
     rules.takes_turns(_blocks, shared_bytes),
-    Rule("beyond M", "the length itself", _beyond, early=True),
+    _beyond,
 )
 
 SPEC = elementwise_spec(

@@ -12,6 +12,7 @@ from tuner.kernel.space import Rule
 from tuner.kernels.base.workspace import MOST_BYTES, MOST_TILES
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
@@ -90,7 +91,8 @@ def on_view(
     return dataclasses.replace(rule, rejects=rejects, reads=reads)
 
 
-def _workspace(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+@rule("workspace", "kernels/base/workspace.py", fatal=True)
+def workspace(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     splits = config.integer("SPLIT_K", 1)
     if splits == 1:
         return None
@@ -102,6 +104,7 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None: 
     return f"{tiles_m * tiles_n} tiles, {MOST_TILES} have a counter" if tiles_m * tiles_n > MOST_TILES else None
 
 
+@rule("idle split", "the shape itself")
 def _idle_split(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     return _uneven(config.integer("SPLIT_K", 1), tile_resources.tile_counts(config, problem)[2])
 
@@ -118,6 +121,7 @@ def _uneven(splits: int, steps: int) -> str | None:
     return None
 
 
+@rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2")
 def _crowd(config: Config, problem: Problem, device: Device) -> str | None:
     tiles_m, tiles_n, steps = tile_resources.tile_counts(config, problem)
     return _misfilled(config.integer("SPLIT_K", 1), tiles_m * tiles_n, steps, device)
@@ -165,7 +169,8 @@ def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> 
     return sorted({min(depth, tile_resources.most_stages(device)) for depth in stages})
 
 
-def _cannot_load(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("loads", "kernels/gemm/tma/space.py, supports", fatal=True, reads=("LOADS",))
+def known_loads(config: Config, problem: Problem, device: Device) -> str | None:
     known = loads(problem.unscaled() if problem.scaling == "block" else problem, device)
     return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
 
@@ -175,12 +180,10 @@ def amd_axes(device: Device) -> dict[str, tuple[Value, ...]]:
     return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
 
 
-LOADS = Rule("loads", "kernels/gemm/tma/space.py, supports", _cannot_load, fatal=True, early=True, reads=("LOADS",))
-WORKSPACE = Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True)
 RULES = (
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/splitting.py"),
-    WORKSPACE,
-    Rule("idle split", "the shape itself", _idle_split),
-    Rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2", _crowd),
+    workspace,
+    _idle_split,
+    _crowd,
 )
 """Rules for kernels that load either way and may split sums. They apply to the problem as the device computes it."""

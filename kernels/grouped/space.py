@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from tuner.errors import ProblemError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.batched.space import config_of, of_many, share
 from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm.pointer import default as pointer_default
@@ -17,6 +17,7 @@ from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.grouped.operands import groups_of, is_listed
 from tuner.kernels.space import tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.launch.launch import TILE
 from tuner.problem import Problem
 
@@ -91,10 +92,11 @@ def _of_groups(
     kernel: str, single: SearchSpace, groups: int, axes: Callable[[Device], Mapping[str, tuple[Value, ...]]]
 ) -> SearchSpace:
     space = of_many(single, kernel, groups, _programs(single.device))
-    own = (tile_rules.parameters(axes), _RESIDENT)
+    own = (tile_rules.parameters(axes), _not_resident)
     return dataclasses.replace(space, rules=(*own, *(rule for rule in space.rules if rule.name != "parameters")))
 
 
+@rule("resident", "programs that wait until others end find no tile left")
 def _not_resident(config: Config, problem: Problem, device: Device) -> str | None:
     programs = config.integer(_PROGRAMS)
     # Barriers are too small to decide whether two programs fit.
@@ -102,9 +104,6 @@ def _not_resident(config: Config, problem: Problem, device: Device) -> str | Non
     if 1 < programs < _MANY and needed > device.shared_bytes and not device.is_interpreter:
         return f"{programs} programs take {needed} B, a multiprocessor has {device.shared_bytes}"
     return None
-
-
-_RESIDENT = Rule("resident", "programs that wait until others end find no tile left", _not_resident)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:

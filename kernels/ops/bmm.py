@@ -9,21 +9,8 @@ import torch
 from tuner.errors import InputError
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.batched.operands import is_aligned, placement
-from tuner.kernels.ops import autocast
-from tuner.kernels.ops.arguments import (
-    activation_of,
-    check_bias,
-    check_epilogue,
-    check_gradients,
-    check_kinds,
-    check_memory,
-    check_out,
-    check_tensors,
-    in_memory,
-    out_dtype_of,
-    precision_of,
-    shown,
-)
+from tuner.kernels.ops import arguments, autocast
+from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
 from tuner.kernels.ops.problem import problem_of, product
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
@@ -87,23 +74,23 @@ _Options = tuple[str | None, torch.dtype | str | None, str | None]
 def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan."""
     (out, a, b, bias), (activation, out_dtype, precision) = given, options
-    check_tensors(a=a, b=b, bias=bias, out=out)
-    check_memory(a=a, b=b, bias=bias, out=out)
-    a, b = in_memory("a", a), in_memory("b", b)
-    bias = None if bias is None else in_memory("bias", bias)
+    arguments.check_tensors(a=a, b=b, bias=bias, out=out)
+    arguments.check_memory(a=a, b=b, bias=bias, out=out)
+    a, b = arguments.in_memory("a", a), arguments.in_memory("b", b)
+    bias = None if bias is None else arguments.in_memory("bias", bias)
     _check_shapes(a, b)
-    check_kinds(a, b)
+    arguments.check_kinds(a, b)
     if bias is not None:
-        check_bias(bias, a, b)
+        arguments.check_bias(bias, a, b)
     shape = (a.shape[0], a.shape[1], b.shape[2])
-    dtype = out_dtype_of(a, out, out_dtype)
-    settled, activation = precision_of(a, precision), activation_of(activation)
-    check_epilogue(dtype, bias, activation)
+    dtype = arguments.out_dtype_of(a, out, out_dtype)
+    settled, activation = arguments.precision_of(a, precision), arguments.activation_of(activation)
+    arguments.check_epilogue(dtype, bias, activation)
     if out is None:
         out = torch.empty(shape, dtype=dtype, device=a.device)
     else:
-        check_out(out, shape, (a, b, bias))
-    check_gradients(a, b, bias, out)
+        arguments.check_out(out, shape, (a, b, bias))
+    arguments.check_gradients(a, b, bias, out)
     if out.numel() == 0:
         return out
     if a.shape[2] == 0:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from tuner.errors import InputError
-from tuner.kernels.ops import autocast
-from tuner.kernels.ops.arguments import activation_of, check_operands, check_tensors, out_dtype_of
+from tuner.kernels.ops import arguments, autocast
 from tuner.launch import compat
 from tuner.problem import dtype as dtypes
 
 Multiply = Callable[..., torch.Tensor]
 """The op `matmul`, which is passed in because its module imports this one."""
+Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
+"""The arguments activation, out_dtype, precision and fast_accum of `matmul`; None for torch's own precision."""
+OPTION_NAMES = ("activation", "out_dtype", "precision", "fast_accum")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda values: values,
@@ -31,35 +33,35 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+class CallTensors(NamedTuple):
+    """The tensors of a call of `matmul`."""
+
+    out: torch.Tensor | None
+    a: torch.Tensor
+    b: torch.Tensor
+    bias: torch.Tensor | None
+    scale_a: torch.Tensor | None
+    scale_b: torch.Tensor | None
+
+
 def transformed(*tensors: torch.Tensor | None) -> bool:
     """Whether torch.func maps over one of the tensors or takes derivatives with respect to it."""
     is_mapped, is_derived = compat.is_batchedtensor, compat.is_gradtrackingtensor
     return any(t is not None and (is_mapped(t) or is_derived(t)) for t in tensors)
 
 
-def matmul(  # noqa: PLR0917
-    multiply: Multiply,
-    given: Any,
-    activation: str | None,
-    out_dtype: torch.dtype | str | None,
-    precision: str | None,
-    fast_accum: bool | None,
-) -> torch.Tensor:
-    """Compute `tuner.kernels.matmul` where a tensor requires a gradient.
-
-    Args:
-        multiply: the op itself.
-        given: a, b, out, bias, scale_a, scale_b by name.
-        activation, out_dtype, precision, fast_accum: see `matmul`.
+def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Tensor:
+    """Compute `tuner.kernels.matmul`, the op `multiply`, where a tensor requires a gradient.
 
     Raises:
         InputError: there is no gradient, because of `out`, scales, or 8-bit operands or results.
     """
-    check_tensors(**given._asdict())
-    check_operands(given.a, given.b, given.bias)
-    name = activation_of(activation)
-    dtype = out_dtype_of(given.a, None, out_dtype) if given.scale_a is None and given.out is None else None
-    check(given.a, given.out, given.scale_a, given.scale_b, dtype)
+    activation, out_dtype, precision, fast_accum = options
+    arguments.check_tensors(**given._asdict())
+    arguments.check_operands(given.a, given.b, given.bias)
+    name = arguments.activation_of(activation)
+    dtype = arguments.out_dtype_of(given.a, None, out_dtype) if given.scale_a is None and given.out is None else None
+    check(given, dtype)
     for which in ("a", "b"):
         if getattr(given, which).is_inference():
             raise InputError(
@@ -70,19 +72,13 @@ def matmul(  # noqa: PLR0917
     return activated(product, name)
 
 
-def check(
-    a: torch.Tensor,
-    out: torch.Tensor | None,
-    scale_a: torch.Tensor | None,
-    scale_b: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> None:
+def check(given: CallTensors, out_dtype: torch.dtype | None) -> None:
     """Check that a product has a gradient.
 
     Raises:
         InputError: it has none.
     """
-    found = obstacle(a, out, scale_a, scale_b, out_dtype)
+    found = obstacle(given, out_dtype)
     if found is not None:
         raise InputError(
             f"{found} and a tensor requires a gradient: expected float32, float16 or bfloat16 without scales and out=; "
@@ -90,20 +86,14 @@ def check(
         )
 
 
-def obstacle(
-    a: torch.Tensor,
-    out: torch.Tensor | None,
-    scale_a: torch.Tensor | None,
-    scale_b: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> str | None:
+def obstacle(given: CallTensors, out_dtype: torch.dtype | None) -> str | None:
     """Why a product has no gradient (`out`, scales or 8 bits), or None."""
-    if out is not None:
+    if given.out is not None:
         return "out is given"
-    if scale_a is not None or scale_b is not None:
+    if given.scale_a is not None or given.scale_b is not None:
         return "scales are given"
-    if a.dtype not in _DTYPES:
-        return f"a is {dtypes.name_of(a.dtype)}"
+    if given.a.dtype not in _DTYPES:
+        return f"a is {dtypes.name_of(given.a.dtype)}"
     if out_dtype is not None and out_dtype not in _DTYPES:
         return f"out_dtype is {dtypes.name_of(out_dtype)}"
     return None

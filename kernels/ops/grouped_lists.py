@@ -11,18 +11,7 @@ from tuner.kernels.base.operands import is_aligned
 from tuner.kernels.base.sharing import first_shared
 from tuner.kernels.grouped.operands import ListedOperands
 from tuner.kernels.grouped.table import stored
-from tuner.kernels.ops.arguments import (
-    activation_of,
-    check_epilogue,
-    check_gradients,
-    check_memory,
-    check_operands,
-    check_out,
-    check_tensors,
-    in_memory,
-    out_dtype_of,
-    precision_of,
-)
+from tuner.kernels.ops import arguments
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.problem import product
 from tuner.problem import Problem
@@ -51,16 +40,16 @@ def listed_mm(
     pairs = [_resolved(index, *pair) for index, pair in enumerate(zip(a, b, strict=True))]
     _check_given(given or [])
     first = pairs[0][0]
-    precision, activation = precision_of(first, precision), activation_of(activation)
-    dtype = out_dtype_of(first, None if given is None else given[0], out_dtype)
-    check_epilogue(dtype, None, activation)
+    precision, activation = arguments.precision_of(first, precision), arguments.activation_of(activation)
+    dtype = arguments.out_dtype_of(first, None if given is None else given[0], out_dtype)
+    arguments.check_epilogue(dtype, None, activation)
     for index, (one, other) in enumerate(pairs):
         if (one.dtype, other.dtype, one.device) != (first.dtype, pairs[0][1].dtype, first.device):
             raise InputError(
                 f"a[{index}] and b[{index}] are not of the dtypes and the device of a[0] and b[0]: expected one kind; "
                 "call it once for each"
             )
-        check_gradients(one, other)
+        arguments.check_gradients(one, other)
     if given is None:
         results = [torch.empty(one.shape[0], other.shape[1], dtype=dtype, device=first.device) for one, other in pairs]
     else:
@@ -69,8 +58,10 @@ def listed_mm(
             if result.dtype != dtype:
                 found, expected = name_of(result.dtype), name_of(dtype)
                 raise InputError(f"out[{index}] is {found} and out[0] {expected}: expected one dtype; leave out= away")
-            check_out(result, (one.shape[0], other.shape[1]), tuple(matrix for pair in pairs for matrix in pair))
-            check_gradients(result)
+            arguments.check_out(
+                result, (one.shape[0], other.shape[1]), tuple(matrix for pair in pairs for matrix in pair)
+            )
+            arguments.check_gradients(result)
         if (shared := first_shared(results)) is not None:
             one, other = shared
             raise InputError(f"out[{one}] and out[{other}] share memory: expected its own for each; leave out= away")
@@ -118,14 +109,14 @@ def _list_of(name: str, value: object, length: int) -> list[torch.Tensor]:
 
 def _resolved(index: int, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     try:
-        check_tensors(a=a, b=b)
-        check_memory(a=a, b=b)
-        a, b = in_memory("a", a), in_memory("b", b)
+        arguments.check_tensors(a=a, b=b)
+        arguments.check_memory(a=a, b=b)
+        a, b = arguments.in_memory("a", a), arguments.in_memory("b", b)
         for name, matrix, expected, vector in (("a", a, "[M, K]", 0), ("b", b, "[K, N]", 1)):
             if matrix.dim() != 2:
                 remedy = f"use {name}.unsqueeze({vector})" if matrix.dim() == 1 else f"give each of {name}.unbind()"
                 raise InputError(f"{name} has shape {list(matrix.shape)}: expected {expected}; {remedy}")
-        check_operands(a, b, None)
+        arguments.check_operands(a, b, None)
     except InputError as e:
         raise InputError(f"pair {index}: {e}") from None
     return a, b
@@ -136,7 +127,7 @@ def _check_given(results: Sequence[object]) -> None:
         if result is None:
             raise InputError(f"out[{index}] is None: expected a torch.Tensor; leave out= away")
         try:
-            check_tensors(out=result)
-            check_memory(out=result)
+            arguments.check_tensors(out=result)
+            arguments.check_memory(out=result)
         except InputError as e:
             raise InputError(f"pair {index}: {e}") from None

@@ -11,20 +11,8 @@ from tuner.errors import InputError
 from tuner.kernels.base.operands import is_aligned, placement
 from tuner.kernels.batched import operands as batched_operands
 from tuner.kernels.grouped.operands import GroupedOperands
-from tuner.kernels.ops.arguments import (
-    activation_of,
-    check_bias_kind,
-    check_epilogue,
-    check_gradients,
-    check_kinds,
-    check_memory,
-    check_out,
-    check_tensors,
-    in_memory,
-    out_dtype_of,
-    precision_of,
-    shown,
-)
+from tuner.kernels.ops import arguments
+from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.grouped_lists import listed_mm
 from tuner.kernels.ops.problem import problem_of, product
@@ -96,25 +84,27 @@ def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
         raise InputError("offs is given and a is a list: expected no offs with lists; leave offs away")
     if isinstance(b, (list, tuple)):
         raise InputError("b is a list and a is not: expected [G, K, N] with offs; use torch.stack(b), or two lists")
-    check_tensors(a=a, b=b, offs=offs, bias=bias, out=out)
+    arguments.check_tensors(a=a, b=b, offs=offs, bias=bias, out=out)
     assert isinstance(a, torch.Tensor)
     assert isinstance(b, torch.Tensor)
     assert out is None or isinstance(out, torch.Tensor)
-    check_memory(a=a, b=b, offs=offs, bias=bias, out=out)
-    a, b = in_memory("a", a), in_memory("b", b)
-    bias, offs = (None if each is None else in_memory(name, each) for name, each in (("bias", bias), ("offs", offs)))
-    check_kinds(a, b)
+    arguments.check_memory(a=a, b=b, offs=offs, bias=bias, out=out)
+    a, b = arguments.in_memory("a", a), arguments.in_memory("b", b)
+    bias, offs = (
+        None if each is None else arguments.in_memory(name, each) for name, each in (("bias", bias), ("offs", offs))
+    )
+    arguments.check_kinds(a, b)
     offs = _check_shapes(a, b, offs)
     if bias is not None:
         _check_bias(bias, a, b)
-    dtype = out_dtype_of(a, out, out_dtype)
-    settled, activation = precision_of(a, precision), activation_of(activation)
-    check_epilogue(dtype, bias, activation)
+    dtype = arguments.out_dtype_of(a, out, out_dtype)
+    settled, activation = arguments.precision_of(a, precision), arguments.activation_of(activation)
+    arguments.check_epilogue(dtype, bias, activation)
     if out is None:
         out = torch.empty(a.shape[0], b.shape[2], dtype=dtype, device=a.device)
     else:
-        check_out(out, (a.shape[0], b.shape[2]), (a, b, bias, offs))
-    check_gradients(a, b, bias, out)
+        arguments.check_out(out, (a.shape[0], b.shape[2]), (a, b, bias, offs))
+    arguments.check_gradients(a, b, bias, out)
     if out.numel() and b.shape[0]:
         epilogue = epilogue_of(has_bias=bias is not None, activation=activation)
         problem = problem_of(_problem, (a, b, out), epilogue, settled)
@@ -166,6 +156,6 @@ def _check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     expected = [b.shape[0], b.shape[2]]
     if list(bias.shape) != expected:
         raise InputError(f"bias has shape {shown(bias)}: expected {expected}, one row for each matrix of b")
-    check_bias_kind(bias, a)
+    arguments.check_bias_kind(bias, a)
     if not bias.is_contiguous():
         raise InputError("bias is not contiguous: expected rows one behind the other; use bias.contiguous()")

@@ -8,24 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
-from tuner.kernels.ops import autocast, gradients, torch_library
+from tuner.kernels.ops import arguments, autocast, gradients, torch_library
 from tuner.kernels.ops import backend as backends
-from tuner.kernels.ops.arguments import (
-    activation_of,
-    ask_derivatives,
-    check_epilogue,
-    check_operands,
-    check_out,
-    check_tensors,
-    fast_accum_of,
-    has_memory,
-    in_memory,
-    is_recorded,
-    out_dtype_of,
-    precision_of,
-    scales_of,
-)
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, flattened, launch
+from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Options
 from tuner.kernels.ops.problem import problem_of, product
 from tuner.launch.call_cache import CallCache
 from tuner.launch.plan import Recording
@@ -33,23 +19,9 @@ from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 
 _is_compiling = torch.compiler.is_compiling
-_Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
-"""The arguments activation, out_dtype, precision and fast_accum of `matmul`; None for torch's own precision."""
-_OPTION_NAMES = ("activation", "out_dtype", "precision", "fast_accum")
-_PLAIN: _Options = (None, None, None, None)
+_PLAIN: Options = (None, None, None, None)
 """The options of most calls. A dict finds a key faster when it is the same object each time."""
 CALL_CACHE = CallCache()
-
-
-class _Tensors(NamedTuple):
-    """A call's tensors."""
-
-    out: torch.Tensor | None
-    a: torch.Tensor
-    b: torch.Tensor
-    bias: torch.Tensor | None
-    scale_a: torch.Tensor | None
-    scale_b: torch.Tensor | None
 
 
 class _ProductOptions(NamedTuple):
@@ -115,7 +87,7 @@ def matmul(
     plain = activation is None and out_dtype is None and precision is None and fast_accum is None
     options = _PLAIN if plain else (activation, out_dtype, precision, fast_accum)
     if backend is not None and backend != "triton":
-        return _call_by_backend(_Tensors(out, a, b, bias, scale_a, scale_b), options, backend)
+        return _call_by_backend(CallTensors(out, a, b, bias, scale_a, scale_b), options, backend)
     if out is None and bias is None and scale_a is None and scale_b is None:
         result = CALL_CACHE.run_two(a, b, options)
     elif scale_a is None and scale_b is None:
@@ -124,49 +96,49 @@ def matmul(
         result = CALL_CACHE.run((a, b, scale_a, scale_b, bias), options, out)
     if result is not None:
         return result
-    given = _Tensors(out, a, b, bias, scale_a, scale_b)
+    given = CallTensors(out, a, b, bias, scale_a, scale_b)
     if autocast.is_on(a):
         return _autocast_call(given, options, None)
     if _is_traced(given):
-        return torch_library.matmul(matmul, a, b, out, bias, scale_a, scale_b, *options)
-    check_tensors(**given._asdict())
-    if ask_derivatives(*given):
-        return gradients.matmul(matmul, given, *options)
+        return torch_library.matmul(matmul, given, options)
+    arguments.check_tensors(**given._asdict())
+    if arguments.ask_derivatives(*given):
+        return gradients.matmul(matmul, given, options)
     return _checked_call(given, options)
 
 
-def _operands(given: _Tensors) -> tuple[torch.Tensor | None, ...]:
+def _operands(given: CallTensors) -> tuple[torch.Tensor | None, ...]:
     """The operands of a call in the order of its plan's key."""
     _, a, b, bias, scale_a, scale_b = given
     return (a, b, bias) if scale_a is None and scale_b is None else (a, b, scale_a, scale_b, bias)
 
 
-def _is_traced(given: _Tensors) -> bool:
+def _is_traced(given: CallTensors) -> bool:
     """Whether torch needs an operator: it compiles or records, or a tensor belongs to torch.func or a wrapper."""
-    if _is_compiling() or is_recorded():
+    if _is_compiling() or arguments.is_recorded():
         return True
-    return any(isinstance(each, torch.Tensor) and not has_memory(each) for each in given)
+    return any(isinstance(each, torch.Tensor) and not arguments.has_memory(each) for each in given)
 
 
-def _autocast_call(given: _Tensors, options: _Options, backend: str | None) -> torch.Tensor:
+def _autocast_call(given: CallTensors, options: Options, backend: str | None) -> torch.Tensor:
     """Run a call as torch.autocast asks for; as in torch, it leaves alone what has `out` or says the dtype itself."""
     out, a, b, bias, scale_a, scale_b = given
     _, out_dtype, precision, _ = options
-    named: dict[str, Any] = dict(zip(_OPTION_NAMES, options, strict=True))
+    named: dict[str, Any] = dict(zip(OPTION_NAMES, options, strict=True))
     if out is None and out_dtype is None and precision is None and scale_a is None and scale_b is None:
         a, b, bias = autocast.lowered(a, b, bias)
     with autocast.off(given.a):
         return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, backend=backend, **named)
 
 
-def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.Tensor:
+def _call_by_backend(given: CallTensors, options: Options, backend: str) -> torch.Tensor:
     """Run a call that torch's library may serve."""
     out, a, b, bias, scale_a, scale_b = given
     if autocast.is_on(a):
         return _autocast_call(given, options, backend)
     request = None
     try:
-        free = not _is_traced(given) and not ask_derivatives(*given)
+        free = not _is_traced(given) and not arguments.ask_derivatives(*given)
         if free and out is None and scale_a is None and scale_b is None:
             kind = backends.decision_key(a, b, bias, (options, backend))
             is_decided, run = backends.decision(kind)
@@ -179,26 +151,28 @@ def _call_by_backend(given: _Tensors, options: _Options, backend: str) -> torch.
         request = backends.BackendRequest(backend, None)  # the checks name what is of a wrong type or has no memory
     backends.check(backend)
     if request is not None:
-        check_tensors(**given._asdict())
+        arguments.check_tensors(**given._asdict())
         return _checked_call(given, options, request)
-    named: dict[str, Any] = dict(zip(_OPTION_NAMES, options, strict=True))
+    named: dict[str, Any] = dict(zip(OPTION_NAMES, options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 
-def _checked_call(given: _Tensors, options: _Options, request: backends.BackendRequest | None = None) -> torch.Tensor:
+def _checked_call(given: CallTensors, options: Options, request: backends.BackendRequest | None = None) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan."""
     out, (a, b, bias, scale_a, scale_b) = given.out, _in_memory(given)
-    check_operands(a, b, bias)
-    scaling, scale_a, scale_b = scales_of(a, b, scale_a, scale_b)
+    arguments.check_operands(a, b, bias)
+    scaling, scale_a, scale_b = arguments.scales_of(a, b, scale_a, scale_b)
     shape = (*a.shape[:-1], b.shape[1])
     activation, out_dtype, precision, fast_accum = options
-    dtype, uses_accum = out_dtype_of(a, out, out_dtype, scaling), fast_accum_of(a, fast_accum, scaling)
-    kind = _ProductOptions(bias is not None, activation_of(activation), precision_of(a, precision), scaling, uses_accum)
-    check_epilogue(dtype, bias, kind.activation)
+    dtype = arguments.out_dtype_of(a, out, out_dtype, scaling)
+    uses_accum = arguments.fast_accum_of(a, fast_accum, scaling)
+    name, settled = arguments.activation_of(activation), arguments.precision_of(a, precision)
+    kind = _ProductOptions(bias is not None, name, settled, scaling, uses_accum)
+    arguments.check_epilogue(dtype, bias, kind.activation)
     if out is None:
         result = torch.empty(shape, dtype=dtype, device=a.device)
     else:
-        check_out(out, shape, (a, b, bias, scale_a, scale_b))
+        arguments.check_out(out, shape, (a, b, bias, scale_a, scale_b))
         result = out
     a2, result2 = a, result
     if a.dim() != 2:
@@ -212,7 +186,7 @@ def _checked_call(given: _Tensors, options: _Options, request: backends.BackendR
         fill_without_products(result2, bias, kind.activation)
     else:
         sources = resolver()
-        recording = _launch(_Tensors(result2, a2, b, bias, scale_a, scale_b), kind, request)
+        recording = _launch(CallTensors(result2, a2, b, bias, scale_a, scale_b), kind, request)
         if recording is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
             CALL_CACHE.remember(_operands(given), options, recording, result, sources, out=out, precision=by_torch)
@@ -221,13 +195,13 @@ def _checked_call(given: _Tensors, options: _Options, request: backends.BackendR
     return result
 
 
-def _in_memory(given: _Tensors) -> tuple[Any, ...]:
+def _in_memory(given: CallTensors) -> tuple[Any, ...]:
     """The tensors of a call but `out`."""
     named = list(given._asdict().items())[1:]
-    return tuple(None if each is None else in_memory(name, each) for name, each in named)
+    return tuple(None if each is None else arguments.in_memory(name, each) for name, each in named)
 
 
-def _launch(tensors: _Tensors, kind: _ProductOptions, request: backends.BackendRequest | None) -> Recording | None:
+def _launch(tensors: CallTensors, kind: _ProductOptions, request: backends.BackendRequest | None) -> Recording | None:
     """Launch the product and return the recorded launches, or None if torch's library computed it."""
     out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None

@@ -10,56 +10,35 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.ops import autocast, gradients
-from tuner.kernels.ops.arguments import (
-    activation_of,
-    ask_derivatives,
-    check_epilogue,
-    check_operands,
-    check_tensors,
-    is_recorded,
-    out_dtype_of,
-    scales_of,
-    takes_tangents,
-)
-from tuner.kernels.ops.gradients import Multiply
+from tuner.kernels.ops import arguments, autocast, gradients
+from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Multiply, Options
 from tuner.problem import dtype as dtypes
 
 _TENSORS = "Tensor? bias, Tensor? scale_a, Tensor? scale_b"
 _OPTIONS = "str activation, ScalarType? out_dtype, str? precision, bool? fast_accum"
 
 
-def matmul(  # noqa: PLR0917  as the op has them
-    multiply: Multiply,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale_a: torch.Tensor | None,
-    scale_b: torch.Tensor | None,
-    activation: str | None,
-    out_dtype: torch.dtype | str | None,
-    precision: str | None,
-    fast_accum: bool | None,
-) -> torch.Tensor:
+def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Tensor:
     """Compute `tuner.kernels.matmul` while torch traces or transforms it.
 
     Raises:
         InputError: see the op.
     """
-    check_tensors(a=a, b=b, out=out, bias=bias, scale_a=scale_a, scale_b=scale_b)
+    out, a, b, bias, scale_a, scale_b = given
+    activation, out_dtype, precision, fast_accum = options
+    arguments.check_tensors(a=a, b=b, out=out, bias=bias, scale_a=scale_a, scale_b=scale_b)
     dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
-    name = activation_of(activation)
+    name = arguments.activation_of(activation)
     ops = torch.ops.triton_tuner
     # torch.func.linearize records tangents, which cannot be asked for there.
     is_compiled = torch.compiler.is_compiling()
-    has_tangents = not is_compiled and is_recorded() and takes_tangents()
+    has_tangents = not is_compiled and arguments.is_recorded() and arguments.takes_tangents()
     by_func = not is_compiled and (has_tangents or gradients.transformed(a, b, bias))
-    if by_func and gradients.obstacle(a, out, scale_a, scale_b, dtype) is None:
+    if by_func and gradients.obstacle(given, dtype) is None:
         # torch.func refuses gradients of an operator, and assumes that its tangents are zeros.
         return gradients.activated(gradients.Product.apply(multiply, a, b, bias, dtype, precision, fast_accum), name)
-    if has_tangents or ask_derivatives(a, b, out, bias, scale_a, scale_b):
-        gradients.check(a, out, scale_a, scale_b, dtype)
+    if has_tangents or arguments.ask_derivatives(a, b, out, bias, scale_a, scale_b):
+        gradients.check(given, dtype)
         # As in an eager call, the operator computes the product, and torch the activation.
         product = ops.matmul(a, b, bias, None, None, "none", dtype, precision, fast_accum)
         return gradients.activated(product, name)
@@ -79,7 +58,7 @@ def _run(  # noqa: PLR0917
     *options: Any,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    named = dict(zip(("activation", "out_dtype", "precision", "fast_accum"), options, strict=True))
+    named = dict(zip(OPTION_NAMES, options, strict=True))
     with torch.no_grad(), autocast.off(a):
         return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
@@ -99,9 +78,9 @@ def _shaped(  # noqa: PLR0917
     *_: Any,
 ) -> torch.Tensor:
     """The result's shape and dtype, as a tensor without values."""
-    check_operands(a, b, bias)
-    dtype = out_dtype_of(a, None, out_dtype, scales_of(a, b, scale_a, scale_b)[0])
-    check_epilogue(dtype, bias, activation)
+    arguments.check_operands(a, b, bias)
+    dtype = arguments.out_dtype_of(a, None, out_dtype, arguments.scales_of(a, b, scale_a, scale_b)[0])
+    arguments.check_epilogue(dtype, bias, activation)
     return a.new_empty((*a.shape[:-1], b.shape[1]), dtype=dtype)
 
 

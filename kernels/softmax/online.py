@@ -8,12 +8,13 @@ from typing import Any
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.softmax import online_jit as softmax_online_kernel
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.space import tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
@@ -120,11 +121,13 @@ def _values(config: Config, problem: Problem, device: Device) -> float:
     return 2 * elements(config, problem) / rules.threads(config, device)
 
 
+@rule("one block", "the shape itself: softmax_whole reads it once", early=True)
 def _one_block(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     block_n = config.integer("BLOCK_SIZE_N")
     return f"BLOCK_SIZE_N is {block_n}, N {problem.n}: the row would be one block" if block_n >= problem.n else None
 
 
+@rule("short blocks", "Triton's reductions: warps meet in shared memory for each", early=True)
 def _short(config: Config, problem: Problem, device: Device) -> str | None:
     block_n, smallest = config.integer("BLOCK_SIZE_N"), _SMALLEST[problem.layout[0]]
     if device.is_interpreter or block_n >= smallest:
@@ -132,6 +135,7 @@ def _short(config: Config, problem: Problem, device: Device) -> str | None:
     return f"BLOCK_SIZE_N is {block_n}: a barrier for each block; {smallest} columns are worth one"
 
 
+@rule("rows", "the shape itself", early=True)
 def _rows(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, rows = config.integer("BLOCK_SIZE_M"), next_power_of_two(problem.m)
     if block_m > max(16 if device.is_interpreter else 1, rows):
@@ -145,10 +149,10 @@ RULES = (
     tile_rules.parameters(_axes),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/online.py"),
-    softmax_space.SECTORS,
-    Rule("rows", "the shape itself", _rows, early=True),
-    Rule("one block", "the shape itself: softmax_whole reads it once", _one_block, early=True),
-    Rule("short blocks", "Triton's reductions: warps meet in shared memory for each", _short, early=True),
+    softmax_space.sectors,
+    _rows,
+    _one_block,
+    _short,
     *rules.of_tile(elements, softmax_space.covering, _values),
 )
 

@@ -12,7 +12,6 @@ import torch
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
-from tuner.kernel.space import Rule
 from tuner.kernels.base.operands import placement
 from tuner.kernels.base.program import Program
 from tuner.kernels.elementwise import rules
@@ -21,6 +20,7 @@ from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
 from tuner.kernels.space import precedence
 from tuner.kernels.space.precedence import Line, always
+from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import MOST_ELEMENTS, next_power_of_two
 from tuner.launch.launch import compiler_options
 from tuner.problem import Problem, dtype
@@ -137,7 +137,8 @@ def in_flight(elements: int, config: Config, problem: Problem, device: Device) -
     return rules.resident(config, device) * elements * dtype.ITEMSIZE[problem.a_dtype]
 
 
-def _part_of_a_sector(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("sectors", "CUDA C++ Best Practices Guide, 32-byte sectors of global memory", early=True)
+def sectors(config: Config, problem: Problem, device: Device) -> str | None:
     size, block_m = dtype.ITEMSIZE[problem.a_dtype], config.integer("BLOCK_SIZE_M")
     least = min(32, next_power_of_two(problem.m) * size)
     if problem.layout[0] == "n" or device.is_interpreter or block_m * size >= least:
@@ -145,7 +146,4 @@ def _part_of_a_sector(config: Config, problem: Problem, device: Device) -> str |
     return f"{block_m} rows are {block_m * size} bytes of a column: a sector of memory has 32"
 
 
-SECTORS = Rule(
-    "sectors", "CUDA C++ Best Practices Guide, 32-byte sectors of global memory", _part_of_a_sector, early=True
-)
 """The rule that, if x is transposed, a tile has enough neighbouring rows to fill a sector."""

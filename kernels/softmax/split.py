@@ -14,7 +14,7 @@ import torch
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.workspace import scratch
 from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise.spec import Tensors
@@ -22,6 +22,7 @@ from tuner.kernels.softmax import online_jit as softmax_online_kernel
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import split_jit as softmax_split_kernel
 from tuner.kernels.space import tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
@@ -146,6 +147,7 @@ def _values(config: Config, problem: Problem, device: Device) -> float:
     return 2 * _elements(config, problem) / rules.threads(config, device)
 
 
+@rule("parts", "the shape itself")
 def _parts(config: Config, problem: Problem, device: Device) -> str | None:
     blocks, splits = -(-problem.n // config.integer("BLOCK_SIZE_N")), config.integer("SPLIT_N")
     if splits > 1 and -(-blocks // splits) * (splits - 1) >= blocks:
@@ -159,7 +161,7 @@ def _parts(config: Config, problem: Problem, device: Device) -> str | None:
 RULES = (
     tile_rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/split.py"),
-    Rule("parts", "the shape itself", _parts),
+    _parts,
     *rules.of_tile(_elements, softmax_space.covering, _values),
 )
 

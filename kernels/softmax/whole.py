@@ -8,13 +8,14 @@ from typing import Any
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
 from tuner.kernels.space import tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
@@ -151,6 +152,7 @@ def _values(config: Config, problem: Problem, device: Device) -> float:
     return elements(config, problem) / packed / rules.threads(config, device)
 
 
+@rule("beyond M", "the shape itself", early=True)
 def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
     rows = max(16 if device.is_interpreter else 1, next_power_of_two(problem.m))
     block_m = config.integer("BLOCK_SIZE_M")
@@ -185,8 +187,8 @@ RULES = (
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
     *rules.of_tile(elements, softmax_space.covering, _values),
     rules.takes_turns(_blocks, shared_bytes),
-    Rule("beyond M", "the shape itself", _beyond, early=True),
-    softmax_space.SECTORS,
+    _beyond,
+    softmax_space.sectors,
 )
 
 SPEC = softmax_space.softmax_spec(

@@ -8,6 +8,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule
 from tuner.kernels.space import refinements, tile_resources
+from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
 GROUPS = (1, 4, 8, 16)
@@ -15,6 +16,8 @@ OPTIONAL = ("GROUP_SIZE_M", "launch_pdl", "matrix_instr_nonkdim", "waves_per_eu"
 """Parameters that a config may leave out."""
 _MOST_WAVES = 16
 _MOST_OBLONG = 8
+_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
+_WARPS = (*_SIDES, "num_warps")
 _SMALLEST_INTERPRETED = 32
 """The size along M and N of the only tile that most kernels try on the interpreter."""
 
@@ -100,13 +103,19 @@ def shared_memory(needed: Callable[[Config, Problem, Device], int], source: str)
     return Rule("shared memory", f"{source}, shared_bytes; tests/compile", too_much, fatal=True)
 
 
-def _dot_too_small(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("dot size", "Triton's min_dot_size, NVIDIA backend", fatal=True, reads=("BLOCK_SIZE_K",))
+def dot_size(config: Config, problem: Problem, device: Device) -> str | None:
     shortest = 1 if device.is_interpreter else tile_resources.shortest_k(problem)
     block_k = config.integer("BLOCK_SIZE_K")
     return f"BLOCK_SIZE_K is {block_k}, {problem.a_dtype} needs {shortest}" if block_k < shortest else None
 
 
-def _registers(config: Config, problem: Problem, device: Device) -> str | None:
+@rule(
+    "registers",
+    "compiled for sm_90: 256 sums a thread always spilled, 128 sometimes; mma.sync: measured, see loads",
+    reads=_WARPS,
+)
+def registers(config: Config, problem: Problem, device: Device) -> str | None:
     if device.is_interpreter:
         return None
     held, limit = tile_resources.accumulator_registers(config, device), 128
@@ -117,7 +126,8 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None:
     return f"a thread would hold {held:g} sums, {limit} fit" if held > limit else None
 
 
-def _too_many_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+@rule("idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", reads=_WARPS)
+def idle_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     block_m, block_n, _ = tile_resources.tile(config)
     warps = config.integer("num_warps")
     if device.is_interpreter:
@@ -129,7 +139,8 @@ def _too_many_warps(config: Config, problem: Problem, device: Device) -> str | N
     return None
 
 
-def _tensor_core_shape(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("tensor core shape", "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows", reads=_WARPS)
+def tensor_core_shape(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, _, _ = tile_resources.tile(config)
     asynchronous = device.features.reads_shared and tile_resources.uses_tensor_cores(problem)
     if asynchronous and block_m >= 64 and config.integer("num_warps") < 4:
@@ -137,7 +148,8 @@ def _tensor_core_shape(config: Config, problem: Problem, device: Device) -> str 
     return None
 
 
-def _matrix_instruction(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+@rule("matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", reads=(*_SIDES, "matrix_instr_nonkdim"))
+def matrix_instruction(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     nonkdim = config.integer("matrix_instr_nonkdim", 0)
     block_m, block_n, _ = tile_resources.tile(config)
     if nonkdim > min(block_m, block_n):
@@ -148,14 +160,21 @@ def _matrix_instruction(config: Config, problem: Problem, device: Device) -> str
     return None
 
 
-def _kpack(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+@rule(
+    "kpack",
+    "compiled for gfx942: 16x16 xf32 packed twice takes 32 values of K",
+    fatal=True,
+    reads=("BLOCK_SIZE_K", "kpack", "matrix_instr_nonkdim"),
+)
+def kpack(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     packed, block_k = config.integer("kpack", 1), config.integer("BLOCK_SIZE_K")
     if problem.precision == "tf32" and packed == 2 and block_k < 32 and config.integer("matrix_instr_nonkdim") == 16:
         return f"kpack 2 with BLOCK_SIZE_K {block_k}: the compiler fails"
     return None
 
 
-def _padding(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("padding", "the shape itself: the rest of such a tile is masked", reads=_SIDES)
+def padding(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = tile_resources.tile(config)
     smallest = _SMALLEST_INTERPRETED if device.is_interpreter else 16
     rows = tile_resources.next_power_of_two(max(smallest, problem.m))
@@ -167,14 +186,20 @@ def _padding(config: Config, problem: Problem, device: Device) -> str | None:
     return f"BLOCK_SIZE_N is {block_n}, {columns} covers N" if block_n > columns else None
 
 
-def _beyond_k(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("beyond K", "the shape itself", reads=("BLOCK_SIZE_K",))
+def beyond_k(config: Config, problem: Problem, device: Device) -> str | None:
     shortest = _SMALLEST_INTERPRETED if device.is_interpreter else tile_resources.shortest_k(problem)
     covering = tile_resources.next_power_of_two(max(shortest, problem.k))
     block_k = config.integer("BLOCK_SIZE_K")
     return f"BLOCK_SIZE_K is {block_k}, {covering} covers K" if block_k > covering else None
 
 
-def _short_rows(config: Config, problem: Problem, device: Device) -> str | None:
+@rule(
+    "short rows",
+    "CUDA C++ Best Practices Guide, 32-byte sectors; PTX ISA, 128-byte swizzle",
+    reads=(*_WARPS, "BLOCK_SIZE_K"),
+)
+def short_rows(config: Config, problem: Problem, device: Device) -> str | None:
     block_k, size = config.integer("BLOCK_SIZE_K"), dtype.ITEMSIZE[problem.a_dtype]
     asynchronous = tile_resources.uses_wgmma(config, problem, device) or tile_resources.uses_tcgen05(
         config, problem, device
@@ -186,7 +211,8 @@ def _short_rows(config: Config, problem: Problem, device: Device) -> str | None:
     return f"BLOCK_SIZE_K of {block_k} loads {block_k * size} B of a row"
 
 
-def _waves(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("waves", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile, tail effects vanish", reads=_SIDES)
+def waves(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = tile_resources.tile(config)
     waves = -(-problem.m // block_m) * -(-problem.n // block_n) / device.sm_count
     if device.is_interpreter or waves <= _MOST_WAVES or block_m * block_n >= _largest(problem):
@@ -200,7 +226,8 @@ def _largest(problem: Problem) -> int:
     return (128 if tile_resources.asynchronous_copies(problem) == 2 else 64) * min(128, narrow)
 
 
-def _oblong(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", reads=_SIDES)
+def oblong(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = tile_resources.tile(config)
     shorter, extent = (block_m, problem.m) if block_m <= block_n else (block_n, problem.n)
     if device.is_interpreter or max(block_m, block_n) <= _MOST_OBLONG * shorter or extent <= shorter:
@@ -208,7 +235,8 @@ def _oblong(config: Config, problem: Problem, device: Device) -> str | None:
     return f"{block_m}x{block_n} loads more than a squarer tile of the same area"
 
 
-def _group_of_few(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("group", "one wave of tiles shares the L2 in any order")
+def group(config: Config, problem: Problem, device: Device) -> str | None:
     group = config.integer("GROUP_SIZE_M", 1)
     tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
     if group > 1 and tiles_m * tiles_n <= device.sm_count:
@@ -216,7 +244,8 @@ def _group_of_few(config: Config, problem: Problem, device: Device) -> str | Non
     return None
 
 
-def _below_wgmma(config: Config, problem: Problem, device: Device) -> str | None:
+@rule("below wgmma", "PTX ISA: mma.sync has half the rate of wgmma or less", reads=(*_WARPS, "SPLIT_K"))
+def below_wgmma(config: Config, problem: Problem, device: Device) -> str | None:
     """Reject tiles without the asynchronous matrix instruction if tiles with it would fill the device."""
     block_m, block_n, _ = tile_resources.tile(config)
     warps = config.integer("num_warps")
@@ -229,65 +258,7 @@ def _below_wgmma(config: Config, problem: Problem, device: Device) -> str | None
     return None
 
 
-_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-_WARPS = (*_SIDES, "num_warps")
-DOT_SIZE = Rule(
-    "dot size", "Triton's min_dot_size, NVIDIA backend", _dot_too_small, fatal=True, early=True, reads=("BLOCK_SIZE_K",)
-)
-REGISTERS = Rule(
-    "registers",
-    "compiled for sm_90: 256 sums a thread always spilled, 128 sometimes; mma.sync: measured, see loads",
-    _registers,
-    early=True,
-    reads=_WARPS,
-)
-IDLE_WARPS = Rule(
-    "idle warps", "PTX ISA, mma.m16n8k16: 128 sums an instruction, one warp", _too_many_warps, early=True, reads=_WARPS
-)
-TENSOR_CORE_SHAPE = Rule(
-    "tensor core shape",
-    "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows",
-    _tensor_core_shape,
-    early=True,
-    reads=_WARPS,
-)
-BELOW_WGMMA = Rule(
-    "below wgmma",
-    "PTX ISA: mma.sync has half the rate of wgmma or less",
-    _below_wgmma,
-    early=True,
-    reads=(*_WARPS, "SPLIT_K"),
-)
-MATRIX_INSTRUCTION = Rule(
-    "matrix instruction",
-    "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32",
-    _matrix_instruction,
-    early=True,
-    reads=(*_SIDES, "matrix_instr_nonkdim"),
-)
-KPACK = Rule(
-    "kpack",
-    "compiled for gfx942: 16x16 xf32 packed twice takes 32 values of K",
-    _kpack,
-    fatal=True,
-    early=True,
-    reads=("BLOCK_SIZE_K", "kpack", "matrix_instr_nonkdim"),
-)
-PADDING = Rule("padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=_SIDES)
-BEYOND_K = Rule("beyond K", "the shape itself", _beyond_k, early=True, reads=("BLOCK_SIZE_K",))
-SHORT_ROWS = Rule(
-    "short rows",
-    "CUDA C++ Best Practices Guide, 32-byte sectors; PTX ISA, 128-byte swizzle",
-    _short_rows,
-    early=True,
-    reads=(*_WARPS, "BLOCK_SIZE_K"),
-)
-WAVES = Rule(
-    "waves",
-    "NVIDIA, Matrix Multiplication Background: reuse grows with the tile, tail effects vanish",
-    _waves,
-    early=True,
-    reads=_SIDES,
-)
-OBLONG = Rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", _oblong, early=True, reads=_SIDES)
-GROUP = Rule("group", "one wave of tiles shares the L2 in any order", _group_of_few)
+INSTRUCTIONS = (idle_warps, tensor_core_shape, below_wgmma)
+EXTENTS = (padding, beyond_k, short_rows)
+OF_DOTS = (dot_size, registers, *INSTRUCTIONS, *EXTENTS)
+"""The rules of a kernel that loads by pointers or descriptors and may split sums, in the order in which they speak."""

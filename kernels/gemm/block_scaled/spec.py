@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
 from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import model as cost
@@ -25,6 +25,7 @@ from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 
@@ -169,6 +170,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     return (_exchanged_back(split) for split in splitting.expand(*_view(config, problem), device))
 
 
+@rule("one block", "the kernel's own", fatal=True, early=True)
 def _one_block(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     block_k = config.integer("BLOCK_SIZE_K")
     return f"BLOCK_SIZE_K is {block_k}, a scale is for {SCALE_GROUP}" if block_k != SCALE_GROUP else None
@@ -182,6 +184,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     return splitting.shared_bytes(*_view(config, problem), device) + 4 * max(tile_resources.tile(config)[:2])
 
 
+@rule("registers", "255 a thread (CUDA C++ Programming Guide)", early=True)
 def _registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     held, limit = tile_resources.accumulator_registers(config, device), 128 if device.vendor == "amd" else 64
     if device.is_interpreter or held <= limit:
@@ -191,20 +194,18 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None: 
 
 RULES = (
     tile_rules.parameters(_every_axis, _OPTIONS),
-    Rule("one block", "the kernel's own", _one_block, fatal=True, early=True),
-    splitting.LOADS,
+    _one_block,
+    splitting.known_loads,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),
     *(
         splitting.on_view(_view, rule, ("SWAP_AB",))
         for rule in (
             *splitting.RULES,
-            Rule("registers", "255 a thread (CUDA C++ Programming Guide)", _registers, early=True),
-            tile_rules.IDLE_WARPS,
-            tile_rules.TENSOR_CORE_SHAPE,
-            tile_rules.BELOW_WGMMA,
-            tile_rules.PADDING,
-            tile_rules.OBLONG,
-            tile_rules.GROUP,
+            _registers,
+            *tile_rules.INSTRUCTIONS,
+            tile_rules.padding,
+            tile_rules.oblong,
+            tile_rules.group,
         )
     ),
 )

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import cluster_parts, cluster_sizes
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
 NAME = "cluster_k"
@@ -150,6 +151,12 @@ def _overlapping(config: Config, problem: Problem, device: Device) -> Iterator[C
             yield config.replace(**{refinements.PREFETCH_KIB: amount, refinements.PDL_TRIGGER: eighths})
 
 
+@rule(
+    "shape",
+    "kernels/gemm/hopper/cluster_k_jit.py",
+    fatal=True,
+    reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K", "num_warps"),
+)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     """Why the kernel does not support a config's shape, or None."""
     rows, blocks = config.integer("BLOCK_SIZE_M"), config.integer("SPLIT_K")
@@ -173,6 +180,7 @@ def _fewest_rows(problem: Problem) -> int:
     return 16 if problem.layout[0] == "t" else 8
 
 
+@rule("shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/checks/numerics.py", fatal=True)
 def _too_little(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     ring, usual = _ring_bytes(config, problem), cluster_parts.LARGEST_ROOM
     if not _under_requested(config, problem):
@@ -180,6 +188,7 @@ def _too_little(config: Config, problem: Problem, device: Device) -> str | None:
     return f"a ring of {ring} B: Triton asks for more than {usual} B in all where the ring alone is more"
 
 
+@rule("ring", "kernels/gemm/hopper/cluster_k_jit.py", fatal=True)
 def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     """Reject a single stage: it is reloaded during the next step, which would wait for it forever."""
     steps = most_steps(config, problem)
@@ -188,6 +197,7 @@ def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # no
     return f"num_stages is {config['num_stages']}: {_FEWEST_STAGES} at least for {steps} steps along K"
 
 
+@rule("padding", "the shape itself: the rest of such a tile is masked", reads=("BLOCK_SIZE_M",))
 def _padding(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows = max(_fewest_rows(problem), tile_resources.next_power_of_two(problem.m))
     return (
@@ -195,12 +205,18 @@ def _padding(config: Config, problem: Problem, device: Device) -> str | None:  #
     )
 
 
+@rule(
+    "room",
+    "measured on an H200: docs/lessons.md, Clusters; H100 white paper: eight GPCs",
+    reads=("BLOCK_SIZE_M", "SPLIT_K"),
+)
 def _room(config: Config, problem: Problem, device: Device) -> str | None:
     blocks = config.integer("SPLIT_K")
     count, most = programs(config, problem), cluster_sizes.room(blocks, device)
     return f"{count} blocks in clusters of {blocks}: {most} find room at once" if count > most else None
 
 
+@rule("idle", "the shape itself", reads=("BLOCK_SIZE_M", "BLOCK_SIZE_K", "SPLIT_K"))
 def _idle(config: Config, problem: Problem, device: Device) -> str | None:
     """Reject configs that leave blocks without a step or too many multiprocessors without a block."""
     blocks, steps = config.integer("SPLIT_K"), -(-problem.k // config.integer("BLOCK_SIZE_K"))
@@ -215,29 +231,12 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(_every_axis, _OPTIONS),
-    Rule(
-        "shape",
-        "kernels/gemm/hopper/cluster_k_jit.py",
-        _shape,
-        fatal=True,
-        early=True,
-        reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K", "num_warps"),
-    ),
+    _shape,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/cluster_k_space.py"),
-    Rule(
-        "shared memory asked for", "Triton 3.7, NVIDIA driver; benchmarks/checks/numerics.py", _too_little, fatal=True
-    ),
-    Rule("ring", "kernels/gemm/hopper/cluster_k_jit.py", _ring, fatal=True),
-    Rule(
-        "padding", "the shape itself: the rest of such a tile is masked", _padding, early=True, reads=("BLOCK_SIZE_M",)
-    ),
-    Rule(
-        "room",
-        "measured on an H200: docs/lessons.md, Clusters; H100 white paper: eight GPCs",
-        _room,
-        early=True,
-        reads=("BLOCK_SIZE_M", "SPLIT_K"),
-    ),
-    Rule("idle", "the shape itself", _idle, early=True, reads=("BLOCK_SIZE_M", "BLOCK_SIZE_K", "SPLIT_K")),
-    tile_rules.BEYOND_K,
+    _too_little,
+    _ring,
+    _padding,
+    _room,
+    _idle,
+    tile_rules.beyond_k,
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.kernel.space import Rule
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import cluster_sizes
 from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums, tiles, warpgroups, width
 from tuner.kernels.space import refinements, tile_resources
+from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
 WIDTHS = ((128, 64), (256, 32), (256, 64), (256, 128))
@@ -21,12 +21,14 @@ MOST_SWAPPED_ROWS = 320
 FEW_ROWS = 256
 """Rows of A up to which one width of a tile covers them."""
 SHORTEST_ROW = 64
+_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_N_REST")
 _ROWS_BYTES = (SHORTEST_ROW, 128, 256)
 """Bytes of one row of a stage along K."""
 _MOST_SUMS = {1: 192, 2: 192, 3: 96}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""
 
 
+@rule("swapped", "the shape itself: a tile has 64 rows of what the tensor cores see", reads=("BLOCK_SIZE_M", "SWAP_AB"))
 def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if config.get("SWAP_AB", False):
         return f"SWAP_AB for {problem.m} rows of A" if problem.m > MOST_SWAPPED_ROWS else None
@@ -34,11 +36,13 @@ def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  #
     return f"BLOCK_SIZE_M is {rows}, {problem.m} rows of A: SWAP_AB" if problem.m <= 32 else None
 
 
+@rule("rows", "PTX ISA, wgmma.mma_async: 64 rows a warpgroup", fatal=True, reads=("BLOCK_SIZE_M", "num_warps"))
 def _rows(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     each = config.integer("BLOCK_SIZE_M") / warpgroups(config)
     return f"{each:g} rows a warpgroup: wgmma takes 64 or 128" if each not in (64, 128) else None
 
 
+@rule("shape", "kernels/gemm/hopper/warp_specialized_jit.py", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     """Why the kernel does not support a config's shape, or None."""
     columns, parts = config.integer("BLOCK_SIZE_N"), config.integer("EPILOGUE_PARTS", 1)
@@ -55,11 +59,13 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
 
 
+@rule("pair of widths", "the kernel's own", reads=_SIDES)
 def _pair(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     columns, rest = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_N_REST")
     return f"{columns} + {rest} columns" if rest and (columns, rest) not in WIDTHS else None
 
 
+@rule("two widths", "the shape itself", reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps"))
 def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
     """Keep two widths to problems whose waves one width fills badly, and short rows to tiles that need the stages."""
     rest = config.integer("BLOCK_SIZE_N_REST")
@@ -74,6 +80,7 @@ def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
     return f"{waves:.0f} waves: the last one hardly counts" if waves > 6 and not by_steps(problem) else None
 
 
+@rule("three warpgroups", "measured on an H200: docs/lessons.md, Three warpgroups", reads=(*_SIDES, "BLOCK_SIZE_K"))
 def _three(config: Config, problem: Problem, device: Device) -> str | None:
     """Keep three warpgroups, which load less, to problems where no multiprocessor computes more than with two."""
     if config["BLOCK_SIZE_M"] != THREE:
@@ -87,11 +94,18 @@ def _three(config: Config, problem: Problem, device: Device) -> str | None:
     return f"{sums[0]} sums of a multiprocessor, tiles of 128 rows are {min(sums)}" if sums[0] > min(sums) else None
 
 
+@rule(
+    "registers",
+    "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
+    fatal=True,
+    reads=(*_SIDES, "num_warps"),
+)
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     held, most = held_sums(config, problem), _MOST_SUMS[min(3, warpgroups(config))]
     return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
 
 
+@rule("one step", "docs/numerics.md, fp8", fatal=True, reads=("BLOCK_SIZE_K", "BLOCK_SIZE_N_REST"))
 def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     """Why a step's products cannot be added in registers: a step must be short, and a part have one column scale."""
     length = config.integer("BLOCK_SIZE_K")
@@ -104,6 +118,7 @@ def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  
     return None
 
 
+@rule("padding", "the shape itself: the rest of such a tile is masked", reads=_SIDES)
 def _beyond(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows, columns = (
         tile_resources.next_power_of_two(max(64, problem.m)),
@@ -116,6 +131,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:  # 
     return None
 
 
+@rule("thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", reads=_SIDES)
 def _thin(config: Config, problem: Problem, device: Device) -> str | None:
     """Reject small tiles if larger ones still fill the device many times over, and large tiles that leave it empty."""
     area, count = config.integer("BLOCK_SIZE_M") * width(config), tiles(config, problem)
@@ -126,10 +142,12 @@ def _thin(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
+@rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/checks/numerics.py", fatal=True)
 def _clusters(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     return cluster_sizes.untried() if refinements.NUM_CTAS in config else None
 
 
+@rule("idle blocks", "measured on an H200: docs/lessons.md, Clusters")
 def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None:
     count, along = -(-problem.n // width(config)), "columns"
     if config.get(refinements.SHARE_B, False):
@@ -139,57 +157,21 @@ def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None
     return cluster_sizes.waiting(config.integer("num_ctas", 1), tiles(config, problem), device)
 
 
-_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_N_REST")
 _AS_COMPUTED = (
-    Rule("shape", "kernels/gemm/hopper/warp_specialized_jit.py", _shape, fatal=True),
-    Rule(
-        "rows",
-        "PTX ISA, wgmma.mma_async: 64 rows a warpgroup",
-        _rows,
-        fatal=True,
-        early=True,
-        reads=("BLOCK_SIZE_M", "num_warps"),
-    ),
-    Rule("clusters", "kernels/gemm/hopper/cluster.py; benchmarks/checks/numerics.py", _clusters, fatal=True),
-    Rule("idle blocks", "measured on an H200: docs/lessons.md, Clusters", _idle_blocks),
-    Rule(
-        "registers",
-        "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
-        _sums,
-        fatal=True,
-        early=True,
-        reads=(*_SIDES, "num_warps"),
-    ),
-    Rule(
-        "one step",
-        "docs/numerics.md, fp8",
-        _one_step,
-        fatal=True,
-        early=True,
-        reads=("BLOCK_SIZE_K", "BLOCK_SIZE_N_REST"),
-    ),
-    Rule("pair of widths", "the kernel's own", _pair, early=True, reads=_SIDES),
-    Rule("two widths", "the shape itself", _two_widths, early=True, reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps")),
-    Rule(
-        "three warpgroups",
-        "measured on an H200: docs/lessons.md, Three warpgroups",
-        _three,
-        early=True,
-        reads=(*_SIDES, "BLOCK_SIZE_K"),
-    ),
-    Rule("padding", "the shape itself: the rest of such a tile is masked", _beyond, early=True, reads=_SIDES),
-    Rule(
-        "thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", _thin, early=True, reads=_SIDES
-    ),
+    _shape,
+    _rows,
+    _clusters,
+    _idle_blocks,
+    _sums,
+    _one_step,
+    _pair,
+    _two_widths,
+    _three,
+    _beyond,
+    _thin,
 )
 
 OF_TILES = (
-    Rule(
-        "swapped",
-        "the shape itself: a tile has 64 rows of what the tensor cores see",
-        _swapped,
-        early=True,
-        reads=("BLOCK_SIZE_M", "SWAP_AB"),
-    ),
+    _swapped,
     *(splitting.on_view(as_computed, rule, ("SWAP_AB",)) for rule in _AS_COMPUTED),
 )

@@ -144,5 +144,5 @@ RULES = (
     tile_rules.parameters(_every_axis, _OPTIONS, ("SWAP_AB", "BLOCK_SIZE_N_REST")),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/resources.py"),
     *OF_TILES,
-    tile_rules.BEYOND_K,
+    tile_rules.beyond_k,
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands, cannot_align
 from tuner.kernels.base.program import Program
 from tuner.kernels.cost import model as cost
@@ -30,6 +30,7 @@ from tuner.kernels.gemm.spec import gemm_spec
 from tuner.kernels.gemm.tma import persistent as persistent_tma
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import spec as tma
+from tuner.kernels.space.rule import rule
 from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
@@ -185,6 +186,7 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     return inner_us + (_OVERLAPPED if CHUNK_SIZE_K in config else 1) * copy_us
 
 
+@rule("parameters", "the kernel's own", fatal=True)
 def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
     if config.get("INNER") not in _PROGRAMS:
         return f"INNER is {config.get('INNER')!r}: expected one of {', '.join(_PROGRAMS)}"
@@ -195,14 +197,17 @@ def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
     return _reasons(problem, device)[str(config["INNER"])]
 
 
+@rule("inner kernel", "its own rules", fatal=True)
 def _inner_cannot(config: Config, problem: Problem, device: Device) -> str | None:
     return _inner_space(str(config["INNER"]), problem, device).rejection(_inner(config), fatal_only=True)
 
 
+@rule("inner kernel", "its own rules")
 def _inner_would_not(config: Config, problem: Problem, device: Device) -> str | None:
     return _inner_space(str(config["INNER"]), problem, device).rejection(_inner(config))
 
 
+@rule("idle", "the shape itself")
 def _idle(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if not problem.aligned:
         return None
@@ -212,12 +217,14 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:  # no
     return f"PAD is {smaller}: the larger operand would gain more" if config["PAD"] == smaller else None
 
 
+@rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers")
 def _crossing_halves(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if config.integer("EPILOGUE_PARTS", 1) == 1 or config.integer("BLOCK_SIZE_M") > 64 or config["num_warps"] == 4:
         return None
     return "halves of 64 rows cross from warp to warp, through more shared memory than is predicted"
 
 
+@rule("no room", "kernels/gemm/padded/copy_ahead.py", fatal=True)
 def _no_room(config: Config, problem: Problem, device: Device) -> str | None:
     if CHUNK_SIZE_K not in config:
         return None
@@ -227,12 +234,14 @@ def _no_room(config: Config, problem: Problem, device: Device) -> str | None:
     )
 
 
+@rule("nothing gained", "measured on an H200: docs/lessons.md, Products beside their copies")
 def _nothing_gained(config: Config, problem: Problem, device: Device) -> str | None:
     if CHUNK_SIZE_K not in config:
         return None
     return copy_ahead.why_no_gain(_inner(config), padded_problem(problem), device)
 
 
+@rule("storing alone", "kernels/gemm/hopper/warp_specialized.py, program")
 def _storing_alone(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if config["INNER"] != warp_specialized.SPEC.name or "num_ctas" not in config or stored_by_tma(problem):
         return None
@@ -240,14 +249,14 @@ def _storing_alone(config: Config, problem: Problem, device: Device) -> str | No
 
 
 RULES = (
-    Rule("parameters", "the kernel's own", _malformed, fatal=True),
-    Rule("inner kernel", "its own rules", _inner_cannot, fatal=True),
-    Rule("inner kernel", "its own rules", _inner_would_not),
-    Rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers", _crossing_halves),
-    Rule("idle", "the shape itself", _idle),
-    Rule("no room", "kernels/gemm/padded/copy_ahead.py", _no_room, fatal=True),
-    Rule("nothing gained", "measured on an H200: docs/lessons.md, Products beside their copies", _nothing_gained),
-    Rule("storing alone", "kernels/gemm/hopper/warp_specialized.py, program", _storing_alone),
+    _malformed,
+    _inner_cannot,
+    _inner_would_not,
+    _crossing_halves,
+    _idle,
+    _no_room,
+    _nothing_gained,
+    _storing_alone,
 )
 
 

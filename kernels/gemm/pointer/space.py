@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import cannot_align
 from tuner.kernels.space import tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
 NAME = "pointer"
@@ -125,6 +126,11 @@ def canonical(config: Config, problem: Problem, device: Device) -> Config:
     return config.replace(GROUP_SIZE_M=group, num_stages=stages)
 
 
+@rule(
+    "loads",
+    "measured on an H200: the fastest that it leaves out took 1.066 times the winner's time (30 problems)",
+    reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
+)
 def _loads(config: Config, problem: Problem, device: Device) -> str | None:
     if device.is_interpreter:
         return None
@@ -132,6 +138,7 @@ def _loads(config: Config, problem: Problem, device: Device) -> str | None:
     return f"a thread would issue {loads:g} loads a step, the addresses of {limit} fit" if loads > limit else None
 
 
+@rule("stages", "Triton's pipeliner: num_stages loads are in flight, 1 turns it off")
 def _stages(config: Config, problem: Problem, device: Device) -> str | None:
     stages, steps = config.integer("num_stages"), tile_resources.tile_counts(config, problem)[2]
     if stages > steps:
@@ -143,26 +150,16 @@ def _stages(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(axes),
-    tile_rules.DOT_SIZE,
+    tile_rules.dot_size,
     tile_rules.shared_memory(tile_resources.shared_bytes, "kernels/space/tile_resources.py"),
-    tile_rules.REGISTERS,
-    Rule(
-        "loads",
-        "measured on an H200: the fastest that it leaves out took 1.066 times the winner's time (30 problems)",
-        _loads,
-        early=True,
-        reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
-    ),
-    tile_rules.IDLE_WARPS,
-    tile_rules.TENSOR_CORE_SHAPE,
-    tile_rules.BELOW_WGMMA,
-    tile_rules.MATRIX_INSTRUCTION,
-    tile_rules.KPACK,
-    tile_rules.PADDING,
-    tile_rules.BEYOND_K,
-    tile_rules.SHORT_ROWS,
-    Rule("stages", "Triton's pipeliner: num_stages loads are in flight, 1 turns it off", _stages),
-    tile_rules.WAVES,
-    tile_rules.OBLONG,
-    tile_rules.GROUP,
+    tile_rules.registers,
+    _loads,
+    *tile_rules.INSTRUCTIONS,
+    tile_rules.matrix_instruction,
+    tile_rules.kpack,
+    *tile_rules.EXTENTS,
+    _stages,
+    tile_rules.waves,
+    tile_rules.oblong,
+    tile_rules.group,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import calibration
@@ -18,6 +18,7 @@ from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m import gemv_jit
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem, dtype
 
@@ -167,6 +168,11 @@ def _programs(config: Config, problem: Problem) -> int:
     return -(-problem.n // config.integer("BLOCK_SIZE_N")) * config.integer("SPLIT_K", 1)
 
 
+@rule(
+    "registers",
+    "255 a thread (CUDA C++ Programming Guide), for sums, operands and addresses",
+    reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
+)
 def _registers(config: Config, problem: Problem, device: Device) -> str | None:
     held = _held(config, problem, device)
     a_row = held / tile_resources.next_power_of_two(problem.m)
@@ -175,6 +181,7 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None:
     return f"a thread would hold {held:g} sums: 8 a row are one load of 16 bytes, 64 fit"
 
 
+@rule("coalesced", "CUDA C++ Best Practices Guide, coalesced access", reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K"))
 def _coalesced(config: Config, problem: Problem, device: Device) -> str | None:
     along_k = problem.layout[1] == "t"
     extent = config.integer("BLOCK_SIZE_K" if along_k else "BLOCK_SIZE_N")
@@ -185,6 +192,7 @@ def _coalesced(config: Config, problem: Problem, device: Device) -> str | None:
     return f"{extent} elements of a row of B at a time: a warp loads 128"
 
 
+@rule("splits", "the shape itself")
 def _splits(config: Config, problem: Problem, device: Device) -> str | None:
     splits, programs = config.integer("SPLIT_K", 1), _programs(config, problem)
     steps = -(-problem.k // config.integer("BLOCK_SIZE_K"))
@@ -197,6 +205,7 @@ def _splits(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
+@rule("beyond", "the shape itself", reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K"))
 def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
     if device.is_interpreter:
         return None
@@ -206,30 +215,19 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
+@rule("workspace", "kernels/base/workspace.py", fatal=True)
 def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
     view = config.replace(BLOCK_SIZE_M=tile_resources.next_power_of_two(problem.m))
-    return splitting.WORKSPACE.rejects(view, problem, device)
+    return splitting.workspace.rejects(view, problem, device)
 
 
 RULES = (
     tile_rules.parameters(_axes, _OPTIONS, ("num_stages",)),
-    Rule("workspace", "kernels/base/workspace.py", _workspace, fatal=True),
-    Rule(
-        "registers",
-        "255 a thread (CUDA C++ Programming Guide), for sums, operands and addresses",
-        _registers,
-        early=True,
-        reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
-    ),
-    Rule(
-        "coalesced",
-        "CUDA C++ Best Practices Guide, coalesced access",
-        _coalesced,
-        early=True,
-        reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K"),
-    ),
-    Rule("splits", "the shape itself", _splits),
-    Rule("beyond", "the shape itself", _beyond, early=True, reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K")),
+    _workspace,
+    _registers,
+    _coalesced,
+    _splits,
+    _beyond,
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.base.workspace import MOST_BYTES
 from tuner.kernels.cost import model as cost
@@ -20,6 +20,7 @@ from tuner.kernels.gemm.pointer import spec as pointer
 from tuner.kernels.gemm.spec import gemm_spec
 from tuner.kernels.gemm.tma import spec as tma
 from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
@@ -84,6 +85,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     return tried.best(cost_us, ties=ties) or tried.smallest()
 
 
+@rule("few warps", "the shape itself")
 def _few_warps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     block_m, block_n, _ = tile_resources.tile(config)
     warps = config.integer("num_warps")
@@ -92,25 +94,19 @@ def _few_warps(config: Config, problem: Problem, device: Device) -> str | None: 
     return f"{warps} warps for {block_m}x{block_n} sums: 4 add the parts of all splits faster"
 
 
+@rule("unsplit", "the kernel's own")
 def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     return "SPLIT_K is 1: that is what the other kernels do" if config.integer("SPLIT_K", 1) == 1 else None
 
 
 RULES = (
     tile_rules.parameters(_every_axis, _OPTIONS),
-    splitting.LOADS,
-    Rule("unsplit", "the kernel's own", _unsplit),
-    Rule("few warps", "the shape itself", _few_warps),
+    splitting.known_loads,
+    _unsplit,
+    _few_warps,
     *splitting.RULES,
-    tile_rules.DOT_SIZE,
-    tile_rules.REGISTERS,
-    tile_rules.IDLE_WARPS,
-    tile_rules.TENSOR_CORE_SHAPE,
-    tile_rules.BELOW_WGMMA,
-    tile_rules.PADDING,
-    tile_rules.BEYOND_K,
-    tile_rules.SHORT_ROWS,
-    tile_rules.OBLONG,
+    *tile_rules.OF_DOTS,
+    tile_rules.oblong,
 )
 
 

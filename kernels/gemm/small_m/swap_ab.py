@@ -194,20 +194,13 @@ def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
 
 RULES = (
     tile_rules.parameters(_every_axis, _OPTIONS),
-    splitting.LOADS,
+    splitting.known_loads,
     *(
         splitting.on_view(_view, rule)
         for rule in (
             *splitting.RULES,
-            tile_rules.DOT_SIZE,
-            tile_rules.REGISTERS,
-            tile_rules.IDLE_WARPS,
-            tile_rules.TENSOR_CORE_SHAPE,
-            tile_rules.BELOW_WGMMA,
-            tile_rules.PADDING,
-            tile_rules.BEYOND_K,
-            tile_rules.SHORT_ROWS,
-            tile_rules.WAVES,
+            *tile_rules.OF_DOTS,
+            tile_rules.waves,
         )
     ),
 )

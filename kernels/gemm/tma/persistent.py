@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import launches
@@ -19,6 +19,7 @@ from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor, destination, destination_strides
 from tuner.kernels.space import tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem, dtype
 
@@ -144,6 +145,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
         yield config.replace(num_stages=stages)
 
 
+@rule("one tile each", "the shape itself", early=True)
 def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | None:
     tiles_m, tiles_n, _ = tile_resources.tile_counts(config, problem)
     if tiles_m * tiles_n > device.sm_count or device.is_interpreter:
@@ -154,8 +156,8 @@ def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | No
 RULES = (
     tile_rules.parameters(_axes),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/persistent.py"),
-    tma_space.TENSOR_CORES,
-    Rule("one tile each", "the shape itself", _one_tile_each, early=True),
+    tma_space.tensor_cores,
+    _one_tile_each,
     *tma_space.TILE_RULES,
 )
 

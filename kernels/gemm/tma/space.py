@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.space import tile_resources, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
 NAME = "tma"
@@ -189,37 +190,32 @@ def deepest(shared_bytes: Callable[[Config], int], config: Config, device: Devic
     return next((n for n in fitting if shared_bytes(config.replace(num_stages=n)) <= device.shared_bytes), 0)
 
 
-def _without_tensor_cores(config: Config, problem: Problem, device: Device) -> str | None:
+@rule(
+    "tensor cores",
+    "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows",
+    reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps"),
+)
+def tensor_cores(config: Config, problem: Problem, device: Device) -> str | None:
     """Why a tile is too small for wgmma and tcgen05, or None."""
     if device.is_interpreter or tile_resources.asynchronous(config, problem, device):
         return None
     return f"{config.integer('BLOCK_SIZE_M')} rows and {config.integer('num_warps')} warps are too few for wgmma"
 
 
-TENSOR_CORES = Rule(
-    "tensor cores",
-    "PTX ISA, wgmma.mma_async: a warpgroup and 64 rows",
-    _without_tensor_cores,
-    early=True,
-    reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps"),
-)
-
 TILE_RULES = (
-    tile_rules.DOT_SIZE,
-    tile_rules.REGISTERS,
-    tile_rules.IDLE_WARPS,
-    tile_rules.PADDING,
-    tile_rules.BEYOND_K,
-    tile_rules.SHORT_ROWS,
-    tile_rules.WAVES,
-    tile_rules.OBLONG,
-    tile_rules.GROUP,
+    tile_rules.dot_size,
+    tile_rules.registers,
+    tile_rules.idle_warps,
+    *tile_rules.EXTENTS,
+    tile_rules.waves,
+    tile_rules.oblong,
+    tile_rules.group,
 )
 """Rules that hold for a tile whether it is loaded through pointers or descriptors."""
 
 RULES = (
     tile_rules.parameters(axes),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/space.py"),
-    TENSOR_CORES,
+    tensor_cores,
     *TILE_RULES,
 )
