@@ -137,11 +137,18 @@ def grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M):  # noqa: ANN201
 
 
 @triton.jit
-def steps_of_split(steps):  # noqa: ANN201
-    """Range of steps along K of this program's split (grid axis 1): the first step, and one past the last."""
-    each = (steps - 1) // tl.num_programs(1) + 1
-    first = tl.program_id(1) * each
-    return first, min(first + each, steps)
+def steps_of(K, BLOCK_SIZE_K: tl.constexpr, partials_ptr):  # noqa: ANN201
+    """Range of this program's steps along K: the first, and one past the last; all, or with partial sums its split's.
+
+    Splits lie along grid axis 1.
+    """
+    first = 0
+    beyond = count_blocks(K, BLOCK_SIZE_K)
+    if partials_ptr is not None:
+        each = (beyond - 1) // tl.num_programs(1) + 1
+        first = tl.program_id(1) * each
+        beyond = min(first + each, beyond)
+    return first, beyond
 
 
 @triton.jit

@@ -9,16 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import (
-    await_predecessor,
-    collect,
-    count_blocks,
-    grouped,
-    moved_within,
-    multiples_known,
-    publish,
-    steps_of_split,
-)
+from tuner.kernels.base import blocks
 from tuner.kernels.base.epilogue import finish
 from tuner.kernels.gemm.tma.tile import load, store
 
@@ -102,22 +93,24 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     """
     BY_TMA: tl.constexpr = stride_am is None
     tile = tl.program_id(0)
-    pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
+    pid_m, pid_n = blocks.grouped(
+        tile, blocks.count_blocks(M, BLOCK_SIZE_M), blocks.count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M
+    )
     first_m = pid_m * BLOCK_SIZE_M
     first_n = pid_n * BLOCK_SIZE_N
     if BY_TMA:
         if BIAS_ALONG_M:
             if B_TRANSPOSED:
-                first_n = moved_within(first_n, N, BLOCK_SIZE_N)
+                first_n = blocks.moved_within(first_n, N, BLOCK_SIZE_N)
         elif not A_TRANSPOSED:
-            first_m = moved_within(first_m, M, BLOCK_SIZE_M)
+            first_m = blocks.moved_within(first_m, M, BLOCK_SIZE_M)
     start_m = first_m.to(tl.int64)
     start_n = first_n.to(tl.int64)
     rows_left = M - first_m
     columns_left = N - first_n
     if not BY_TMA:
-        M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, A_VECTOR, A_TRANSPOSED)
-        K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, B_VECTOR, B_TRANSPOSED)
+        M, K, stride_am, stride_ak = blocks.multiples_known(M, K, stride_am, stride_ak, A_VECTOR, A_TRANSPOSED)
+        K, N, stride_bk, stride_bn = blocks.multiples_known(K, N, stride_bk, stride_bn, B_VECTOR, B_TRANSPOSED)
         offs_m = tl.arange(0, BLOCK_SIZE_M)
         offs_n = tl.arange(0, BLOCK_SIZE_N)
         offs_k = tl.arange(0, BLOCK_SIZE_K)
@@ -128,12 +121,9 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
         a_tile = a + start_m * stride_am + a_offsets
         b_tile = b + start_n * stride_bn + b_offsets
 
-    first = 0
-    beyond = count_blocks(K, BLOCK_SIZE_K)
-    if partials_ptr is not None:
-        first, beyond = steps_of_split(beyond)
+    first, beyond = blocks.steps_of(K, BLOCK_SIZE_K, partials_ptr)
 
-    await_predecessor(PDL)
+    blocks.await_predecessor(PDL)
     a_scale = scales_along(a_scale_ptr + first * stride_ask, start_m, rows_left, stride_asm, BLOCK_SIZE_M, A_GROUP)
     b_scale = scales_along(b_scale_ptr + first * stride_bsk, start_n, columns_left, stride_bsn, BLOCK_SIZE_N, B_GROUP)
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
@@ -161,10 +151,10 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
 
     mine = True
     if partials_ptr is not None:
-        mine = publish(sums, partials_ptr, counters_ptr, tile)
+        mine = blocks.publish(sums, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            sums = collect(sums, partials_ptr, tile, TOGETHER)
+            sums = blocks.collect(sums, partials_ptr, tile, TOGETHER)
         out_dtype: tl.constexpr = c.dtype if BY_TMA else c.dtype.element_ty
         values = finish(
             *(sums, bias_ptr, None, None, start_m, start_n, rows_left, columns_left, BIAS_ALONG_M, "none"),

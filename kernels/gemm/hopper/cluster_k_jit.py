@@ -18,14 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tuner.kernels.base.blocks import (
-    await_predecessor,
-    count_blocks,
-    known_multiple,
-    moved_within,
-    release_last,
-    release_midway,
-)
+from tuner.kernels.base import blocks
 from tuner.kernels.gemm.hopper.cluster import barriers_of, rank_of
 from tuner.kernels.gemm.hopper.cluster_parts import await_parts, collect, make_room, owners_of, send
 from tuner.kernels.gemm.hopper.loader import load_block
@@ -139,7 +132,7 @@ def sum_range(descriptors, buffers, ready, place, first, steps, FIXED: gl.conste
             mbarrier.expect(ready.index(free), STEP_BYTES)
             load_stage(descriptors, buffers, ready, free, place, first + after, FIXED)
         stage, phase = following(stage, phase, STAGES)
-        release_midway(step, steps, FIXED.PDL, FIXED.TRIGGER)
+        blocks.release_midway(step, steps, FIXED.PDL, FIXED.TRIGGER)
     return warpgroup_mma_wait(0, deps=(sums,))
 
 
@@ -193,13 +186,13 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
     fence_async_shared()
-    tiles_n = count_blocks(N, BLOCK_SIZE_N)
+    tiles_n = blocks.count_blocks(N, BLOCK_SIZE_N)
     start_m = gl.program_id(0) // tiles_n * BLOCK_SIZE_M
     start_n = gl.program_id(0) % tiles_n * BLOCK_SIZE_N
     if B_TRANSPOSED:
-        start_n = moved_within(start_n, N, BLOCK_SIZE_N)
+        start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N)
     rank = rank_of(CTAS)
-    all_steps = count_blocks(K, BLOCK_SIZE_K)
+    all_steps = blocks.count_blocks(K, BLOCK_SIZE_K)
     first = all_steps * rank // CTAS
     steps = all_steps * (rank + 1) // CTAS - first
     STEP_BYTES: gl.constexpr = (BLOCK_SIZE_M + BLOCK_SIZE_N) * BLOCK_SIZE_K * a_desc.dtype.primitive_bitwidth // 8
@@ -210,7 +203,7 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
         length = min(steps * BLOCK_SIZE_K, K - start_k)
         ahead = ahead_ptr + start_m.to(gl.int64) * stride_ahead + start_k
         fetch_ahead(ahead, stride_ahead, M - start_m, length, BLOCK_SIZE_M, PREFETCH)
-    await_predecessor(PDL, TRIGGER)
+    blocks.await_predecessor(PDL, TRIGGER)
     buffers = (a_buffers, b_buffers)
     descriptors = (a_desc, b_desc)
     place = (start_m, start_n)
@@ -218,7 +211,7 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
         if stage < steps:
             load_stage(descriptors, buffers, ready, stage, place, first + stage, FIXED)
     sums = sum_range(descriptors, buffers, ready, place, first, steps, FIXED)
-    release_last(PDL, TRIGGER)
+    blocks.release_last(PDL, TRIGGER)
     send(sums, parts, arrived, rank, CTAS)
     if rank < owners_of(BLOCK_SIZE_N, CTAS):
         await_parts(arrived)
@@ -227,7 +220,7 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
         values = finished(total, vectors, start_m, start_n, M, N, FIXED, c_ptr.dtype.element_ty)
         rows = start_m + gl.arange(0, BLOCK_SIZE_M, layout=gl.SliceLayout(1, values.type.layout))
         columns = start_n + gl.arange(0, BLOCK_SIZE_N, layout=gl.SliceLayout(0, values.type.layout))
-        inside = (rows < known_multiple(M, C_VECTOR)).expand_dims(1) & (columns < N).expand_dims(0)
+        inside = (rows < blocks.known_multiple(M, C_VECTOR)).expand_dims(1) & (columns < N).expand_dims(0)
         row_offsets = (rows.to(gl.int64) * stride_cm).expand_dims(1)
-        offsets = row_offsets + (columns.to(gl.int64) * known_multiple(stride_cn, C_VECTOR)).expand_dims(0)
+        offsets = row_offsets + (columns.to(gl.int64) * blocks.known_multiple(stride_cn, C_VECTOR)).expand_dims(0)
         gl.store(c_ptr + offsets, values, mask=inside)

@@ -18,15 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tuner.kernels.base.blocks import count_blocks
-from tuner.kernels.gemm.hopper.cluster import (
-    barriers_of,
-    corner_of,
-    free_barriers,
-    idle,
-    meet,
-    publish_barriers,
-    tiles_of,
-)
+from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import fill
 from tuner.kernels.gemm.hopper.output import finished, halves, out_buffers_of, store_block, turns_of
 from tuner.kernels.gemm.hopper.tile import buffers_of_rows, layout_of, sum_by_steps, sum_products
@@ -89,13 +81,13 @@ def multiply(  # noqa: ANN201, PLR0917
     TURNS: gl.constexpr = turns_of(FIXED)
     dtype: gl.constexpr = a_buffers.dtype
     out_dtype: gl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
-    tiles_m, tiles_n = tiles_of(M, N, FIXED)
+    tiles_m, tiles_n = cluster.tiles_of(M, N, FIXED)
     if FIXED.CTAS > 1:
-        meet()
+        cluster.meet()
     stage = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        start_m, start_n = corner_of(tile, tiles_m, tiles_n, extents, FIXED)
+        start_m, start_n = cluster.corner_of(tile, tiles_m, tiles_n, extents, FIXED)
         start_m += FIRST
         steps = count_blocks(K, FIXED.BLOCK_SIZE_K)
         if FIXED.BY_STEPS:
@@ -192,17 +184,17 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
         rest_buffers = gl.allocate_shared_memory(
             b_desc.dtype, [STAGES] + b_rest_desc.block_type.shape, b_rest_desc.layout
         )
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], barriers_of(CTAS))
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], cluster.barriers_of(CTAS))
     if CTAS == 1:
-        free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers_of(CTAS))
+        free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], cluster.barriers_of(CTAS))
     else:
-        free = free_barriers(STAGES, WARPGROUPS, CTAS)
+        free = cluster.free_barriers(STAGES, WARPGROUPS, CTAS)
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
         if CTAS == 1:
             mbarrier.init(free.index(stage), count=WARPGROUPS)
     if CTAS > 1:
-        publish_barriers()
+        cluster.publish_barriers()
     fence_async_shared()
 
     FIXED: gl.constexpr = fixed(
@@ -224,7 +216,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 0, FIXED)),
                 (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
             ]
-            + [(idle, ())] * IDLE,
+            + [(cluster.idle, ())] * IDLE,
             [1] + [1] * IDLE,
             [LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
         )
@@ -235,7 +227,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 1, FIXED)),
                 (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
             ]
-            + [(idle, ())] * IDLE,
+            + [(cluster.idle, ())] * IDLE,
             [4, 1] + [1] * IDLE,
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
         )
@@ -247,7 +239,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
                 (multiply, (extents, buffers, barriers, outputs, out_buffers, vectors, 2, FIXED)),
                 (fill, (extents, buffers, barriers, descriptors, arriving, FIXED)),
             ]
-            + [(idle, ())] * IDLE,
+            + [(cluster.idle, ())] * IDLE,
             [4, 4, 1] + [1] * IDLE,
             [MULTIPLIER_REGISTERS, MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
         )

@@ -10,17 +10,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import (
-    await_predecessor,
-    collect,
-    count_blocks,
-    multiples_known,
-    prefetch_rows,
-    publish,
-    release_last,
-    release_midway,
-    steps_of_split,
-)
+from tuner.kernels.base import blocks
 from tuner.kernels.base.epilogue import finish
 
 
@@ -91,9 +81,9 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     PRECISION: tl.constexpr = FIXED.PRECISION  # Triton 3.6 does not pass on plain strings
     SCALING: tl.constexpr = FIXED.SCALING
     ACTIVATION: tl.constexpr = FIXED.ACTIVATION
-    M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, FIXED.A_VECTOR, FIXED.A_TRANSPOSED)
-    K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, FIXED.B_VECTOR, FIXED.B_TRANSPOSED)
-    M, N, stride_cm, stride_cn = multiples_known(M, N, stride_cm, stride_cn, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
+    M, K, stride_am, stride_ak = blocks.multiples_known(M, K, stride_am, stride_ak, FIXED.A_VECTOR, FIXED.A_TRANSPOSED)
+    K, N, stride_bk, stride_bn = blocks.multiples_known(K, N, stride_bk, stride_bn, FIXED.B_VECTOR, FIXED.B_TRANSPOSED)
+    M, N, stride_cm, stride_cn = blocks.multiples_known(M, N, stride_cm, stride_cn, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
 
     # A tile's base address is a 64-bit scalar, and offsets within the tile are 32-bit unless WIDE. Rows are compared
     # with the remaining rows of M, so that no index overflows. Unlike in the tutorial, indices are not taken modulo M
@@ -122,24 +112,22 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     b_offsets = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
     a_step = tl.cast(stride_ak, tl.int64) * BLOCK_SIZE_K
     b_step = tl.cast(stride_bk, tl.int64) * BLOCK_SIZE_K
-    first = 0
-    beyond = count_blocks(K, BLOCK_SIZE_K)
+    first, beyond = blocks.steps_of(K, BLOCK_SIZE_K, partials_ptr)
     if partials_ptr is not None:
-        first, beyond = steps_of_split(beyond)
         a_tile += first * a_step
         b_tile += first * b_step
 
     if FIXED.PREFETCH > 0:
         share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
         if FIXED.BIAS_ALONG_M:
-            prefetch_rows(a_tile, stride_am, rows_left, share, BLOCK_SIZE_M, FIXED.PREFETCH)
+            blocks.prefetch_rows(a_tile, stride_am, rows_left, share, BLOCK_SIZE_M, FIXED.PREFETCH)
         else:
-            prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, FIXED.PREFETCH)
-    await_predecessor(FIXED.PDL, FIXED.TRIGGER)
+            blocks.prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, FIXED.PREFETCH)
+    blocks.await_predecessor(FIXED.PDL, FIXED.TRIGGER)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
     for step in range(first, beyond):
-        release_midway(step - first, beyond - first, FIXED.PDL, FIXED.TRIGGER)
+        blocks.release_midway(step - first, beyond - first, FIXED.PDL, FIXED.TRIGGER)
         if FIXED.EVEN_K:
             a = tl.load(a_tile + a_offsets, mask=in_m[:, None], other=0.0)
             b = tl.load(b_tile + b_offsets, mask=in_n[None, :], other=0.0)
@@ -153,13 +141,13 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
         a_tile += a_step
         b_tile += b_step
 
-    release_last(FIXED.PDL, FIXED.TRIGGER)
+    blocks.release_last(FIXED.PDL, FIXED.TRIGGER)
     mine = True
     if partials_ptr is not None:
-        mine = publish(sums, partials_ptr, counters_ptr, tl.program_id(0))
+        mine = blocks.publish(sums, partials_ptr, counters_ptr, tl.program_id(0))
     if mine:
         if partials_ptr is not None:
-            sums = collect(sums, partials_ptr, tl.program_id(0), FIXED.TOGETHER)
+            sums = blocks.collect(sums, partials_ptr, tl.program_id(0), FIXED.TOGETHER)
         values = finish(
             *(sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, rows_left, columns_left),
             *(FIXED.BIAS_ALONG_M, SCALING, ACTIVATION, c_ptr.dtype.element_ty),

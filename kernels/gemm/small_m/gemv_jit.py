@@ -5,17 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import (
-    await_predecessor,
-    collect,
-    count_blocks,
-    multiples_known,
-    prefetch_rows,
-    publish,
-    release_last,
-    release_midway,
-    steps_of_split,
-)
+from tuner.kernels.base import blocks
 from tuner.kernels.base.epilogue import finish
 
 
@@ -64,8 +54,8 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     are described at `pointer.jit.matmul_kernel`.
     """
     tile = tl.program_id(0)
-    M, K, stride_am, stride_ak = multiples_known(M, K, stride_am, stride_ak, A_VECTOR, False)
-    K, N, stride_bk, stride_bn = multiples_known(K, N, stride_bk, stride_bn, B_VECTOR, B_TRANSPOSED)
+    M, K, stride_am, stride_ak = blocks.multiples_known(M, K, stride_am, stride_ak, A_VECTOR, False)
+    K, N, stride_bk, stride_bn = blocks.multiples_known(K, N, stride_bk, stride_bn, B_VECTOR, B_TRANSPOSED)
     offs_m = tl.arange(0, BLOCK_SIZE_M)
     offs_n = tl.arange(0, BLOCK_SIZE_N)
     offs_k = tl.arange(0, BLOCK_SIZE_K)
@@ -79,10 +69,7 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     start_n = tl.cast(tile, tl.int64) * BLOCK_SIZE_N
     a_step = tl.cast(stride_ak, tl.int64) * BLOCK_SIZE_K
     b_step = tl.cast(stride_bk, tl.int64) * BLOCK_SIZE_K
-    first = 0
-    beyond = count_blocks(K, BLOCK_SIZE_K)
-    if partials_ptr is not None:
-        first, beyond = steps_of_split(beyond)
+    first, beyond = blocks.steps_of(K, BLOCK_SIZE_K, partials_ptr)
     a_tile = a_ptr + first * a_step
     b_tile = b_ptr + start_n * stride_bn + first * b_step
     a_offsets = offs_m[:, None, None] * stride_am + offs_k[None, None, :] * stride_ak
@@ -90,12 +77,12 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
 
     if PREFETCH > 0:
         share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
-        prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, PREFETCH)
-    await_predecessor(PDL, TRIGGER)
+        blocks.prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, PREFETCH)
+    blocks.await_predecessor(PDL, TRIGGER)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K // FOLD), dtype=sum_dtype)
     for step in range(first, beyond):
-        release_midway(step - first, beyond - first, PDL, TRIGGER)
+        blocks.release_midway(step - first, beyond - first, PDL, TRIGGER)
         a_mask = in_m[:, None, None]
         b_mask = in_n[None, :, None]
         if not EVEN_K:
@@ -111,15 +98,15 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
         sums += products
         a_tile += a_step
         b_tile += b_step
-    release_last(PDL, TRIGGER)
+    blocks.release_last(PDL, TRIGGER)
     rows = tl.sum(sums, axis=2)
 
     mine = True
     if partials_ptr is not None:
-        mine = publish(rows, partials_ptr, counters_ptr, tile)
+        mine = blocks.publish(rows, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            rows = collect(rows, partials_ptr, tile, TOGETHER)
+            rows = blocks.collect(rows, partials_ptr, tile, TOGETHER)
         values = finish(
             *(rows, bias_ptr, a_scale_ptr, b_scale_ptr, 0, start_n, M, columns_left, False, SCALING),
             *(ACTIVATION, c_ptr.dtype.element_ty),

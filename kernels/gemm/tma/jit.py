@@ -11,17 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import (
-    await_predecessor,
-    collect,
-    count_blocks,
-    grouped,
-    moved_within,
-    prefetch_rows,
-    publish,
-    release_last,
-    steps_of_split,
-)
+from tuner.kernels.base import blocks
 from tuner.kernels.gemm.tma.tile import sum_products, write
 
 
@@ -67,18 +57,17 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     prefetched_ptr: the operand whose rows along K are prefetched into the L2; None if PREFETCH is 0.
     """
     tile = tl.program_id(0)
-    pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
+    pid_m, pid_n = blocks.grouped(
+        tile, blocks.count_blocks(M, BLOCK_SIZE_M), blocks.count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M
+    )
     start_m = pid_m * BLOCK_SIZE_M
     start_n = pid_n * BLOCK_SIZE_N
     # What an operand or a pointer has contiguous stays aligned to 16 bytes; with a descriptor of C all extents are.
     if B_TRANSPOSED if BIAS_ALONG_M else stride_cm is None:
-        start_n = moved_within(start_n, N, BLOCK_SIZE_N)
+        start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N)
     if stride_cm is None if BIAS_ALONG_M else not A_TRANSPOSED:
-        start_m = moved_within(start_m, M, BLOCK_SIZE_M)
-    first = 0
-    beyond = count_blocks(K, BLOCK_SIZE_K)
-    if partials_ptr is not None:
-        first, beyond = steps_of_split(beyond)
+        start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M)
+    first, beyond = blocks.steps_of(K, BLOCK_SIZE_K, partials_ptr)
 
     if PREFETCH > 0:
         share = min(K - first * BLOCK_SIZE_K, (beyond - first) * BLOCK_SIZE_K)
@@ -86,22 +75,22 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         rows = (M if BIAS_ALONG_M else N) - start
         ROWS: tl.constexpr = BLOCK_SIZE_M if BIAS_ALONG_M else BLOCK_SIZE_N
         corner = prefetched_ptr + tl.cast(start, tl.int64) * stride_prefetched + first * BLOCK_SIZE_K
-        prefetch_rows(corner, stride_prefetched, rows, share, ROWS, PREFETCH)
-    await_predecessor(PDL, TRIGGER)
+        blocks.prefetch_rows(corner, stride_prefetched, rows, share, ROWS, PREFETCH)
+    blocks.await_predecessor(PDL, TRIGGER)
     sums = sum_products(
         *(a_desc, b_desc, start_m, start_n, first, beyond, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
         *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
         PDL=PDL,
         TRIGGER=TRIGGER,
     )
-    release_last(PDL, TRIGGER)
+    blocks.release_last(PDL, TRIGGER)
 
     mine = True
     if partials_ptr is not None:
-        mine = publish(sums, partials_ptr, counters_ptr, tile)
+        mine = blocks.publish(sums, partials_ptr, counters_ptr, tile)
     if mine:
         if partials_ptr is not None:
-            sums = collect(sums, partials_ptr, tile, TOGETHER)
+            sums = blocks.collect(sums, partials_ptr, tile, TOGETHER)
         write(
             *(c, sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, M, N, stride_cm, stride_cn),
             *(C_TRANSPOSED, SCALING, ACTIVATION, BIAS_ALONG_M),
@@ -143,18 +132,18 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     The loops over tiles and over K are flattened into one pipeline, so that the next tile is loaded while this one is
     stored. EPILOGUE_PARTS: 1 stores a tile at once, 2 stores half its columns at a time.
     """
-    tiles_m = count_blocks(M, BLOCK_SIZE_M)
-    tiles_n = count_blocks(N, BLOCK_SIZE_N)
-    steps = count_blocks(K, BLOCK_SIZE_K)
-    await_predecessor(PDL)
+    tiles_m = blocks.count_blocks(M, BLOCK_SIZE_M)
+    tiles_n = blocks.count_blocks(N, BLOCK_SIZE_N)
+    steps = blocks.count_blocks(K, BLOCK_SIZE_K)
+    blocks.await_predecessor(PDL)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        pid_m, pid_n = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
+        pid_m, pid_n = blocks.grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
         start_m = pid_m * BLOCK_SIZE_M
         start_n = pid_n * BLOCK_SIZE_N
         if not A_TRANSPOSED:
-            start_m = moved_within(start_m, M, BLOCK_SIZE_M)
+            start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M)
         if stride_cm is None:
-            start_n = moved_within(start_n, N, BLOCK_SIZE_N)
+            start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N)
         sums = sum_products(
             *(a_desc, b_desc, start_m, start_n, 0, steps, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
             *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
