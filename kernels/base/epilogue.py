@@ -45,13 +45,9 @@ def saturate(x, dtype: tl.constexpr):  # noqa: ANN201
 @triton.jit
 def finish(  # noqa: ANN201, PLR0917
     sums,
-    bias_ptr,
-    a_scale_ptr,
-    b_scale_ptr,
-    start_m,
-    start_n,
-    rows_left,
-    columns_left,
+    vectors,
+    start,
+    left,
     BIAS_ALONG_M: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -59,10 +55,14 @@ def finish(  # noqa: ANN201, PLR0917
 ):
     """Compute the output's values from a tile's sums: scale, add the bias, activate and round to `out_dtype`.
 
-    `bias_ptr`, `a_scale_ptr` and `b_scale_ptr` may be None. BIAS_ALONG_M: the bias has one value per row, because the
-    operands are exchanged. SCALING: "none"; "scalar": one scale per operand; "row": one scale for each row of A and
-    each column of B. `rows_left`, `columns_left`: size of the matrix from the tile's start to its end.
+    vectors: pointers to the bias and to the scales of A and of B, each of which may be None.
+    start, left: the tile's first row and column, and the rows and columns from there to the matrix's end.
+    BIAS_ALONG_M: the bias has one value per row, because the operands are exchanged.
+    SCALING: "none"; "scalar": one scale per operand; "row": one scale for each row of A and each column of B.
     """
+    bias_ptr, a_scale_ptr, b_scale_ptr = vectors
+    start_m, start_n = start
+    rows_left, columns_left = left
     if sums.dtype == tl.int32 and SCALING == "none":
         tl.static_assert(bias_ptr is None and ACTIVATION == "none", "int32 sums without a scale have no epilogue")
         values = sums

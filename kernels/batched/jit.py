@@ -71,13 +71,13 @@ def pointer_kernel(  # noqa: ANN201, PLR0917
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, A_VECTOR, B_VECTOR),
         *(C_VECTOR, EVEN_K, WIDE, "none", ACTIVATION, PRECISION, MAX_IMPRECISE),
     )
-    multiply(
+    pointers = (
         a_ptr + index * known_multiple(stride_ab, A_VECTOR),
         b_ptr + index * known_multiple(stride_bb, B_VECTOR),
         c_ptr + index * known_multiple(stride_cb, C_VECTOR),
-        *(bias_ptr, pid_m, pid_n, (M, N, K)),
-        *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), FIXED, (None, None), (None, None)),
     )
+    strides = (stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn)
+    multiply(pointers, (bias_ptr, None, None), (pid_m, pid_n), (M, N, K), strides, (None, None), FIXED)
 
 
 @triton.jit(do_not_specialize=["M", "N", "K", "A_BATCHED", "B_BATCHED", "GROUP_SIZE_M"])
@@ -115,7 +115,6 @@ def tma_kernel(  # noqa: ANN201, PLR0917
         *(BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
         *(index * A_BATCHED, index * B_BATCHED),
     )
-    values = finish(
-        sums, bias_ptr, None, None, start_m, start_n, M - start_m, N - start_n, False, "none", ACTIVATION, c_desc.dtype
-    )
+    start, left = (start_m, start_n), (M - start_m, N - start_n)
+    values = finish(sums, (bias_ptr, None, None), start, left, False, "none", ACTIVATION, c_desc.dtype)
     c_desc.store([index, start_m, start_n], values.reshape(1, BLOCK_SIZE_M, BLOCK_SIZE_N))

@@ -110,17 +110,15 @@ def grouped_kernel(  # noqa: ANN201, PLR0917
     for tile in range(tl.program_id(0), tl.max(beyond, axis=0), tl.num_programs(0)):
         group, start, end, pid_m, pid_n = place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M)
         start = start.to(tl.int64)
-        bias = bias_ptr
-        if bias_ptr is not None:
-            bias = bias_ptr + group.to(tl.int64) * N
-        multiply(
+        pointers = (
             a_ptr + start * (stride_am if A_TRANSPOSED else known_multiple(stride_am, A_VECTOR)),
             b_ptr + group.to(tl.int64) * known_multiple(stride_bg, B_VECTOR),
             c_ptr + start * (stride_cm if C_TRANSPOSED else known_multiple(stride_cm, C_VECTOR)),
-            bias,
-            *(pid_m, pid_n, (end - start.to(tl.int32), N, K)),
-            *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), FIXED, (None, None), (None, None)),
         )
+        extents = (end - start.to(tl.int32), N, K)
+        strides = (stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn)
+        vectors = (None if bias_ptr is None else bias_ptr + group.to(tl.int64) * N, None, None)
+        multiply(pointers, vectors, (pid_m, pid_n), extents, strides, (None, None), FIXED)
 
 
 @triton.jit
@@ -191,13 +189,13 @@ def listed_kernel(  # noqa: ANN201, PLR0917
         stride_cm, stride_cn = strides_at(row_ptr + 10, C_STORED, WIDE)
         tiles_m, tiles_n = count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N)
         pid_m, pid_n = grouped(within, tiles_m, tiles_n, GROUP_SIZE_M)
-        multiply(
+        pointers = (
             pointer_at(row_ptr, a_like_ptr, A_VECTOR),
             pointer_at(row_ptr + 1, b_like_ptr, B_VECTOR),
             pointer_at(row_ptr + 2, c_like_ptr, C_VECTOR),
-            *(None, pid_m, pid_n, (M, N, K)),
-            *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), FIXED, (None, None), (None, None)),
         )
+        strides = (stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn)
+        multiply(pointers, (None, None, None), (pid_m, pid_n), (M, N, K), strides, (None, None), FIXED)
 
 
 @triton.jit(

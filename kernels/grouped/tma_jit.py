@@ -56,14 +56,11 @@ def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
             *(a_desc, b_desc, start_m, start_n, 0, count_blocks(K, BLOCK_SIZE_K), BLOCK_SIZE_M, BLOCK_SIZE_N),
             *(BLOCK_SIZE_K, False, B_TRANSPOSED, PRECISION, MAX_IMPRECISE, None, group * B_BATCHED),
         )
-        bias = bias_ptr
-        if bias_ptr is not None:
-            bias = bias_ptr + group.to(tl.int64) * N
         columns_left = known_multiple(N, C_VECTOR) - start_n
         out_dtype: tl.constexpr = c_ptr.dtype.element_ty
-        values = finish(
-            sums, bias, None, None, start_m, start_n, end - start_m, columns_left, False, "none", ACTIVATION, out_dtype
-        )
+        vectors = (None if bias_ptr is None else bias_ptr + group.to(tl.int64) * N, None, None)
+        start, left = (start_m, start_n), (end - start_m, columns_left)
+        values = finish(sums, vectors, start, left, False, "none", ACTIVATION, out_dtype)
         offs_m = tl.arange(0, BLOCK_SIZE_M)
         offs_n = tl.arange(0, BLOCK_SIZE_N)
         inside = (offs_m < end - start_m)[:, None] & (offs_n < columns_left)[None, :]

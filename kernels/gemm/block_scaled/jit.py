@@ -156,8 +156,6 @@ def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
         if partials_ptr is not None:
             sums = blocks.collect(sums, partials_ptr, tile, TOGETHER)
         out_dtype: tl.constexpr = c.dtype if BY_TMA else c.dtype.element_ty
-        values = finish(
-            *(sums, bias_ptr, None, None, start_m, start_n, rows_left, columns_left, BIAS_ALONG_M, "none"),
-            *(ACTIVATION, out_dtype),
-        )
-        store(c, first_m, first_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
+        start, left = (start_m, start_n), (rows_left, columns_left)
+        values = finish(sums, (bias_ptr, None, None), start, left, BIAS_ALONG_M, "none", ACTIVATION, out_dtype)
+        store(c, (first_m, first_n), values, (M, N), (stride_cm, stride_cn), C_TRANSPOSED)

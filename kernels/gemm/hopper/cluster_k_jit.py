@@ -217,7 +217,7 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
         await_parts(arrived)
         total = collect(parts, BLOCK_SIZE_M, BLOCK_SIZE_N, CTAS)
         vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, None)
-        values = finished(total, vectors, start_m, start_n, M, N, FIXED, c_ptr.dtype.element_ty)
+        values = finished(total, vectors, place, (M, N), FIXED, c_ptr.dtype.element_ty)
         rows = start_m + gl.arange(0, BLOCK_SIZE_M, layout=gl.SliceLayout(1, values.type.layout))
         columns = start_n + gl.arange(0, BLOCK_SIZE_N, layout=gl.SliceLayout(0, values.type.layout))
         inside = (rows < blocks.known_multiple(M, C_VECTOR)).expand_dims(1) & (columns < N).expand_dims(0)

@@ -48,18 +48,11 @@ def out_buffers_of(c, c_rest, unused, stride_cm, FIXED: gl.constexpr):  # noqa: 
 
 
 @gluon.jit
-def finished(  # noqa: ANN201, PLR0917
-    sums,
-    vectors,
-    start_m,
-    start_n,
-    M,
-    N,
-    FIXED: gl.constexpr,
-    out_dtype: gl.constexpr,
-):
+def finished(sums, vectors, place, extents, FIXED: gl.constexpr, out_dtype: gl.constexpr):  # noqa: ANN201, PLR0917
     """`epilogue.finish` for vectors with layouts: scale sums, add the bias, activate and round."""
     bias_ptr, a_scale_ptr, b_scale_ptr, _ = vectors
+    start_m, start_n = place
+    M, N = extents[0], extents[1]
     values = sums if sums.dtype == gl.int32 and FIXED.SCALING == "none" else sums.to(gl.float32)
     offs_m = start_m + gl.arange(0, sums.shape[0], layout=gl.SliceLayout(1, sums.type.layout))
     offs_n = start_n + gl.arange(0, sums.shape[1], layout=gl.SliceLayout(0, sums.type.layout))
@@ -92,22 +85,13 @@ def along(transposed):  # noqa: ANN201
 
 
 @gluon.jit
-def store_block(  # noqa: ANN201, PLR0917
-    c,
-    buffer,
-    values,
-    row,
-    column,
-    M,
-    N,
-    strides,
-    PENDING: gl.constexpr,
-    TRANSPOSED: gl.constexpr,
-):
+def store_block(c, buffer, values, place, extents, strides, PENDING: gl.constexpr, TRANSPOSED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Store a block of C through its pointer and strides, or start to store it through a descriptor of C as stored.
 
     PENDING: how many earlier stores may still be reading their buffers, which are used in alternation.
     """
+    row, column = place
+    M, N = extents[0], extents[1]
     stride_m, stride_n = strides
     if stride_m is not None:
         # Let each warp store neighbours. In the layout of the sums, each of its stores would touch eight rows.

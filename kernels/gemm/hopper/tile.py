@@ -51,25 +51,23 @@ def layout_of(columns, dtype, ctas):  # noqa: ANN201
     return gl.NVMMADistributedLayout([3, 0], [4, 1], instruction, everywhere(ctas))
 
 
+@gluon.constexpr_function
+def rows_each(FIXED):  # noqa: ANN201
+    """Rows of a tile that one multiplying warpgroup computes."""
+    return FIXED.BLOCK_SIZE_M // FIXED.WARPGROUPS
+
+
 @gluon.jit
-def sum_products(  # noqa: ANN201, PLR0917
-    buffers,
-    barriers,
-    stage,
-    phase,
-    steps,
-    FIRST: gl.constexpr,
-    ROWS: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    COLUMNS_REST: gl.constexpr,
-    FIXED: gl.constexpr,
-):
+def sum_products(buffers, barriers, stage, phase, steps, FIRST: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Sum all steps in the tensor cores; return the sums of a tile's two widths, the next stage and its phase.
 
     Without a second width, its sums are those of the first.
     """
     a_buffers, b_buffers, rest_buffers = buffers
     ready, free = barriers
+    ROWS: gl.constexpr = rows_each(FIXED)
+    COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
+    COLUMNS_REST: gl.constexpr = FIXED.BLOCK_SIZE_N_REST
     dtype: gl.constexpr = a_buffers.dtype
     sum_dtype: gl.constexpr = gl.int32 if dtype == gl.int8 else gl.float32
     sums = gl.zeros((ROWS, COLUMNS), sum_dtype, layout_of(COLUMNS, dtype, FIXED.CTAS))
@@ -126,27 +124,21 @@ def scaled(products, a_scale, b_scale, A_ONE: gl.constexpr, B_ONE: gl.constexpr)
 
 @gluon.jit
 def scales_of_step(  # noqa: ANN201, PLR0917
-    vectors,
-    step,
-    start_m,
-    start_n,
-    M,
-    N,
-    ROWS: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    COLUMNS_REST: gl.constexpr,
-    A_GROUP: gl.constexpr,
-    B_GROUP: gl.constexpr,
-    LAYOUT: gl.constexpr,
-    LAYOUT_REST: gl.constexpr,
+    vectors, step, place, extents, LAYOUT: gl.constexpr, LAYOUT_REST: gl.constexpr, FIXED: gl.constexpr
 ):
     """Load the scales of one step along K: of rows, of columns, and of the second width's columns if there is one."""
+    start_m, start_n = place
+    M, N, _, _ = extents
+    COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
+    COLUMNS_REST: gl.constexpr = FIXED.BLOCK_SIZE_N_REST
+    B_GROUP: gl.constexpr = FIXED.B_GROUP
     _, a_scale_ptr, b_scale_ptr, strides = vectors
     stride_asm, stride_ask, stride_bsk, stride_bsn = strides
     a_scale_ptr += step * stride_ask
     b_scale_ptr += step * stride_bsk
     by_column: gl.constexpr = gl.SliceLayout(0, LAYOUT)
-    a_scale = scales_along(a_scale_ptr, start_m, M, stride_asm, ROWS, A_GROUP, gl.SliceLayout(1, LAYOUT))
+    by_row: gl.constexpr = gl.SliceLayout(1, LAYOUT)
+    a_scale = scales_along(a_scale_ptr, start_m, M, stride_asm, rows_each(FIXED), FIXED.A_GROUP, by_row)
     b_scale = scales_along(b_scale_ptr, start_n, N, stride_bsn, COLUMNS, B_GROUP, by_column)
     b_rest_scale = b_scale
     if COLUMNS_REST > 0:
@@ -158,21 +150,7 @@ def scales_of_step(  # noqa: ANN201, PLR0917
 
 @gluon.jit
 def sum_by_steps(  # noqa: ANN201, PLR0917
-    buffers,
-    vectors,
-    barriers,
-    stage,
-    phase,
-    start_m,
-    start_n,
-    M,
-    N,
-    steps,
-    FIRST: gl.constexpr,
-    ROWS: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    COLUMNS_REST: gl.constexpr,
-    FIXED: gl.constexpr,
+    buffers, vectors, barriers, stage, phase, place, extents, steps, FIRST: gl.constexpr, FIXED: gl.constexpr
 ):
     """Do as `sum_products` does, but add each step's products in float32 registers, scaled by blocks or unscaled.
 
@@ -180,6 +158,9 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
     """
     a_buffers, b_buffers, rest_buffers = buffers
     ready, free = barriers
+    ROWS: gl.constexpr = rows_each(FIXED)
+    COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
+    COLUMNS_REST: gl.constexpr = FIXED.BLOCK_SIZE_N_REST
     SCALED: gl.constexpr = FIXED.SCALING == "block"
     A_ONE: gl.constexpr = FIXED.A_GROUP >= ROWS
     B_ONE: gl.constexpr = FIXED.B_GROUP >= COLUMNS
@@ -191,10 +172,7 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
     rest = gl.zeros((ROWS, WIDTH_REST), gl.float32, LAYOUT_REST)
     rest_products = gl.zeros((ROWS, WIDTH_REST), gl.float32, LAYOUT_REST)
     if SCALED:
-        a_scale, b_scale, b_rest_scale = scales_of_step(
-            *(vectors, 0, start_m, start_n, M, N),
-            *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),
-        )
+        a_scale, b_scale, b_rest_scale = scales_of_step(vectors, 0, place, extents, LAYOUT, LAYOUT_REST, FIXED)
     for step in range(steps):
         mbarrier.wait(ready.index(stage), phase)
         a = rows_of(a_buffers, stage, FIRST, ROWS, FIXED)
@@ -202,10 +180,8 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
         products = warpgroup_mma(a, b, products, use_acc=False, is_async=True)
         if SCALED:
             # Load the next step's scales during this step.
-            a_next, b_next, b_rest_next = scales_of_step(
-                *(vectors, min(step + 1, steps - 1), start_m, start_n, M, N),
-                *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),
-            )
+            after = min(step + 1, steps - 1)
+            a_next, b_next, b_rest_next = scales_of_step(vectors, after, place, extents, LAYOUT, LAYOUT_REST, FIXED)
         products = warpgroup_mma_wait(0, deps=(products,))
         if COLUMNS_REST == 0:
             release(free, stage, FIXED.CTAS)

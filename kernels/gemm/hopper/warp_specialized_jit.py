@@ -21,7 +21,7 @@ from tuner.kernels.base.blocks import count_blocks
 from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import fill
 from tuner.kernels.gemm.hopper.output import finished, halves, out_buffers_of, store_block, turns_of
-from tuner.kernels.gemm.hopper.tile import buffers_of_rows, layout_of, sum_by_steps, sum_products
+from tuner.kernels.gemm.hopper.tile import buffers_of_rows, layout_of, rows_each, sum_by_steps, sum_products
 
 
 @dataclass(frozen=True)
@@ -58,22 +58,14 @@ def fixed(*constants):  # noqa: ANN002, ANN201
 
 @gluon.jit
 def multiply(  # noqa: ANN201, PLR0917
-    extents,
-    buffers,
-    barriers,
-    outputs,
-    out_buffers,
-    vectors,
-    WARPGROUP: gl.constexpr,
-    FIXED: gl.constexpr,
+    extents, buffers, barriers, outputs, out_buffers, vectors, WARPGROUP: gl.constexpr, FIXED: gl.constexpr
 ):
     """Run a multiplying warpgroup, which computes its share of the rows of every tile of its program."""
     M, N, K, _ = extents
     c, c_rest, strides = outputs
     a_buffers, _, _ = buffers
     c_buffers, c_rest_buffers = out_buffers
-    ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M // FIXED.WARPGROUPS
-    FIRST: gl.constexpr = WARPGROUP * ROWS
+    FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
     COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
     COLUMNS_REST: gl.constexpr = FIXED.BLOCK_SIZE_N_REST
     PARTS: gl.constexpr = FIXED.EPILOGUE_PARTS
@@ -91,14 +83,12 @@ def multiply(  # noqa: ANN201, PLR0917
         start_m += FIRST
         steps = count_blocks(K, FIXED.BLOCK_SIZE_K)
         if FIXED.BY_STEPS:
+            place = (start_m, start_n)
             sums, rest, stage, phase = sum_by_steps(
-                *(buffers, vectors, barriers, stage, phase, start_m, start_n, M, N, steps),
-                *(FIRST, ROWS, COLUMNS, COLUMNS_REST, FIXED),
+                buffers, vectors, barriers, stage, phase, place, extents, steps, FIRST, FIXED
             )
         else:
-            sums, rest, stage, phase = sum_products(
-                *(buffers, barriers, stage, phase, steps, FIRST, ROWS, COLUMNS, COLUMNS_REST, FIXED)
-            )
+            sums, rest, stage, phase = sum_products(buffers, barriers, stage, phase, steps, FIRST, FIXED)
         parts = (sums,)
         if PARTS == 2:
             parts = halves(sums, layout_of(PART, dtype, FIXED.CTAS))
@@ -106,15 +96,15 @@ def multiply(  # noqa: ANN201, PLR0917
             left, right = halves(sums, layout_of(COLUMNS // 2, dtype, FIXED.CTAS))
             parts = halves(left, layout_of(PART, dtype, FIXED.CTAS)) + halves(right, layout_of(PART, dtype, FIXED.CTAS))
         for part in gl.static_range(PARTS):
-            start_part = start_n + part * PART
-            values = finished(parts[part], vectors, start_m, start_part, M, N, FIXED, out_dtype)
+            at = (start_m, start_n + part * PART)
+            values = finished(parts[part], vectors, at, extents, FIXED, out_dtype)
             buffer = c_buffers.index(WARPGROUP * TURNS + part % TURNS)
-            store_block(c, buffer, values, start_m, start_part, M, N, strides, TURNS - 1, FIXED.C_TRANSPOSED)
+            store_block(c, buffer, values, at, extents, strides, TURNS - 1, FIXED.C_TRANSPOSED)
         if COLUMNS_REST > 0:
-            start_rest = start_n + COLUMNS
-            values = finished(rest, vectors, start_m, start_rest, M, N, FIXED, out_dtype)
+            at = (start_m, start_n + COLUMNS)
+            values = finished(rest, vectors, at, extents, FIXED, out_dtype)
             buffer = c_rest_buffers.index(WARPGROUP)
-            store_block(c_rest, buffer, values, start_m, start_rest, M, N, strides, 0, FIXED.C_TRANSPOSED)
+            store_block(c_rest, buffer, values, at, extents, strides, 0, FIXED.C_TRANSPOSED)
     tma.store_wait(0)
 
 
@@ -210,6 +200,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     outputs = (c, c_rest, (stride_cm, stride_cn))
     vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, (stride_asm, stride_ask, stride_bsk, stride_bsn))
     out_buffers = out_buffers_of(c, c_rest, a_buffers, stride_cm, FIXED)
+    LOADERS: gl.constexpr = [LOADER_REGISTERS] * (1 + IDLE)
     if WARPGROUPS == 1:
         gl.warp_specialize(
             [
@@ -218,7 +209,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
             ]
             + [(cluster.idle, ())] * IDLE,
             [1] + [1] * IDLE,
-            [LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
+            LOADERS,
         )
     elif WARPGROUPS == 2:
         gl.warp_specialize(
@@ -229,7 +220,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
             ]
             + [(cluster.idle, ())] * IDLE,
             [4, 1] + [1] * IDLE,
-            [MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
+            [MULTIPLIER_REGISTERS] + LOADERS,
         )
     else:
         gl.warp_specialize(
@@ -241,5 +232,5 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
             ]
             + [(cluster.idle, ())] * IDLE,
             [4, 4, 1] + [1] * IDLE,
-            [MULTIPLIER_REGISTERS, MULTIPLIER_REGISTERS, LOADER_REGISTERS] + [LOADER_REGISTERS] * IDLE,
+            [MULTIPLIER_REGISTERS, MULTIPLIER_REGISTERS] + LOADERS,
         )

@@ -81,7 +81,6 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
         *(TOGETHER, False),
     )
     multiply(
-        *(a_ptr, b_ptr, c_ptr, bias_ptr, pid_m, pid_n, (M, N, K)),
-        *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), FIXED),
-        *((a_scale_ptr, b_scale_ptr), (partials_ptr, counters_ptr)),
+        *((a_ptr, b_ptr, c_ptr), (bias_ptr, a_scale_ptr, b_scale_ptr), (pid_m, pid_n), (M, N, K)),
+        *((stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn), (partials_ptr, counters_ptr), FIXED),
     )

@@ -48,32 +48,23 @@ def fixed(*constants):  # noqa: ANN002, ANN201
 
 
 @triton.jit
-def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
-    a_ptr,
-    b_ptr,
-    c_ptr,
-    bias_ptr,
-    pid_m,
-    pid_n,
-    extents,
-    strides,
-    FIXED: tl.constexpr,
-    scales,
-    split,
-):
-    """Write tile (pid_m, pid_n) of C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8).
+def multiply(pointers, vectors, place, extents, strides, split, FIXED: tl.constexpr):  # noqa: ANN201, PLR0912, PLR0915, PLR0917
+    """Write the tile at `place` of C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8).
 
     Other arguments are described at `pointer.jit.matmul_kernel`.
 
+    pointers: to A, B and C.
+    vectors: pointers to the bias and to the scales of A and of B, or None.
+    place: row and column of the tile.
     extents: M and N, at least 1, and K, which may be 0.
     strides: row stride and column stride of A, then of B and of C.
-    FIXED: a `Fixed`, whose WIDENED_FIRST says whether the tile's first row and column are computed in 64 bits.
-    scales: pointers to the scales of A and of B, or None.
     split: pointers to partial sums and counters, or None; with them, the tile's number is the program's on grid axis 0.
+    FIXED: a `Fixed`, whose WIDENED_FIRST says whether the tile's first row and column are computed in 64 bits.
     """
+    a_ptr, b_ptr, c_ptr = pointers
+    pid_m, pid_n = place
     M, N, K = extents
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = strides
-    a_scale_ptr, b_scale_ptr = scales
     partials_ptr, counters_ptr = split
     BLOCK_SIZE_M: tl.constexpr = FIXED.BLOCK_SIZE_M
     BLOCK_SIZE_N: tl.constexpr = FIXED.BLOCK_SIZE_N
@@ -148,10 +139,9 @@ def multiply(  # noqa: ANN201, PLR0912, PLR0915, PLR0917
     if mine:
         if partials_ptr is not None:
             sums = blocks.collect(sums, partials_ptr, tl.program_id(0), FIXED.TOGETHER)
-        values = finish(
-            *(sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, rows_left, columns_left),
-            *(FIXED.BIAS_ALONG_M, SCALING, ACTIVATION, c_ptr.dtype.element_ty),
-        )
+        out_dtype: tl.constexpr = c_ptr.dtype.element_ty
+        start, left = (start_m, start_n), (rows_left, columns_left)
+        values = finish(sums, vectors, start, left, FIXED.BIAS_ALONG_M, SCALING, ACTIVATION, out_dtype)
         c_tile = c_ptr + start_m * stride_cm + start_n * stride_cn
         tl.store(
             c_tile + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn,

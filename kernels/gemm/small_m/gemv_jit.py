@@ -107,10 +107,9 @@ def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     if mine:
         if partials_ptr is not None:
             rows = blocks.collect(rows, partials_ptr, tile, TOGETHER)
-        values = finish(
-            *(rows, bias_ptr, a_scale_ptr, b_scale_ptr, 0, start_n, M, columns_left, False, SCALING),
-            *(ACTIVATION, c_ptr.dtype.element_ty),
-        )
+        vectors = (bias_ptr, a_scale_ptr, b_scale_ptr)
+        out_dtype: tl.constexpr = c_ptr.dtype.element_ty
+        values = finish(rows, vectors, (0, start_n), (M, columns_left), False, SCALING, ACTIVATION, out_dtype)
         c_tile = c_ptr + start_n * stride_cn
         offsets = offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn
         tl.store(c_tile + offsets, values, mask=in_m[:, None] & in_n[None, :])

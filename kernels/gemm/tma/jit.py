@@ -92,7 +92,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         if partials_ptr is not None:
             sums = blocks.collect(sums, partials_ptr, tile, TOGETHER)
         write(
-            *(c, sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, M, N, stride_cm, stride_cn),
+            *(c, sums, (bias_ptr, a_scale_ptr, b_scale_ptr), (start_m, start_n), (M, N), (stride_cm, stride_cn)),
             *(C_TRANSPOSED, SCALING, ACTIVATION, BIAS_ALONG_M),
         )
 
@@ -153,8 +153,6 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
             halves = tl.permute(tl.reshape(sums, (BLOCK_SIZE_M, 2, BLOCK_SIZE_N // 2)), (0, 2, 1))
             parts = tl.split(halves)
         for part in tl.static_range(EPILOGUE_PARTS):
-            start_part = start_n + part * (BLOCK_SIZE_N // EPILOGUE_PARTS)
-            write(
-                *(c, parts[part], bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_part, M, N, stride_cm),
-                *(stride_cn, C_TRANSPOSED, SCALING, ACTIVATION),
-            )
+            start = (start_m, start_n + part * (BLOCK_SIZE_N // EPILOGUE_PARTS))
+            vectors = (bias_ptr, a_scale_ptr, b_scale_ptr)
+            write(c, parts[part], vectors, start, (M, N), (stride_cm, stride_cn), C_TRANSPOSED, SCALING, ACTIVATION)

@@ -71,9 +71,12 @@ def sum_products(  # noqa: ANN201, PLR0917
 
 
 @triton.jit
-def store(c, row, column, values, M, N, stride_m, stride_n, TRANSPOSED: tl.constexpr):  # noqa: ANN201, PLR0917
-    """Store a block of a matrix [M, N] through a descriptor of it as it is stored, or by a pointer and its strides."""
+def store(c, start, values, extents, strides, TRANSPOSED: tl.constexpr):  # noqa: ANN201, PLR0917
+    """Store a block of a matrix through a descriptor of it as it is stored, or by a pointer and its strides."""
+    row, column = start
+    stride_m, stride_n = strides
     if stride_m is not None:
+        M, N = extents
         offs_m = tl.arange(0, values.shape[0])
         offs_n = tl.arange(0, values.shape[1])
         inside = (offs_m < M - row)[:, None] & (offs_n < N - column)[None, :]
@@ -90,24 +93,17 @@ def store(c, row, column, values, M, N, stride_m, stride_n, TRANSPOSED: tl.const
 def write(  # noqa: ANN201, PLR0917
     c,
     sums,
-    bias_ptr,
-    a_scale_ptr,
-    b_scale_ptr,
-    start_m,
-    start_n,
-    M,
-    N,
-    stride_cm,
-    stride_cn,
+    vectors,
+    start,
+    extents,
+    strides,
     C_TRANSPOSED: tl.constexpr,
     SCALING: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BIAS_ALONG_M: tl.constexpr = False,
 ):
-    """Store epilogue(sums) at (start_m, start_n) of C[M, N], see `epilogue.finish`."""
-    out_dtype: tl.constexpr = c.dtype if stride_cm is None else c.dtype.element_ty
-    values = finish(
-        *(sums, bias_ptr, a_scale_ptr, b_scale_ptr, start_m, start_n, M - start_m, N - start_n, BIAS_ALONG_M),
-        *(SCALING, ACTIVATION, out_dtype),
-    )
-    store(c, start_m, start_n, values, M, N, stride_cm, stride_cn, C_TRANSPOSED)
+    """Store epilogue(sums) at `start` of C, see `epilogue.finish`; extents and strides are C's."""
+    out_dtype: tl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
+    left = (extents[0] - start[0], extents[1] - start[1])
+    values = finish(sums, vectors, start, left, BIAS_ALONG_M, SCALING, ACTIVATION, out_dtype)
+    store(c, start, values, extents, strides, C_TRANSPOSED)
