@@ -203,16 +203,6 @@ def listed_kernel(  # noqa: ANN201, PLR0917
 )
 def write_row(table_ptr, ROW, A, B, C, M, N, K, S0, S1, S2, S3, S4, S5):  # noqa: ANN201, PLR0917
     """Write one row of `listed_kernel`'s table, from a launch's arguments instead of the host's memory."""
-    row_ptr = table_ptr + ROW * COLUMNS
-    tl.store(row_ptr, A.to(tl.int64))
-    tl.store(row_ptr + 1, B.to(tl.int64))
-    tl.store(row_ptr + 2, C.to(tl.int64))
-    tl.store(row_ptr + 3, M.to(tl.int64))
-    tl.store(row_ptr + 4, N.to(tl.int64))
-    tl.store(row_ptr + 5, K.to(tl.int64))
-    tl.store(row_ptr + 6, S0.to(tl.int64))
-    tl.store(row_ptr + 7, S1.to(tl.int64))
-    tl.store(row_ptr + 8, S2.to(tl.int64))
-    tl.store(row_ptr + 9, S3.to(tl.int64))
-    tl.store(row_ptr + 10, S4.to(tl.int64))
-    tl.store(row_ptr + 11, S5.to(tl.int64))
+    values = (A, B, C, M, N, K, S0, S1, S2, S3, S4, S5)
+    for column in tl.static_range(COLUMNS):
+        tl.store(table_ptr + ROW * COLUMNS + column, values[column].to(tl.int64))

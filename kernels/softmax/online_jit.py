@@ -17,27 +17,30 @@ def finite(highest):  # noqa: ANN201  jit bodies take no such annotation
 
 @triton.jit
 def sum_powers(  # noqa: ANN201, PLR0917
-    x_tile,
-    x_step,
-    rows_left,
-    N,
-    first,
-    beyond,
+    source,
+    left,
+    span,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     EVEN_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Each row's maximum over its blocks from `first` on, and its sum of exp(x - maximum), float32 [BLOCK_SIZE_M].
+    """Each row's maximum over a span of its blocks, and its sum of exp(x - maximum), float32 [BLOCK_SIZE_M].
+
+    source: pointers to the first block's elements, and the elements from block to block.
+    left: rows from the tile's first one on, and N.
+    span: the first block, and one past the last.
 
     Each lane keeps its own sum, which is scaled down when the running maximum grows (Milakov and Gimelshein, Online
     normalizer calculation for softmax, arXiv 1805.02867). The sums are added up at the end.
     """
+    x_tile, x_step = source
+    rows_left, N = left
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
     highest = tl.full((BLOCK_SIZE_M,), float("-inf"), tl.float32)
     sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
-    for block in tl.range(first, beyond, num_stages=STAGES):
+    for block in tl.range(span[0], span[1], num_stages=STAGES):
         mask = inside(rows, columns, rows_left, N - block * BLOCK_SIZE_N, EVEN_N)
         x = tl.load(x_tile + tl.cast(block, tl.int64) * x_step, mask=mask, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(highest, tl.max(x, axis=1))
@@ -49,14 +52,10 @@ def sum_powers(  # noqa: ANN201, PLR0917
 
 @triton.jit
 def write_blocks(  # noqa: ANN201, PLR0917
-    x_tile,
-    x_step,
-    out_tile,
-    out_step,
-    rows_left,
-    N,
-    first,
-    beyond,
+    source,
+    target,
+    left,
+    span,
     highest,
     total,
     BLOCK_SIZE_M: tl.constexpr,
@@ -65,11 +64,14 @@ def write_blocks(  # noqa: ANN201, PLR0917
     STAGES: tl.constexpr,
 ):
     """Read the same blocks again, and write exp(x - highest) / total."""
+    x_tile, x_step = source
+    out_tile, out_step = target
+    rows_left, N = left
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
     shift = finite(highest)[:, None]
     share = (1.0 / total)[:, None]
-    for block in tl.range(first, beyond, num_stages=STAGES):
+    for block in tl.range(span[0], span[1], num_stages=STAGES):
         mask = inside(rows, columns, rows_left, N - block * BLOCK_SIZE_N, EVEN_N)
         x = tl.load(x_tile + tl.cast(block, tl.int64) * x_step, mask=mask, other=0.0).to(tl.float32)
         values = tl.exp(x - shift) * share
@@ -105,7 +107,7 @@ def online_kernel(  # noqa: ANN201, PLR0917
     The arguments are those of `whole_kernel`; STAGES is the pipeline depth of both loops.
     """
     M, N, stride_xm, stride_xn, stride_om = divisible(
-        M, N, stride_xm, stride_xn, stride_om, X_TRANSPOSED, X_VECTOR, OUT_VECTOR
+        (M, N), (stride_xm, stride_xn, stride_om), X_TRANSPOSED, X_VECTOR, OUT_VECTOR
     )
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
@@ -116,8 +118,6 @@ def online_kernel(  # noqa: ANN201, PLR0917
     out_step = tl.cast(stride_on, tl.int64) * BLOCK_SIZE_N
     blocks = count_blocks(N, BLOCK_SIZE_N)
     await_predecessor(PDL)
-    highest, total = sum_powers(x_tile, x_step, M - start, N, 0, blocks, BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, STAGES)
-    write_blocks(
-        *(x_tile, x_step, out_tile, out_step, M - start, N, 0, blocks, highest, total),
-        *(BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, STAGES),
-    )
+    source, target, left = (x_tile, x_step), (out_tile, out_step), (M - start, N)
+    highest, total = sum_powers(source, left, (0, blocks), BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, STAGES)
+    write_blocks(source, target, left, (0, blocks), highest, total, BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, STAGES)

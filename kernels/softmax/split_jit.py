@@ -17,7 +17,7 @@ def part(N, SPLIT_N: tl.constexpr, BLOCK_SIZE_N: tl.constexpr):  # noqa: ANN201
     each = count_blocks(blocks, SPLIT_N)
     split = tl.program_id(0) % SPLIT_N
     first = split * each
-    return tl.program_id(0) // SPLIT_N, split, first, min(first + each, blocks)
+    return tl.program_id(0) // SPLIT_N, split, (first, min(first + each, blocks))
 
 
 @triton.jit(
@@ -41,12 +41,12 @@ def split_sums_kernel(  # noqa: ANN201, PLR0917
     """Write the maximum and the sum of a part of a row to partials [M, 2, SPLIT_N], with SPLIT_N programs per row."""
     stride_xm = known_multiple(stride_xm, X_VECTOR)
     N = known_multiple(N, X_VECTOR)
-    row, split, first, beyond = part(N, SPLIT_N, BLOCK_SIZE_N)
+    row, split, span = part(N, SPLIT_N, BLOCK_SIZE_N)
     tile = offsets_of(tl.arange(0, 1), tl.arange(0, BLOCK_SIZE_N), stride_xm, stride_xn, WIDE)
     x_tile = x_ptr + tl.cast(row, tl.int64) * stride_xm + tile
     x_step = tl.cast(stride_xn, tl.int64) * BLOCK_SIZE_N
     await_predecessor(PDL)
-    highest, total = sum_powers(x_tile, x_step, 1, N, first, beyond, 1, BLOCK_SIZE_N, EVEN_N, STAGES)
+    highest, total = sum_powers((x_tile, x_step), (1, N), span, 1, BLOCK_SIZE_N, EVEN_N, STAGES)
     own = partials_ptr + tl.cast(row, tl.int64) * (2 * SPLIT_N) + split + tl.arange(0, 1)
     tl.store(own, highest)
     tl.store(own + SPLIT_N, total)
@@ -78,7 +78,7 @@ def split_write_kernel(  # noqa: ANN201, PLR0917
     stride_xm = known_multiple(stride_xm, X_VECTOR)
     stride_om = known_multiple(stride_om, OUT_VECTOR)
     N = known_multiple(known_multiple(N, X_VECTOR), OUT_VECTOR)
-    row, _, first, beyond = part(N, SPLIT_N, BLOCK_SIZE_N)
+    row, _, span = part(N, SPLIT_N, BLOCK_SIZE_N)
     row = tl.cast(row, tl.int64)
     lane, columns = tl.arange(0, 1), tl.arange(0, BLOCK_SIZE_N)
     x_tile = x_ptr + row * stride_xm + offsets_of(lane, columns, stride_xm, stride_xn, WIDE)
@@ -90,7 +90,5 @@ def split_write_kernel(  # noqa: ANN201, PLR0917
     peaks = tl.load(partials)
     highest = tl.max(peaks, axis=1)
     total = tl.sum(tl.load(partials + SPLIT_N) * tl.exp(peaks - finite(highest)[:, None]), axis=1)
-    write_blocks(
-        *(x_tile, x_step, out_tile, out_step, 1, N, first, beyond, highest, total),
-        *(1, BLOCK_SIZE_N, EVEN_N, STAGES),
-    )
+    source, target = (x_tile, x_step), (out_tile, out_step)
+    write_blocks(source, target, (1, N), span, highest, total, 1, BLOCK_SIZE_N, EVEN_N, STAGES)

@@ -31,17 +31,10 @@ def inside(rows, columns, rows_left, columns_left, EVEN_N: tl.constexpr):  # noq
 
 
 @triton.jit
-def divisible(  # noqa: ANN201, PLR0917
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_om,
-    X_TRANSPOSED: tl.constexpr,
-    X_VECTOR: tl.constexpr,
-    OUT_VECTOR: tl.constexpr,
-):
+def divisible(extents, strides, X_TRANSPOSED: tl.constexpr, X_VECTOR: tl.constexpr, OUT_VECTOR: tl.constexpr):  # noqa: ANN201
     """Return sizes and strides of two matrices as known multiples, see `known_multiple`."""
+    M, N = extents
+    stride_xm, stride_xn, stride_om = strides
     stride_om = known_multiple(stride_om, OUT_VECTOR)
     N = known_multiple(N, OUT_VECTOR)
     if X_TRANSPOSED:
@@ -138,7 +131,7 @@ def whole_kernel(  # noqa: ANN201, PLR0917
         RECOMPUTED: whether x stays packed in registers, 16 bits per value, and exponentials are computed twice.
     """
     M, N, stride_xm, stride_xn, stride_om = divisible(
-        M, N, stride_xm, stride_xn, stride_om, X_TRANSPOSED, X_VECTOR, OUT_VECTOR
+        (M, N), (stride_xm, stride_xn, stride_om), X_TRANSPOSED, X_VECTOR, OUT_VECTOR
     )
     await_predecessor(PDL)
     if STAGES == 0:
