@@ -18,6 +18,8 @@ SCALE_GROUP = 128
 """How many neighbouring elements share a scale with scaling "block": along K, and in B along N too."""
 ROW_BYTES = 128
 """Bytes of a cache line. TMA is slower to read rows whose length is not a multiple of it."""
+INT32_SPAN = 2**31
+"""An offset from here on needs 64 bits."""
 _GUARD_BYTES = 256
 _INT8_UNIT = 1 / 73.9
 """The reciprocal of the standard deviation of all 256 values, sqrt((256² - 1) / 12)."""

@@ -9,6 +9,7 @@ import torch
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule
+from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import MOST_ELEMENTS, MOST_THREADS
 from tuner.problem import Problem, dtype
 
@@ -73,75 +74,53 @@ def warps(device: Device) -> tuple[Value, ...]:
     return tuple(count for count in (1, 2, 4, 8, 16, 32) if count * device.warp_size <= MOST_THREADS)
 
 
-def idle_threads(elements: Callable[[Config, Problem], int], needed: Callable[[Problem], int]) -> Rule:
-    """The rule that every thread has its own element, if there are enough.
+def of_tile(
+    elements: Callable[[Config, Problem], int],
+    needed: Callable[[Problem], int],
+    values: Callable[[Config, Problem, Device], float],
+) -> tuple[Rule, ...]:
+    """The rules that every thread has an element of its own, that warps load whole lines, and that registers suffice.
 
     Args:
         elements: the elements of a config's tile.
         needed: the elements of the smallest tile that covers the problem.
+        values: 32-bit values that a thread holds at a time.
     """
 
+    @rule("idle threads", "Triton's blocked layout repeats a tile that is smaller than the program")
     def idle(config: Config, problem: Problem, device: Device) -> str | None:
         held, count = elements(config, problem), threads(config, device)
         if device.is_interpreter or held >= count or (held >= needed(problem) and config.integer("num_warps") == 1):
             return None
         return f"{held} elements for {count} threads: the rest repeat them"
 
-    return Rule("idle threads", "Triton's blocked layout repeats a tile that is smaller than the program", idle)
-
-
-def narrow_loads(elements: Callable[[Config, Problem], int], needed: Callable[[Problem], int]) -> Rule:
-    """The rule that a warp loads whole lines of 128 bytes, if there are enough elements.
-
-    Args:
-        elements: the elements of a config's tile.
-        needed: the elements of the smallest tile that covers the problem.
-    """
-
+    @rule("narrow loads", "CUDA C++ Best Practices Guide, coalesced access to global memory")
     def narrow(config: Config, problem: Problem, device: Device) -> str | None:
-        held = elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype]
-        least = min(_LINE_BYTES * config.integer("num_warps"), needed(problem) * dtype.ITEMSIZE[problem.a_dtype])
-        if device.is_interpreter or held >= least:
+        size, warps = dtype.ITEMSIZE[problem.a_dtype], config.integer("num_warps")
+        held = elements(config, problem) * size
+        if device.is_interpreter or held >= min(_LINE_BYTES * warps, needed(problem) * size):
             return None
-        return f"{held} bytes for {config.integer('num_warps')} warps: a warp's line has {_LINE_BYTES}"
+        return f"{held} bytes for {warps} warps: a warp's line has {_LINE_BYTES}"
 
-    return Rule("narrow loads", "CUDA C++ Best Practices Guide, coalesced access to global memory", narrow)
-
-
-def crowded(values: Callable[[Config, Problem, Device], float], share: float) -> Rule:
-    """The rule that a thread's values leave enough registers for everything else.
-
-    Args:
-        values: 32-bit values that a thread holds at a time.
-        share: the fraction of its registers that they may take.
-    """
-
+    @rule("registers", "registers of a thread and of a multiprocessor (CUDA C++ Programming Guide)")
     def spills(config: Config, problem: Problem, device: Device) -> str | None:
-        held, room = values(config, problem, device), share * registers(config, device)
+        held, room = values(config, problem, device), 0.5 * registers(config, device)
         if device.is_interpreter or held <= room:
             return None
         return f"a thread would hold {held:g} values, {room:g} fit beside the rest"
 
-    return Rule("registers", "registers of a thread and of a multiprocessor (CUDA C++ Programming Guide)", spills)
-
-
-def of_tile(
-    elements: Callable[[Config, Problem], int],
-    needed: Callable[[Problem], int],
-    values: Callable[[Config, Problem, Device], float],
-) -> tuple[Rule, ...]:
-    """The rules `idle_threads`, `narrow_loads` and `crowded`, with their arguments."""
-    return idle_threads(elements, needed), narrow_loads(elements, needed), crowded(values, 0.5)
+    return idle, narrow, spills
 
 
 def too_large(elements: Callable[[Config, Problem], int]) -> Rule:
     """The rule that a tile has no more elements than Triton accepts."""
 
+    @rule("tile", "Triton's TRITON_MAX_TENSOR_NUMEL", fatal=True, early=True)
     def beyond(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
         held = elements(config, problem)
         return f"{held} elements, Triton takes {MOST_ELEMENTS}" if held > MOST_ELEMENTS else None
 
-    return Rule("tile", "Triton's TRITON_MAX_TENSOR_NUMEL", beyond, fatal=True, early=True)
+    return beyond
 
 
 def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Config, Problem, Device], int]) -> Rule:
@@ -152,6 +131,7 @@ def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Conf
         shared: bytes of shared memory of a program.
     """
 
+    @rule("residence", "CUDA C++ Programming Guide, threads and shared memory of a multiprocessor")
     def wasted(config: Config, problem: Problem, device: Device) -> str | None:
         each = config.integer("PROGRAMS_PER_SM")
         if not each or device.is_interpreter:
@@ -163,7 +143,7 @@ def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Conf
         taken = each * shared(config, problem, device)
         return f"{each} programs take {taken} B, {device.shared_bytes} fit" if taken > device.shared_bytes else None
 
-    return Rule("residence", "CUDA C++ Programming Guide, threads and shared memory of a multiprocessor", wasted)
+    return wasted
 
 
 def without_loop(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001

@@ -14,7 +14,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.numerics import ROUNDOFF
-from tuner.kernels.base.operands import Values, guarded
+from tuner.kernels.base.operands import INT32_SPAN, Values, guarded
 from tuner.kernels.base.program import Operation
 from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise import vector_add_jit as vector_add_kernel
@@ -28,7 +28,6 @@ from tuner.problem import dtype as dtypes
 
 NAME = "add_block"
 VERSION = 1
-_INT32_SPAN = 2**31
 _LOADS = {4: (1, 4), 2: (4, 2)}
 """The default's loads per thread from each operand, and its warps, by the bytes of an element.
 
@@ -106,7 +105,7 @@ def _static(length: int, strides: tuple[int, ...], config: Config) -> tuple[int,
     constants = {
         "BLOCK_SIZE": block,
         "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
-        "WIDE": (block - 1) * max(strides) >= _INT32_SPAN,
+        "WIDE": (block - 1) * max(strides) >= INT32_SPAN,
         "PDL": bool(config.get("launch_pdl", False)),
     }
     return -(-length // block), constants, compiler_options(config)

@@ -8,13 +8,11 @@ import torch
 
 from tuner.kernel.config import Config
 from tuner.kernels.base import numerics
+from tuner.kernels.base.operands import INT32_SPAN
 from tuner.kernels.base.workspace import workspace
 from tuner.kernels.space import refinements
 from tuner.launch.launch import TILE
 from tuner.problem import Problem
-
-INT32_SPAN = 2**31
-"""An offset from here on needs 64 bits."""
 
 
 def epilogue_constants(problem: Problem, block_size_k: int) -> dict[str, Any]:

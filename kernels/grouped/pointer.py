@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.hardware.device import multiprocessors
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import placement
+from tuner.kernels.base.operands import INT32_SPAN, placement
 from tuner.kernels.batched.operands import placement as batch_placement
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import tile as pointer_tile
@@ -30,7 +30,6 @@ from tuner.problem import Problem
 
 VERSION = 1
 GROUPED_MM = operation("grouped_mm", make_operands, vendor, reference, launch_grouped_interpreted)
-_INT32_SPAN = 2**31
 
 
 def program(operands: GroupedOperands | ListedOperands, config: Config) -> tuple[Launch, ...]:
@@ -101,7 +100,7 @@ def _listed(operands: ListedOperands, config: Config) -> tuple[Launch, ...]:
         **{f"{name}_STORED": way for name, (way, _) in zip("ABC", lying, strict=True)},
         **{f"{name}_VECTOR": vector for name, (_, vector) in zip("ABC", lying, strict=True)},
         "EVEN_K": all(row[5] > 0 and row[5] % tile[2] == 0 for row in rows),
-        "WIDE": any(launches.span(tile, row[6:]) >= launches.INT32_SPAN for row in rows),
+        "WIDE": any(launches.span(tile, row[6:]) >= INT32_SPAN for row in rows),
     }
     likes = (operands.a[0], operands.b[0], operands.out[0])
     arguments = (table, *likes, len(rows), max(1, config.integer("GROUP_SIZE_M", 1)))

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import placement
+from tuner.kernels.base.operands import INT32_SPAN, placement
 from tuner.kernels.batched import operands as batched_operands
 from tuner.kernels.batched.tma import descriptor as batch_descriptor
 from tuner.kernels.gemm import launches
@@ -67,7 +67,7 @@ def _static(
         **dict(zip(TILE, tile, strict=True)),
         "B_TRANSPOSED": b_transposed,
         "C_VECTOR": rows_of_out[1],
-        "WIDE": (tile[0] - 1) * rows_of_out[0] + tile[1] >= launches.INT32_SPAN,
+        "WIDE": (tile[0] - 1) * rows_of_out[0] + tile[1] >= INT32_SPAN,
         "BLOCK_GROUPS": next_power_of_two(groups),
         **launches.unscaled_constants(problem, tile[2]),
     }

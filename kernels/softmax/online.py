@@ -30,9 +30,7 @@ _SMALLEST = {"n": 512, "t": 32}
 def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     rows, columns = inputs.a.shape
-    strides = softmax_space.strides_of(inputs)
-    layout = softmax_space.layout_of(inputs)
-    blocks, constants, options = softmax_space.static((rows, columns), strides, layout, config)
+    strides, blocks, constants, options = softmax_space.static_of(inputs, config)
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
     return (Launch(softmax_online_kernel.online_kernel, (blocks,), arguments, constants, options),)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ import torch
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import placement
+from tuner.kernels.base.operands import INT32_SPAN, Placement, placement
 from tuner.kernels.base.program import Program
 from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking
@@ -27,12 +26,11 @@ from tuner.problem import Problem, dtype
 
 INTERPRETED_COLUMNS = 128
 """Columns of a block on the interpreter, which takes milliseconds per block."""
-_INT32_SPAN = 2**31
 
 
 def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
     """Make a kernel of the op, with the sources that all its kernels share; see `spec_of` for the arguments."""
-    shared = (softmax_kernel, static, layout_of, placement)
+    shared = (softmax_kernel, static_of, _strides, _static, placement)
     first = functools.partial(precedence.of, _PRECEDENCE, name)
     return elementwise_spec(SOFTMAX, name, version, program, sources=(*sources, *shared), precedence=first, **fields)
 
@@ -57,9 +55,13 @@ def supports(problem: Problem, device: Device) -> str | None:
     return lacking(problem, device, ("nn", "tn"))
 
 
-def strides_of(inputs: Tensors) -> tuple[int, int, int, int]:
-    """The row and column strides of x, then those of the output."""
-    return (*_strides(inputs.a), *_strides(inputs.out))
+def static_of(inputs: Tensors, config: Config) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
+    """Row and column strides of x and of the output, number of blocks of rows, constexprs and compiler options.
+
+    A tile without BLOCK_SIZE_N has whole rows.
+    """
+    strides = (*_strides(inputs.a), *_strides(inputs.out))
+    return strides, *_static(inputs.a.shape, strides, (placement(inputs.a), placement(inputs.out)), config)
 
 
 def _strides(matrix: torch.Tensor) -> tuple[int, int]:
@@ -68,40 +70,25 @@ def _strides(matrix: torch.Tensor) -> tuple[int, int]:
     return (0 if rows == 1 else matrix.stride(0)), (1 if columns == 1 else matrix.stride(1))
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How x and the output lie in memory, as far as a binary depends on it: see `softmax.whole_jit.whole_kernel`."""
-
-    x_transposed: bool
-    x_vector: int
-    out_vector: int
-
-
-def layout_of(inputs: Tensors) -> Layout:
-    """The layout of operands; an output with layout t is written element by element."""
-    x, out = placement(inputs.a), placement(inputs.out)
-    return Layout(x.transposed, x.vector, 1 if out.transposed else out.vector)
-
-
 @functools.lru_cache(maxsize=4096)
-def static(
-    shape: tuple[int, int], strides: tuple[int, ...], layout: Layout, config: Config
+def _static(
+    shape: tuple[int, int], strides: tuple[int, ...], placed: tuple[Placement, Placement], config: Config
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Number of blocks of rows, constexprs and compiler options. A tile without BLOCK_SIZE_N has whole rows."""
     block_m, block_n = config.integer("BLOCK_SIZE_M", 1), config.integer("BLOCK_SIZE_N") or next_power_of_two(shape[1])
     stride_xm, stride_xn, stride_om, stride_on = strides
     spans = (
         (block_m - 1) * stride_xm + (block_n - 1) * stride_xn,
         (block_m - 1) * stride_om + (block_n - 1) * stride_on,
     )
+    x, out = placed
     constants = {
         "BLOCK_SIZE_M": block_m,
         "BLOCK_SIZE_N": block_n,
-        "X_TRANSPOSED": layout.x_transposed,
-        "X_VECTOR": layout.x_vector,
-        "OUT_VECTOR": layout.out_vector,
+        "X_TRANSPOSED": x.transposed,
+        "X_VECTOR": x.vector,
+        "OUT_VECTOR": 1 if out.transposed else out.vector,  # a transposed output is written element by element
         "EVEN_N": shape[1] % block_n == 0,
-        "WIDE": max(spans) >= _INT32_SPAN,
+        "WIDE": max(spans) >= INT32_SPAN,
         "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM", 1) else 0,
         "PDL": bool(config.get("launch_pdl", False)),
     }

@@ -38,10 +38,8 @@ _SECOND_LAUNCH_US = 2.0
 def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
     """The launches of a config: partial sums, then the result."""
     rows, columns = inputs.a.shape
-    strides = softmax_space.strides_of(inputs)
-    layout = softmax_space.layout_of(inputs)
     splits = config.integer("SPLIT_N")
-    _, constants, options = softmax_space.static((rows, columns), strides, layout, config)
+    strides, _, constants, options = softmax_space.static_of(inputs, config)
     constants = {**constants, "SPLIT_N": splits}
     del constants["BLOCK_SIZE_M"], constants["X_TRANSPOSED"]  # each program works on one row, which is contiguous
     partials = scratch(rows * 2 * splits * 4, inputs.a.device).view(torch.float32)

@@ -44,9 +44,7 @@ _MOST_APART = 1024
 def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     rows, columns = inputs.a.shape
-    strides = softmax_space.strides_of(inputs)
-    layout = softmax_space.layout_of(inputs)
-    blocks, constants, options = softmax_space.static((rows, columns), strides, layout, config)
+    strides, blocks, constants, options = softmax_space.static_of(inputs, config)
     constants = {**constants, "RECOMPUTED": _RECOMPUTED in config}
     grid = rules.grid(blocks, config, inputs.a)
     arguments = (inputs.a, inputs.out, rows, columns, *strides)

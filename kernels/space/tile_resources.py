@@ -93,11 +93,6 @@ def uses_wgmma(config: Config, problem: Problem, device: Device) -> bool:
     return device.features.wgmma and asynchronous(config, problem, device)
 
 
-def uses_tcgen05(config: Config, problem: Problem, device: Device) -> bool:
-    """Whether `tl.dot` becomes datacenter Blackwell's tcgen05.mma, whose sums lie in tensor memory."""
-    return device.features.tcgen05 and asynchronous(config, problem, device)
-
-
 def uses_mma_sync(config: Config, problem: Problem, device: Device) -> bool:
     """Whether `tl.dot` falls back to mma.sync on Hopper because a tile has too few rows or warps."""
     return device.features.wgmma and uses_tensor_cores(problem) and not uses_wgmma(config, problem, device)

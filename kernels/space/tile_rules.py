@@ -201,9 +201,7 @@ def beyond_k(config: Config, problem: Problem, device: Device) -> str | None:
 )
 def short_rows(config: Config, problem: Problem, device: Device) -> str | None:
     block_k, size = config.integer("BLOCK_SIZE_K"), dtype.ITEMSIZE[problem.a_dtype]
-    asynchronous = tile_resources.uses_wgmma(config, problem, device) or tile_resources.uses_tcgen05(
-        config, problem, device
-    )
+    asynchronous = tile_resources.asynchronous(config, problem, device)
     # Loads that pass through registers occupy them, so shorter rows leave room for a larger tile.
     shortest = 128 if asynchronous and tile_resources.asynchronous_copies(problem) == 2 else 64
     if device.is_interpreter or block_k * size >= min(shortest, problem.k * size):

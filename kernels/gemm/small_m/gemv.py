@@ -9,7 +9,7 @@ from typing import Any
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.base.operands import Operands, placement
+from tuner.kernels.base.operands import INT32_SPAN, Operands, placement
 from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import stream as stream_cost
@@ -56,12 +56,7 @@ def _static(
     m, n, k = shape
     block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
     block_m = tile_resources.next_power_of_two(m)
-    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn = strides
-    spans = (
-        (block_m - 1) * stride_am + (block_k - 1) * stride_ak,
-        (block_k - 1) * stride_bk + (block_n - 1) * stride_bn,
-        (block_m - 1) * stride_cm + (block_n - 1) * stride_cn,
-    )
+    _, _, stride_bk, stride_bn, _, _ = strides
     along_k = stride_bn != 1 and stride_bk == 1
     constants = {
         **launches.overlap_constants(config),
@@ -72,7 +67,7 @@ def _static(
         "B_VECTOR": vectors[1],
         "FOLD": min(vectors[1], block_k, _FOLDED) if along_k else 1,
         "EVEN_K": k % block_k == 0,
-        "WIDE": max(spans) >= launches.INT32_SPAN,
+        "WIDE": launches.span((block_m, block_n, block_k), strides) >= INT32_SPAN,
         "SCALING": problem.scaling,
         "ACTIVATION": problem.activation,
     }
