@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import triton
 import triton.language as tl
+
+_SIZES = [
+    *("M", "N", "K", "GROUPS", "GROUP_SIZE_M"),
+    *("stride_ab", "stride_bb", "stride_cb", "stride_bg", "A_BATCHED", "B_BATCHED"),
+]
+_STRIDES = [
+    *("stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn", "stride_prefetched"),
+    *("stride_asm", "stride_ask", "stride_bsk", "stride_bsn"),
+    *("stride_xm", "stride_xn", "stride_om", "stride_on", "stride_x", "stride_y", "stride_out"),
+]
+
+
+def any_size(kernel: Callable[..., Any]) -> Any:
+    """Make a kernel whose binaries serve every size: of its sizes and strides, only strides of 1 are compiled in."""
+    return triton.jit(kernel, do_not_specialize=_SIZES, do_not_specialize_on_alignment=_STRIDES)
 
 
 @triton.jit

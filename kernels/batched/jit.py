@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, known_multiple, moved_within
+from tuner.kernels.base.blocks import any_size, await_predecessor, count_blocks, grouped, known_multiple, moved_within
 from tuner.kernels.base.epilogue import finish
 from tuner.kernels.gemm.pointer.tile import fixed, multiply
 from tuner.kernels.gemm.tma.tile import sum_products
@@ -25,10 +25,7 @@ def place(M, N, GROUP_SIZE_M, BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.const
     return index, pid_m, pid_n
 
 
-@triton.jit(
-    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M", "stride_ab", "stride_bb", "stride_cb"],
-    do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
-)
+@any_size
 def pointer_kernel(  # noqa: ANN201, PLR0917
     a_ptr,
     b_ptr,
@@ -80,7 +77,7 @@ def pointer_kernel(  # noqa: ANN201, PLR0917
     multiply(pointers, (bias_ptr, None, None), (pid_m, pid_n), (M, N, K), strides, (None, None), FIXED)
 
 
-@triton.jit(do_not_specialize=["M", "N", "K", "A_BATCHED", "B_BATCHED", "GROUP_SIZE_M"])
+@any_size
 def tma_kernel(  # noqa: ANN201, PLR0917
     a_desc,
     b_desc,

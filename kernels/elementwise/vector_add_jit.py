@@ -5,26 +5,29 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor
+from tuner.kernels.base.blocks import any_size, await_predecessor
 
 
 @triton.jit
-def add_block(pointers, start, lanes, left, strides, MASKED: tl.constexpr):  # noqa: ANN201, PLR0917  jit body
-    """Add the block at `start`; one entirely inside needs no mask, which makes its loads as wide as possible."""
-    x_ptr, y_ptr, out_ptr = pointers
-    stride_x, stride_y, stride_out = strides
-    mask = lanes < left if MASKED else None
-    other = 0.0 if MASKED else None
-    x = tl.load(x_ptr + start * stride_x + lanes * stride_x, mask=mask, other=other)
-    y = tl.load(y_ptr + start * stride_y + lanes * stride_y, mask=mask, other=other)
+def add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out):  # noqa: ANN201, PLR0917  jit body
+    """Add a block that lies entirely inside the vectors, without a mask, so that loads are as wide as possible."""
+    x = tl.load(x_ptr + start * stride_x + lanes * stride_x)
+    y = tl.load(y_ptr + start * stride_y + lanes * stride_y)
+    out = (x.to(tl.float32) + y.to(tl.float32)).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + start * stride_out + lanes * stride_out, out)
+
+
+@triton.jit
+def add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out):  # noqa: ANN201, PLR0917
+    """Add the last block, which may be partial."""
+    mask = lanes < M - start
+    x = tl.load(x_ptr + start * stride_x + lanes * stride_x, mask=mask, other=0.0)
+    y = tl.load(y_ptr + start * stride_y + lanes * stride_y, mask=mask, other=0.0)
     out = (x.to(tl.float32) + y.to(tl.float32)).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + start * stride_out + lanes * stride_out, out, mask=mask)
 
 
-@triton.jit(
-    do_not_specialize=["M"],
-    do_not_specialize_on_alignment=["stride_x", "stride_y", "stride_out"],
-)
+@any_size
 def add_kernel(  # noqa: ANN201, PLR0917
     x_ptr,
     y_ptr,
@@ -52,21 +55,20 @@ def add_kernel(  # noqa: ANN201, PLR0917
     lanes = tl.arange(0, BLOCK_SIZE)
     if WIDE:
         lanes = lanes.to(tl.int64)
-    pointers, strides = (x_ptr, y_ptr, out_ptr), (stride_x, stride_y, stride_out)
     program = tl.program_id(0)
     whole = M // BLOCK_SIZE
     await_predecessor(PDL)
     if STAGES == 0:
         start = tl.cast(program, tl.int64) * BLOCK_SIZE
         if program < whole:
-            add_block(pointers, start, lanes, M - start, strides, False)
+            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
         else:
-            add_block(pointers, start, lanes, M - start, strides, True)
+            add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)
     else:
         for block in tl.range(program, whole, tl.num_programs(0), num_stages=STAGES):
             start = tl.cast(block, tl.int64) * BLOCK_SIZE
-            add_block(pointers, start, lanes, M - start, strides, False)
+            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
         if program == whole % tl.num_programs(0):
             # If blocks divide M, nothing remains and the mask is empty.
             start = tl.cast(whole, tl.int64) * BLOCK_SIZE
-            add_block(pointers, start, lanes, M - start, strides, True)
+            add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)

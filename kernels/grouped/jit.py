@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, known_multiple
+from tuner.kernels.base.blocks import any_size, await_predecessor, count_blocks, grouped, known_multiple
 from tuner.kernels.gemm.pointer.tile import fixed, multiply
 
 COLUMNS = tl.constexpr(12)
@@ -56,10 +56,7 @@ def place(tile, beyond, ends_ptr, GROUPS, M, tiles_n, GROUP_SIZE_M, BLOCK_SIZE_M
     return group, start, end, pid_m, pid_n
 
 
-@triton.jit(
-    do_not_specialize=["M", "N", "K", "GROUPS", "GROUP_SIZE_M", "stride_bg"],
-    do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
-)
+@any_size
 def grouped_kernel(  # noqa: ANN201, PLR0917
     a_ptr,
     b_ptr,
@@ -139,7 +136,7 @@ def strides_at(cell_ptr, STORED: tl.constexpr, WIDE: tl.constexpr):  # noqa: ANN
     return 1 if STORED == "t" else along_rows, 1 if STORED == "n" else along_columns
 
 
-@triton.jit(do_not_specialize=["GROUPS", "GROUP_SIZE_M"])
+@any_size
 def listed_kernel(  # noqa: ANN201, PLR0917
     table_ptr,
     a_like_ptr,

@@ -5,19 +5,15 @@ The last tile of a group also reads rows of the next group, whose products are n
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_multiple
+from tuner.kernels.base.blocks import any_size, await_predecessor, count_blocks, known_multiple
 from tuner.kernels.base.epilogue import finish
 from tuner.kernels.gemm.tma.tile import sum_products
 from tuner.kernels.grouped.jit import last_tiles, place
 
 
-@triton.jit(
-    do_not_specialize=["M", "N", "K", "GROUPS", "GROUP_SIZE_M", "B_BATCHED"],
-    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
-)
+@any_size
 def grouped_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     a_desc,
     b_desc,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks
+from tuner.kernels.base.blocks import any_size, await_predecessor, count_blocks
 from tuner.kernels.softmax.whole_jit import divisible, inside, offsets_of
 
 
@@ -79,10 +79,7 @@ def write_blocks(  # noqa: ANN201, PLR0917
         tl.store(to, values.to(out_tile.dtype.element_ty), mask=mask)
 
 
-@triton.jit(
-    do_not_specialize=["M", "N"],
-    do_not_specialize_on_alignment=["stride_xm", "stride_xn", "stride_om", "stride_on"],
-)
+@any_size
 def online_kernel(  # noqa: ANN201, PLR0917
     x_ptr,
     out_ptr,

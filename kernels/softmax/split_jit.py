@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_multiple
+from tuner.kernels.base.blocks import any_size, await_predecessor, count_blocks, known_multiple
 from tuner.kernels.softmax.online_jit import finite, sum_powers, write_blocks
 from tuner.kernels.softmax.whole_jit import offsets_of
 
@@ -20,10 +20,7 @@ def part(N, SPLIT_N: tl.constexpr, BLOCK_SIZE_N: tl.constexpr):  # noqa: ANN201
     return tl.program_id(0) // SPLIT_N, split, (first, min(first + each, blocks))
 
 
-@triton.jit(
-    do_not_specialize=["N"],
-    do_not_specialize_on_alignment=["stride_xm", "stride_xn"],
-)
+@any_size
 def split_sums_kernel(  # noqa: ANN201, PLR0917
     x_ptr,
     partials_ptr,
@@ -52,10 +49,7 @@ def split_sums_kernel(  # noqa: ANN201, PLR0917
     tl.store(own + SPLIT_N, total)
 
 
-@triton.jit(
-    do_not_specialize=["N"],
-    do_not_specialize_on_alignment=["stride_xm", "stride_xn", "stride_om", "stride_on"],
-)
+@any_size
 def split_write_kernel(  # noqa: ANN201, PLR0917
     x_ptr,
     out_ptr,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_multiple
+from tuner.kernels.base.blocks import any_size, await_predecessor, count_blocks, known_multiple
 
 
 @triton.jit
@@ -88,10 +88,7 @@ def normalize_rows(  # noqa: ANN201, PLR0917
     tl.store(out_tile, values.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(
-    do_not_specialize=["M", "N"],
-    do_not_specialize_on_alignment=["stride_xm", "stride_xn", "stride_om", "stride_on"],
-)
+@any_size
 def whole_kernel(  # noqa: ANN201, PLR0917
     x_ptr,
     out_ptr,

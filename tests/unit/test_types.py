@@ -6,7 +6,14 @@ import ast
 from pathlib import Path
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-JIT = {"triton.jit", "triton.constexpr_function", "gluon.jit", "gluon.constexpr_function"}
+JIT = {
+    "any_size",
+    "blocks.any_size",
+    "triton.jit",
+    "triton.constexpr_function",
+    "gluon.jit",
+    "gluon.constexpr_function",
+}
 
 
 def is_jit(function):

@@ -39,13 +39,7 @@ def scaled(products, a_scale, b_scale, A_ONE: tl.constexpr, B_ONE: tl.constexpr)
     return products
 
 
-@triton.jit(
-    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
-    do_not_specialize_on_alignment=[
-        *("stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"),
-        *("stride_asm", "stride_ask", "stride_bsk", "stride_bsn"),
-    ],
-)
+@blocks.any_size
 def matmul_kernel(  # noqa: ANN201, PLR0915, PLR0917
     a,
     b,

@@ -5,18 +5,13 @@ The tile order follows Triton's tutorial 03. The kernels `pointer`, `split_k` an
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import count_blocks, grouped
+from tuner.kernels.base.blocks import any_size, count_blocks, grouped
 from tuner.kernels.gemm.pointer.tile import fixed, multiply
 
 
-@triton.jit(
-    # One binary serves every size: only the constexprs below and strides of 1 are specialized.
-    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
-    do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
-)
+@any_size
 def matmul_kernel(  # noqa: ANN201, PLR0917
     a_ptr,
     b_ptr,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
 from tuner.kernels.base import blocks
 from tuner.kernels.base.epilogue import finish
 
 
-@triton.jit(
-    do_not_specialize=["M", "N", "K"],
-    do_not_specialize_on_alignment=["stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn"],
-)
+@blocks.any_size
 def gemv_kernel(  # noqa: ANN201, PLR0915, PLR0917
     a_ptr,
     b_ptr,

@@ -8,17 +8,13 @@ The arguments are described at `tma.tile` and `pointer.jit.matmul_kernel`.
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
 from tuner.kernels.base import blocks
 from tuner.kernels.gemm.tma.tile import sum_products, write
 
 
-@triton.jit(
-    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
-    do_not_specialize_on_alignment=["stride_prefetched", "stride_cm", "stride_cn"],
-)
+@blocks.any_size
 def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     a_desc,
     b_desc,
@@ -97,10 +93,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
         )
 
 
-@triton.jit(
-    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
-    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
-)
+@blocks.any_size
 def persistent_kernel(  # noqa: ANN201, PLR0917
     a_desc,
     b_desc,
