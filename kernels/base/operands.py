@@ -25,8 +25,26 @@ _INT8_UNIT = 1 / 73.9
 """The reciprocal of the standard deviation of all 256 values, sqrt((256² - 1) / 12)."""
 
 
+class Written:
+    """What the dataclasses of operands have as `Inputs`, those with an `out` and a `buffer`."""
+
+    __slots__: tuple[str, ...] = ()
+    out: torch.Tensor
+
+    @property
+    def output(self) -> torch.Tensor:
+        """The tensor that a launch writes."""
+        return self.out
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the operands and the output in bytes."""
+        given = (getattr(self, name) for name in self.__slots__ if name != "buffer")
+        return sum(each.numel() * each.element_size() for each in given if isinstance(each, torch.Tensor))
+
+
 @dataclass(frozen=True, slots=True)
-class Operands:
+class Operands(Written):
     """The tensors of one GEMM, which are the `Inputs` of every kernel of the op `matmul`.
 
     Attributes:
@@ -61,17 +79,6 @@ class Operands:
             scale_a=_turned(self.scale_b),
             scale_b=_turned(self.scale_a),
         )
-
-    @property
-    def output(self) -> torch.Tensor:
-        """The tensor that a launch writes."""
-        return self.out
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the operands and the output in bytes."""
-        tensors = (self.a, self.b, self.out, self.bias, self.scale_a, self.scale_b)
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
 
 def _turned(scale: torch.Tensor | None) -> torch.Tensor | None:

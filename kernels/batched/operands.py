@@ -1,7 +1,8 @@
-"""The operands of the op `bmm`, which are `Operands` with a leading dimension, and how they lie in memory."""
+"""The op `bmm`: its operands, which are `Operands` with a leading dimension, how they lie, and torch's own library."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import torch
@@ -9,6 +10,8 @@ import torch
 from tuner.errors import ProblemError
 from tuner.kernels.base import operands as matrices
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, Placement, Values, bias_dtype, guarded, shift_of
+from tuner.kernels.gemm.vendor import activate_in_place
+from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
@@ -63,3 +66,34 @@ def stacked(values: Values, shape: tuple[int, int, int], dtype: str, transposed:
     count, rows, columns = shape
     stored = values.vector(count * rows * columns, dtypes.to_torch(dtype), shift)
     return stored.view(count, columns, rows).mT if transposed else stored.view(shape)
+
+
+def vendor(operands: Operands) -> None:
+    """Write the output with one library call, then apply the activation in place.
+
+    Raises:
+        NotImplementedError: torch has no such batched GEMM.
+    """
+    problem = operands.problem
+    if reason := _lacking(problem, operands.a.device):
+        raise NotImplementedError(reason)
+    fp32 = torch_precision_set(problem.precision) if problem.a_dtype == "float32" else contextlib.nullcontext()
+    with fp32:
+        if problem.out_dtype != problem.a_dtype:
+            torch.bmm(operands.a, operands.b, out_dtype=torch.float32, out=operands.out)
+        elif operands.bias is not None:
+            torch.baddbmm(operands.bias, operands.a, operands.b, out=operands.out)
+        else:
+            torch.bmm(operands.a, operands.b, out=operands.out)
+    activate_in_place(operands.out, problem.activation)
+
+
+def _lacking(problem: Problem, device: torch.device) -> str | None:
+    if problem.precision == "tf32x3":
+        return "torch has no tf32x3"
+    if dtypes.ITEMSIZE[problem.a_dtype] == 1:
+        return f"torch.bmm takes no {problem.a_dtype}"
+    widened = problem.out_dtype == "float32" and not problem.has_bias and device.type == "cuda"
+    if problem.out_dtype != problem.a_dtype and not widened:
+        return f"torch.bmm has no {problem.dtype_label}"
+    return None

@@ -9,9 +9,8 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.batched import jit as bmm_kernel
-from tuner.kernels.batched.operands import batch_of, make_operands, placement
+from tuner.kernels.batched.operands import batch_of, make_operands, placement, vendor
 from tuner.kernels.batched.space import POINTER, config_of, pointer, share, supports_pointer
-from tuner.kernels.batched.vendor import vendor
 from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import default as pointer_default

@@ -15,6 +15,7 @@ from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.kernels.base import blocks
 from tuner.kernels.base.interpreted import copy_rounded, ignore_float_warnings, output_for, widened
+from tuner.kernels.base.operands import Written
 from tuner.kernels.base.program import Operation, Program, spec_of
 from tuner.problem import Problem
 
@@ -22,7 +23,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
+class Tensors(Written):
     """The operands of an op that only moves memory, which are its `Inputs`.
 
     Attributes:
@@ -38,17 +39,6 @@ class Tensors:
     out: torch.Tensor
     problem: Problem
     buffer: torch.Tensor
-
-    @property
-    def output(self) -> torch.Tensor:
-        """The tensor that a launch writes."""
-        return self.out
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the operands and the output in bytes."""
-        tensors = (self.a, self.b, self.out)
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
 
 def elementwise_spec(

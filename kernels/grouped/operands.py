@@ -1,4 +1,4 @@
-"""The operands of the op `grouped_mm`, which are groups of rows or lists of matrices, and inputs for tuning."""
+"""The op `grouped_mm`: its operands, groups of rows or lists of matrices, its reference, and torch's own library."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import torch
 from tuner.errors import ProblemError
 from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted
+from tuner.kernels.base.epilogue import activated
 from tuner.kernels.base.numerics import reference as matrix_reference
-from tuner.kernels.base.operands import Operands, Values, bias_dtype, guarded, shift_of
+from tuner.kernels.base.operands import Operands, Values, Written, bias_dtype, guarded, shift_of
 from tuner.kernels.batched.operands import stacked
+from tuner.launch import compat
 from tuner.problem import Problem, dtype
 
 Run = Callable[["GroupedOperands | ListedOperands", Config], None]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedOperands:
+class GroupedOperands(Written):
     """Groups of rows, each of which is multiplied by its own matrix.
 
     Attributes:
@@ -42,17 +44,6 @@ class GroupedOperands:
     ends: torch.Tensor
     problem: Problem
     buffer: torch.Tensor
-
-    @property
-    def output(self) -> torch.Tensor:
-        """The tensor that a launch writes."""
-        return self.out
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the operands and the output in bytes."""
-        tensors = (self.a, self.b, self.out, self.ends, *(() if self.bias is None else (self.bias,)))
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     @property
     def products(self) -> list[Operands]:
@@ -162,3 +153,43 @@ def launch_grouped_interpreted(operands: GroupedOperands | ListedOperands, confi
         run(dataclasses.replace(operands, a=a, b=b, out=out, problem=problem), config)
     for written, result in zip(out, operands.out, strict=True):
         interpreted.copy_rounded(written, result)
+
+
+def vendor(operands: GroupedOperands | ListedOperands) -> None:
+    """Compute the result by torch's grouped GEMM.
+
+    It has no `out=`, so the result stays in new memory, because the time of a copy would count against it.
+
+    Raises:
+        NotImplementedError: torch has no such grouped GEMM, or only one that waits for the device.
+    """
+    vendor_result(operands)
+
+
+def vendor_result(operands: GroupedOperands | ListedOperands) -> torch.Tensor:
+    """The result [M, N] of torch's grouped GEMM, with the activation applied by a second call.
+
+    Raises:
+        NotImplementedError: see `vendor`.
+    """
+    if isinstance(operands, ListedOperands):
+        raise NotImplementedError("torch has no grouped GEMM of lists")
+    if reason := _lacking(operands):
+        raise NotImplementedError(reason)
+    result = compat.grouped_mm(operands.a, operands.b, offs=operands.ends)
+    return activated(result, operands.problem.activation)
+
+
+def _lacking(operands: GroupedOperands) -> str | None:
+    problem, device = operands.problem, operands.a.device
+    if compat.grouped_mm is None:
+        return "this torch has no grouped GEMM"
+    if problem.a_dtype != "bfloat16" or problem.out_dtype != "bfloat16":
+        return f"torch's grouped GEMM takes bfloat16, not {problem.dtype_label}"
+    if problem.has_bias:
+        return "torch's grouped GEMM adds no bias"
+    if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device)[0] != 9):
+        return "torch's grouped GEMM is a loop that waits for the device, but on sm_90"
+    if problem.layout[0] != "n" or not problem.aligned:
+        return "torch's grouped GEMM takes rows of A that are contiguous, all operands aligned to 16 bytes"
+    return None

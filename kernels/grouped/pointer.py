@@ -19,10 +19,10 @@ from tuner.kernels.grouped.operands import (
     launch_grouped_interpreted,
     make_operands,
     reference,
+    vendor,
 )
 from tuner.kernels.grouped.space import POINTER, default_pointer, estimate_us, pointer, supports_pointer
 from tuner.kernels.grouped.table import rows_of, stored, table_of
-from tuner.kernels.grouped.vendor import vendor
 from tuner.kernels.space import tile_resources
 from tuner.kernels.space.tile_resources import next_power_of_two, shared_bytes
 from tuner.launch.launch import TILE, Launch, compiler_options

@@ -13,7 +13,7 @@ from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.kernels import bmm, grouped_mm
 from tuner.kernels.base.numerics import tolerance
-from tuner.kernels.grouped.vendor import vendor_result
+from tuner.kernels.grouped.operands import vendor_result
 from tuner.sweep import verify
 
 pytestmark = [

@@ -11,6 +11,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import cluster_parts, cluster_sizes
+from tuner.kernels.gemm.hopper.resources import elsewhere
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
@@ -40,19 +41,13 @@ _OTHERWISE = ((32, 5), (32, 7), (64, 4), (64, 7))
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := _elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
+    if reason := elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
         return reason
     if problem.precision != "default" or problem.a_dtype == "int8":
         return f"{problem.a_dtype}: products are of 16-bit and 8-bit floats, sums are float32"
     if dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt":
         return f"{problem.a_dtype} in layout {problem.layout}: wgmma reads such operands along K alone"
     return _too_large(problem, device)
-
-
-def _elsewhere(device: Device) -> str | None:
-    if device.is_interpreter:
-        return "Gluon has no interpreter"
-    return None if device.features.wgmma else f"no {device.arch}: it is written for Hopper's wgmma"
 
 
 def _too_large(problem: Problem, device: Device) -> str | None:

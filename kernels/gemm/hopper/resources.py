@@ -72,3 +72,10 @@ def stage_bytes(config: Config, problem: Problem) -> int:
     """Bytes of one stage of the ring, for a config and a problem as the device computes them."""
     rows = config.integer("BLOCK_SIZE_M") + width(config)
     return rows * config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype]
+
+
+def elsewhere(device: Device) -> str | None:
+    """Why kernels in Gluon do not run on a device, or None."""
+    if device.is_interpreter:
+        return "Gluon has no interpreter"
+    return None if device.features.wgmma else f"no {device.arch}: it is written for Hopper's wgmma"

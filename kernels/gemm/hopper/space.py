@@ -13,7 +13,15 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.resources import as_computed, shared_bytes, stage_bytes, tiles, warpgroups, width
+from tuner.kernels.gemm.hopper.resources import (
+    as_computed,
+    elsewhere,
+    shared_bytes,
+    stage_bytes,
+    tiles,
+    warpgroups,
+    width,
+)
 from tuner.kernels.gemm.hopper.rules import (
     FEW_ROWS,
     MOST_SWAPPED_ROWS,
@@ -37,7 +45,7 @@ _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     plain = problem.unscaled() if problem.scaling == "block" else problem  # `tma_space` refuses scales of blocks
-    if reason := _elsewhere(device) or tma_space.supports(plain, device):
+    if reason := elsewhere(device) or tma_space.supports(plain, device):
         return reason
     if problem.precision not in ("default", "tf32"):
         return f"no {problem.precision}: its products are single wgmma instructions"
@@ -47,12 +55,6 @@ def supports(problem: Problem, device: Device) -> str | None:
     if problem.k < shortest:
         return f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
     return None if problem.n >= 64 else f"N is {problem.n}: a tile has 64 columns"
-
-
-def _elsewhere(device: Device) -> str | None:
-    if device.is_interpreter:
-        return "Gluon has no interpreter"
-    return None if device.features.wgmma else f"no {device.arch}: it is written for Hopper's wgmma"
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:

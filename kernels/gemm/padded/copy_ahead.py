@@ -11,7 +11,7 @@ from tuner.kernels.base.operands import Operands
 from tuner.kernels.gemm.hopper import resources, warp_specialized
 from tuner.kernels.gemm.hopper.arrivals import MOST_CHUNKS, Arrivals, arrivals
 from tuner.kernels.gemm.padded import copy as padding
-from tuner.kernels.gemm.padded import copy_ahead_jit
+from tuner.kernels.gemm.padded import copy_jit
 from tuner.kernels.space import refinements
 from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
@@ -67,7 +67,7 @@ def pad_ahead(operands: Operands, chosen: str, chunk: int) -> tuple[Operands, tu
     constants = {**padding.widths(first, second), "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": chunk}
     on_device = operands.a.device.index if operands.a.is_cuda else None
     grid = (min(tiles * -(-lead // chunk), _PROGRAMS * multiprocessors(on_device)),)
-    launch = Launch(copy_ahead_jit.copy_ahead_kernel, grid, arguments, constants, _OPTIONS, concurrent=True)
+    launch = Launch(copy_jit.copy_ahead_kernel, grid, arguments, constants, _OPTIONS, concurrent=True)
     return aligned, (launch,), arriving
 
 

@@ -21,7 +21,7 @@ from tuner.kernels.cost.tile import Loop, memory_bytes_per_us
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.padded import copy as padding
-from tuner.kernels.gemm.padded import copy_ahead, copy_ahead_jit
+from tuner.kernels.gemm.padded import copy_ahead
 from tuner.kernels.gemm.padded import copy_jit as padding_kernel
 from tuner.kernels.gemm.padded.copy_ahead import CHUNK_SIZE_K
 from tuner.kernels.gemm.padded.problem import cannot_pad, copied_operands, padded_problem, stored_by_tma
@@ -270,7 +270,7 @@ SPEC = gemm_spec(
     shared_bytes=_shared_bytes,
     estimate_us=_estimate_us,
     sources=(
-        *(padding_kernel, padding, copy_ahead_jit, copy_ahead.pad_ahead, program),
+        *(padding_kernel, padding, copy_ahead.pad_ahead, program),
         *(part for module in (tma, persistent_tma, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
