@@ -91,6 +91,18 @@ def _transposed(matrix: torch.Tensor) -> torch.Tensor:
     return matrix.as_strided((columns, 1), (1, columns)) if rows == 1 and matrix.stride(1) == 1 else matrix.t()
 
 
+def count_of(problem: Problem, name: str) -> int:
+    """The number of products of a problem, from its extras.
+
+    Raises:
+        ProblemError: the extras lack it.
+    """
+    count = dict(problem.extras).get(name)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ProblemError(f"{name} is {count!r}: expected a whole number from 1 on, as extras={{'{name}': 8}}")
+    return count
+
+
 @functools.lru_cache(maxsize=4096)
 def exchanged(problem: Problem) -> Problem:
     """`problem.exchanged()`, cached because every launch needs it."""

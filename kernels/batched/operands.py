@@ -7,9 +7,17 @@ import math
 
 import torch
 
-from tuner.errors import ProblemError
 from tuner.kernels.base import operands as matrices
-from tuner.kernels.base.operands import VECTOR_BYTES, Operands, Placement, Values, bias_dtype, guarded, shift_of
+from tuner.kernels.base.operands import (
+    VECTOR_BYTES,
+    Operands,
+    Placement,
+    Values,
+    bias_dtype,
+    count_of,
+    guarded,
+    shift_of,
+)
 from tuner.kernels.gemm.vendor import activate_in_place
 from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import Problem
@@ -17,15 +25,8 @@ from tuner.problem import dtype as dtypes
 
 
 def batch_of(problem: Problem) -> int:
-    """The number of products of a problem.
-
-    Raises:
-        ProblemError: the problem's extras lack it.
-    """
-    batch = dict(problem.extras).get("batch")
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ProblemError(f"batch is {batch!r}: expected a whole number from 1 on, as extras={{'batch': 8}}")
-    return batch
+    """The number of products of a problem, see `count_of`."""
+    return count_of(problem, "batch")
 
 
 def placement(batch: torch.Tensor) -> Placement:

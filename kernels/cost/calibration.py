@@ -65,6 +65,11 @@ def applies(problem: Problem, device: Device) -> bool:
     return speaks and fits()
 
 
+def applies_to_streams(problem: Problem, device: Device) -> bool:
+    """Whether the forests say how the estimates of `gemv` err: for B stored [N, K] alone."""
+    return problem.layout[1] == "t" and applies(problem, device)
+
+
 @functools.cache
 def fits() -> bool:
     """Whether the forests were fitted on the features that this cost model gives; says once where they were not."""

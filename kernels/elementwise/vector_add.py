@@ -38,10 +38,7 @@ No other block size or number of warps was more than 1.1% faster (measured on an
 def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
     """Draw vectors from N(0, 1), which start one element after a 16-byte address if the problem is not aligned.
 
-    Args:
-        problem: a problem of the op `vector_add`.
-        torch_device: "cuda:0", "cpu", or "meta" for tensors without memory, to compile for.
-        seed: seed of the random values.
+    The arguments are those of `operands.make_operands`.
 
     Raises:
         ProblemError: N or K is not 1.

@@ -24,22 +24,17 @@ _LARGE = 512
 """The size from which copies are assumed to cost less than loads of single elements, until tuning decides."""
 
 
-def _is_calibrated_stream(problem: Problem, device: Device) -> bool:
-    """Whether trials say how the estimates of `gemv` err: for B stored [N, K] alone."""
-    return problem.layout[1] == "t" and calibration.applies(problem, device)
-
-
 def _two_rows(problem: Problem, device: Device) -> bool:
     """Match one or two rows of A. With more, the sums of `gemv` fill the registers.
 
     Source: 4x11008x4096 in benchmarks/results/ops-h200.json, where the default of `gemv` took 1.9 times as long as the
     best config, and that of `swap_ab` 1.3 times.
     """
-    return problem.m <= 2 and not _is_calibrated_stream(problem, device)
+    return problem.m <= 2 and not calibration.applies_to_streams(problem, device)
 
 
 def _one_calibrated_row(problem: Problem, device: Device) -> bool:
-    return problem.m == 1 and _is_calibrated_stream(problem, device)
+    return problem.m == 1 and calibration.applies_to_streams(problem, device)
 
 
 def _is_few_wide_rows(problem: Problem) -> bool:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
-from tuner.errors import ProblemError
 from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted
 from tuner.kernels.base.epilogue import activated
 from tuner.kernels.base.numerics import reference as matrix_reference
-from tuner.kernels.base.operands import Operands, Values, Written, bias_dtype, guarded, shift_of
+from tuner.kernels.base.operands import Operands, Values, Written, bias_dtype, count_of, guarded, shift_of
 from tuner.kernels.batched.operands import stacked
 from tuner.launch import compat
 from tuner.problem import Problem, dtype
@@ -89,15 +88,8 @@ class ListedOperands:
 
 
 def groups_of(problem: Problem) -> int:
-    """The number of groups of a problem.
-
-    Raises:
-        ProblemError: the problem's extras lack it.
-    """
-    groups = dict(problem.extras).get("groups")
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-        raise ProblemError(f"groups is {groups!r}: expected a whole number from 1 on, as extras={{'groups': 8}}")
-    return groups
+    """The number of groups of a problem, see `count_of`."""
+    return count_of(problem, "groups")
 
 
 def is_listed(problem: Problem) -> bool:

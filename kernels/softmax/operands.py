@@ -26,10 +26,7 @@ def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
 
     The matrix starts one element after a 16-byte address if the problem is not aligned though its sizes are.
 
-    Args:
-        problem: a problem of the op `softmax`.
-        torch_device: "cuda:0", "cpu", or "meta" for tensors without memory, to compile for.
-        seed: seed of the random values.
+    The arguments are those of `operands.make_operands`.
 
     Raises:
         ProblemError: K is not 1, or the problem is declared aligned and its sizes cannot be.

@@ -12,7 +12,6 @@ from typing import Any
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged, placement
-from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
@@ -100,9 +99,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
-    estimated = {config: (terms(config, problem, device), swap_ab.exchanged_tile(config)) for config in configs}
-    corrected = calibration.of_tiles([*estimated.values()], exchanged(problem), device, exchanged=True)
-    return dict(zip(estimated, corrected, strict=True))
+    return swap_ab.corrected({config: terms(config, problem, device) for config in configs}, problem, device)
 
 
 def default_config(problem: Problem, device: Device) -> Config:

@@ -14,18 +14,11 @@ from tuner.kernels.gemm.hopper.arrivals import arrive
 
 @triton.jit
 def copy_elements(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
-    source,
-    target,
-    rows,
-    columns,
-    row_stride,
-    column_stride,
-    lead,
-    VECTOR: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_COLUMNS: tl.constexpr,
+    source, target, size, strides, VECTOR: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
 ):
     """Copy a tile with any strides, VECTOR elements at a time."""
+    rows, columns = size
+    row_stride, column_stride, lead = strides
     # A store has as many bytes as a load, and at least 4. The compiler gives each thread that many neighbours in loads
     # too, so wider stores would scatter a warp's loads of single elements over many more lines.
     UNIT: tl.constexpr = max(VECTOR, 32 // source.dtype.element_ty.primitive_bitwidth)
@@ -47,20 +40,14 @@ def copy_elements(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
 
 @triton.jit
 def copy_shifted(  # noqa: ANN201, PLR0917
-    source,
-    target,
-    rows,
-    columns,
-    row_stride,
-    lead,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_COLUMNS: tl.constexpr,
+    source, target, size, row_stride, lead, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
 ):
     """Copy a tile of contiguous rows with any alignment, by reading aligned words and shifting them into place.
 
     16 bytes of the copy come from one or two neighbouring 16-byte words of the source. A row's first and last word may
     extend beyond the row by less than 16 bytes.
     """
+    rows, columns = size
     SIZE: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
     WORDS: tl.constexpr = BLOCK_COLUMNS * SIZE // 8
     row = tl.arange(0, BLOCK_ROWS).to(tl.int64)[:, None]
@@ -124,12 +111,10 @@ def copy_tile(  # noqa: ANN201, PLR0917
         # The first and the last word of the matrix may extend beyond it.
         by_elements = (low // 16 * 16 < begin) | ((high + 15) // 16 * 16 > end)
     if by_elements:
-        copy_elements(
-            *(first, to, tile_rows, tile_columns, row_stride, column_stride, lead),
-            *(VECTOR, BLOCK_ROWS, BLOCK_COLUMNS),
-        )
+        strides = (row_stride, column_stride, lead)
+        copy_elements(first, to, (tile_rows, tile_columns), strides, VECTOR, BLOCK_ROWS, BLOCK_COLUMNS)
     else:
-        copy_shifted(first, to, tile_rows, tile_columns, row_stride, lead, BLOCK_ROWS, BLOCK_COLUMNS)
+        copy_shifted(first, to, (tile_rows, tile_columns), row_stride, lead, BLOCK_ROWS, BLOCK_COLUMNS)
 
 
 @triton.jit(

@@ -118,7 +118,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return abs(held - values), few, abs(length - longest), config.integer("SPLIT_K")
 
     tried = space(problem, device)
-    if not _is_calibrated(problem, device):
+    if not calibration.applies_to_streams(problem, device):
         return tried.best(rank) or tried.smallest()
 
     def estimated(config: Config) -> float:
@@ -134,15 +134,10 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
     models = {config: stream_cost.streamed(config, problem, device) for config in configs}
-    if not _is_calibrated(problem, device):
+    if not calibration.applies_to_streams(problem, device):
         return models
     estimated = [(us, config) for config, us in models.items()]
     return dict(zip(models, calibration.of_streams(estimated, problem, device), strict=True))
-
-
-def _is_calibrated(problem: Problem, device: Device) -> bool:
-    """Whether trials said how the estimates err: of B stored [N, K] alone."""
-    return problem.layout[1] == "t" and calibration.applies(problem, device)
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001

@@ -99,7 +99,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     if calibration.applies(problem, device):
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
         found = lengths.best(
-            estimate, ties=tied, among=_corrected(_shortlist(lengths, problem, device), problem, device)
+            estimate, ties=tied, among=corrected(_shortlist(lengths, problem, device), problem, device)
         )
         return lengths.smallest() if found is None else lengths.refined(found, estimate)
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
@@ -122,11 +122,11 @@ def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated."""
-    return _corrected({config: terms(config, problem, device)}, problem, device)[config]
+    return corrected({config: terms(config, problem, device)}, problem, device)[config]
 
 
-def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
-    """The estimates, corrected by the calibration."""
+def corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
+    """The estimates of kernels that exchange their operands, corrected by the calibration."""
     estimated = [(one, exchanged_tile(config)) for config, one in models.items()]
     return dict(zip(models, calibration.of_tiles(estimated, exchanged(problem), device, exchanged=True), strict=True))
 

@@ -30,13 +30,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 
 
 def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -> Launch:
-    """Make a launch of `tma.jit.matmul_kernel`, which splits sums if the config has a SPLIT_K above 1.
-
-    Args:
-        operands: the operands, with A and B as TMA accepts them (`operands.row_alignment`).
-        config: tile, GROUP_SIZE_M, SPLIT_K and the compiler's options.
-        exchanged: whether the operands are those of the transposed output, whose bias runs along the rows.
-    """
+    """Make a launch as `pointer_launch` does, of `tma.jit.matmul_kernel`, for an A and a B that TMA accepts."""
     a, b, out = operands.a, operands.b, operands.out
     shape = (a.shape[0], b.shape[1], a.shape[1])
     transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
