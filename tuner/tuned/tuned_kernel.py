@@ -158,14 +158,16 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
                 pass  # handled below, so that errors of the first launch are not chained to this one
             else:
                 self.best_config = config
-                if count is not None:
-                    count()
                 if config.pre_hook is not None:
                     config.pre_hook({**self.signature.named(args, kwargs), **meta})
                 try:
-                    return run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
+                    result = run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
                 except NotShippedError:
                     pass  # Triton specializes on more than the key: another config may have a binary for this call
+                else:
+                    if count is not None:
+                        count()
+                    return result
             return self._first(Call(args, kwargs, grid), warmup=warmup)
 
         return launch
