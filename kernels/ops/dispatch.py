@@ -130,7 +130,7 @@ def _compute_by_torch(operands: Any, problem: Problem, model: Device, match: Mat
 
 def _kind(operands: Any, problem: Problem, model: Device) -> Hashable:
     """All that decides which binaries a call needs; None of a list of matrices."""
-    tensors = [getattr(operands, name, None) for name in ("a", "b", "out", "bias", "scale_a", "scale_b")]
+    tensors = [getattr(operands, name, None) for name in ("a", "b", "out", "bias", "scale_a", "scale_b", "ends")]
     if isinstance(tensors[0], tuple):
         return None
     return problem, model.slug, *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors)

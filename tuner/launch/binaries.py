@@ -102,8 +102,9 @@ class ShippedBinaries:
             if refused[entry.key]:
                 names = ", ".join(refused[entry.key])
                 raise NotShippedError(f"the nearest binary of {src.fn.__name__} that ships is for another {names}")
-            constants = {(at,): value for at, (_, value, _) in enumerate(entry.arguments.values())}
-            made = compat.ASTSource(src.fn, {name: kind for name, (kind, _, _) in entry.arguments.items()}, constants)
+            signature = {name: kind for name, (kind, _, _) in entry.arguments.items()}
+            constants = {name: value for name, (kind, value, _) in entry.arguments.items() if kind == "constexpr"}
+            made = compat.ASTSource(src.fn, signature, constants)
             kernel = self.kernel(entry.key, src.fn, index, source=made)
             if kernel is not None:
                 return kernel
