@@ -32,8 +32,8 @@ FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
 """What is raised if a config cannot be compiled or launched, by Triton itself, MLIR or the driver."""
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
-_torch_serves: dict[Hashable, Callable[[], Any] | None] = {}
-"""Kinds of calls that no shipped binary serves in a strict process, and what counts them."""
+_torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
+"""By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
 _MOST_KINDS = 8192
 on_change(_torch_serves.clear)
 
@@ -59,8 +59,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     # Triton launches on the current device, which may not be the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
     with guard, recorded(_shipped(problem.op, model, index)) as recording:
-        if _torch_serves and (kind := _kind(operands, problem, model)) in _torch_serves:
-            _compute_by_torch(operands, problem, model, match, known=kind)
+        if _torch_serves and _compute_as_before(operands, problem, model):
             return recording
         while True:
             try:
@@ -105,27 +104,29 @@ def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], An
     return find
 
 
-def _compute_by_torch(operands: Any, problem: Problem, model: Device, match: Match, *, known: Hashable = None) -> None:
-    """Write the output of a call that no shipped binary serves, and count it as a miss.
-
-    Args:
-        operands, problem, model: The call.
-        match: What the lookup answered.
-        known: The kind of the call, if an earlier one was served so; that was logged.
-    """
+def _compute_by_torch(operands: Any, problem: Problem, model: Device, match: Match) -> None:
+    """Write the output of a call that no shipped binary serves, count it as a miss, and keep what served it."""
+    vendor = registry.serving(problem, model)[0].vendor
     try:
-        by_torch.compute(operands, registry.find(problem.op, match.kernel).vendor)
+        by_torch.compute(operands, vendor)
     except NotImplementedError as e:
         raise KernelError(strict.refusal(problem, model, match, e)) from None
-    if known is not None:
-        if (count := _torch_serves.get(known)) is not None:
-            count()
-        return
     count, kind = strict.note(problem, model, match, "torch's library"), _kind(operands, problem, model)
     if kind is not None:
         if len(_torch_serves) >= _MOST_KINDS:
             _torch_serves.clear()
-        _torch_serves[kind] = count
+        _torch_serves[kind] = vendor, count
+
+
+def _compute_as_before(operands: Any, problem: Problem, model: Device) -> bool:
+    """Write the output by torch and return True, if an earlier call of this kind was served so."""
+    vendor, count = _torch_serves.get(_kind(operands, problem, model), (None, None))
+    if vendor is None:
+        return False
+    by_torch.compute(operands, vendor)
+    if count is not None:
+        count()
+    return True
 
 
 def _kind(operands: Any, problem: Problem, model: Device) -> Hashable:
