@@ -104,7 +104,7 @@ class Climb:
     _points: dict[int, Winner] = field(default_factory=dict)
     _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
-    _later: list[int] = field(default_factory=list)
+    _later: list[list[int]] = field(default_factory=list)
     _probes: int = 0
     _served: dict[int, Config] = field(default_factory=dict)
     _lost: list[float] = field(default_factory=list)
@@ -113,7 +113,10 @@ class Climb:
         """Return the first steps: the anchors, each raced in full."""
         ms = [problem.m for problem in self.ladder.rungs]
         anchors = _anchors(ms)
-        self._later = [m for m in ms if m not in anchors]
+        rest = [m for m in ms if m not in anchors]
+        # The first row of a tile comes when the winners on both sides are known, and plays them.
+        firsts = [m for m in rest if m > _TILE and m - 1 in ms]
+        self._later = [[m for m in rest if m not in firsts], firsts]
         return self._wait_for(Step(self.ladder.at(m)) for m in anchors)
 
     def ended(self, m: int, result: Result, winners: Iterable[Winner]) -> list[Step]:
@@ -134,9 +137,9 @@ class Climb:
         return [] if self._waiting else self._next(winners)
 
     def _next(self, winners: Iterable[Winner]) -> list[Step]:
-        if self._later:
-            rest, self._later = self._later, []
-            return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in rest)
+        while self._later:
+            if ms := self._later.pop(0):
+                return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in ms)
         if not self._served and (probes := self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
         if not self._points or tuple(self.ranges()) in self.known:
@@ -162,19 +165,16 @@ class Climb:
 
         The widest come first.
         """
-        steps = []
-        for low, high in sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])[: MOST_PROBES - self._probes]:
-            self._probes += 1
-            middle = _middle(low, high)
-            assert middle is not None  # it would not be undecided
-            steps.append(Step(self.ladder.at(middle), PROBE, self._won_beside(middle), taught=True))
-        return steps
+        widest = sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])
+        between = [middle for pair in widest if (middle := _middle(*pair)) is not None][: MOST_PROBES - self._probes]
+        self._probes += len(between)
+        return [Step(self.ladder.at(m), PROBE, self._won_beside(m), taught=True) for m in between]
 
     def _undecided(self) -> list[tuple[int, int]]:
         return [
             (low, high)
             for low, high in pairwise(sorted(self._points))
-            if _middle(low, high) is not None and self._may_lose(low, high)
+            if high > max(_TILE, low + 1) and self._may_lose(low, high)
         ]
 
     def _may_lose(self, low: int, high: int) -> bool:
@@ -184,12 +184,12 @@ class Climb:
     def _between(self, low: int, high: int) -> tuple[int, float]:
         """Return which of two neighbouring points serves the Ms between them, and what that may lose.
 
-        It is the one whose config loses less at the other point. The lower one's must have been measured there: with
-        one row more it may need another tile, while for fewer rows no config takes longer.
+        It is the higher one, whose config takes no longer for fewer rows, unless the lower one's config loses less: it
+        may need another tile for one row more, so it must lose next to nothing at the higher point, as measured there.
         """
         measured = self._same(low, high) or self._points[low].config in self._times.get(high, {})
         high_loss, low_loss = self._loss(high, low), self._loss(low, high)
-        return (low, low_loss) if measured and low_loss < high_loss else (high, high_loss)
+        return (low, low_loss) if measured and low_loss < min(high_loss, GAP) else (high, high_loss)
 
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
@@ -266,14 +266,17 @@ def _anchors(ms: Sequence[int]) -> list[int]:
 
 
 def _middle(low: int, high: int) -> int | None:
-    """Return a multiple of a tile's rows about half-way between two Ms; None where they are too close.
+    """Return an M between two: a multiple of a tile's rows about half-way, else the first row of the higher tile.
 
-    From 1024 on a step is a sixteenth to a thirty-second of M.
+    From 1024 on a step is a sixteenth to a thirty-second of M. Within one step it is what lies half-way. Returns None
+    where less than half a step lies between.
     """
-    if high <= _TILE:
-        return None
     step = max(_TILE, 1 << max(0, high.bit_length() - 6))
     middle = math.ceil((low + high) / 2 / step) * step
     if not low < middle < high:
         middle -= step
-    return middle if low < middle < high else None
+    if low < middle < high:
+        return middle
+    if low % step == 0 and low + 1 < high:
+        return low + 1
+    return (low + high) // 2 if high - low >= step // 2 else None

@@ -127,7 +127,7 @@ def scales_of_step(  # noqa: ANN201, PLR0917
     vectors, step, place, extents, LAYOUT: gl.constexpr, LAYOUT_REST: gl.constexpr, FIXED: gl.constexpr
 ):
     """Load the scales of one step along K: of rows, of columns, and of the second width's columns if there is one."""
-    start_m, start_n = place
+    start_m, start_n, start_rest = place
     M, N, _, _ = extents
     COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
     COLUMNS_REST: gl.constexpr = FIXED.BLOCK_SIZE_N_REST
@@ -142,7 +142,6 @@ def scales_of_step(  # noqa: ANN201, PLR0917
     b_scale = scales_along(b_scale_ptr, start_n, N, stride_bsn, COLUMNS, B_GROUP, by_column)
     b_rest_scale = b_scale
     if COLUMNS_REST > 0:
-        start_rest = start_n + COLUMNS
         by_rest: gl.constexpr = gl.SliceLayout(0, LAYOUT_REST)
         b_rest_scale = scales_along(b_scale_ptr, start_rest, N, stride_bsn, COLUMNS_REST, B_GROUP, by_rest)
     return a_scale, b_scale, b_rest_scale

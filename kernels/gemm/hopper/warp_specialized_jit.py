@@ -81,9 +81,10 @@ def multiply(  # noqa: ANN201, PLR0917
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         start_m, start_n = cluster.corner_of(tile, tiles_m, tiles_n, extents, FIXED)
         start_m += FIRST
+        start_rest = cluster.rest_of(start_n, N, FIXED)
         steps = count_blocks(K, FIXED.BLOCK_SIZE_K)
         if FIXED.BY_STEPS:
-            place = (start_m, start_n)
+            place = (start_m, start_n, start_rest)
             sums, rest, stage, phase = sum_by_steps(
                 buffers, vectors, barriers, stage, phase, place, extents, steps, FIRST, FIXED
             )
@@ -101,7 +102,7 @@ def multiply(  # noqa: ANN201, PLR0917
             buffer = c_buffers.index(WARPGROUP * TURNS + part % TURNS)
             store_block(c, buffer, values, at, extents, strides, TURNS - 1, FIXED.C_TRANSPOSED)
         if COLUMNS_REST > 0:
-            at = (start_m, start_n + COLUMNS)
+            at = (start_m, start_rest)
             values = finished(rest, vectors, at, extents, FIXED, out_dtype)
             buffer = c_rest_buffers.index(WARPGROUP)
             store_block(c_rest, buffer, values, at, extents, strides, 0, FIXED.C_TRANSPOSED)
