@@ -151,6 +151,16 @@ class Resolver:
         yield from self._by_source(device.slug)
         yield from self._of_relatives(device)
 
+    def kernels_of_family(self, problem: Problem, device: Device) -> set[str]:
+        """The kernels that the ranges of a problem's family name, in all that was read for the device."""
+        found = set[str]()
+        for winners in self._by_source(device.slug):
+            family = winners.families.get(problem.family)
+            for each in family.ranges if family is not None else ():
+                row = problem.with_shape(each.row_m, problem.n, problem.k)
+                found.update(one.config.kernel for one in winners.rows.get(row, ()))
+        return found
+
     def decide(self, problem: Problem, device: Device) -> Decision:
         """The decision about a problem, from these sources; nothing is kept."""
         own, others = partial(self._by_source, device.slug), partial(self._of_relatives, device)
