@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tuner.problem import Problem
-from tuner.problem.family import Family, Ladder, Range
+from tuner.problem.family import Family, Ladder
 from tuner.store.records import Winner
 from tuner.sweep.ladder import Climb, Estimate, Result, Step
 
@@ -38,11 +38,11 @@ class Agenda:
 
     def know(self, families: Iterable[Family]) -> None:
         """Take note of what earlier runs recorded on the same device and under the same environment."""
-        by_family: dict[Problem, list[tuple[Range, ...]]] = {}
+        by_problem: dict[Problem, list[Family]] = {}
         for found in families:
-            by_family.setdefault(found.problem, []).append(found.ranges)
+            by_problem.setdefault(found.problem, []).append(found)
         for climb in self._climbs:
-            climb.known = by_family.get(climb.ladder.family, ())
+            climb.known = by_problem.get(climb.ladder.family, ())
 
     @property
     def problems(self) -> list[Problem]:
