@@ -207,19 +207,22 @@ def parse_shape(text: str, make: Callable[[int, int, int], Problem]) -> list[Pro
     return [make(*parse_one_shape(text))]
 
 
-def rungs(first: int, last: int) -> list[int]:
+def rungs(first: int, last: int, *, taught: bool = False) -> list[int]:
     """Return the Ms of a ladder: powers of two, from 16 on the next M after each, from 192 on halves, and both ends.
+
+    Of a ladder that learns from others they are powers of two and both ends.
 
     A tile that just fits ends with a power of two, and another begins one row later: configs change there. Below 16
     rows fill less than one tile. From 192 on some tiles fit a half exactly, and no other M nearby as well. Between two
     rungs `tuner run` probes where it must.
     """
     powers = {1 << power for power in range(31)}
-    steps = powers | {power + 1 for power in powers if power >= _SMALLEST_TILE} | {3 << power for power in range(6, 30)}
-    return sorted({first, last, *(size for size in steps if first <= size <= last)})
+    after = set() if taught else {power + 1 for power in powers if power >= _SMALLEST_TILE}
+    halves = set() if taught else {3 << power for power in range(6, 30)}
+    return sorted({first, last, *(size for size in powers | after | halves if first <= size <= last)})
 
 
-def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
+def ladders(ms: range, make: Callable[[int], Problem], *, taught: bool = False) -> list[Ladder]:
     """Return the ladders that serve a range of Ms.
 
     There is one for each family: where A is stored transposed its rows' length is M, so aligned and unaligned Ms are
@@ -228,11 +231,12 @@ def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
     Args:
         ms: the Ms to serve.
         make: returns the problem with an M.
+        taught: see `Ladder`.
 
     Raises:
         ProblemError: a problem cannot be.
     """
-    listed = rungs(ms[0], ms[-1])
+    listed = rungs(ms[0], ms[-1], taught=taught)
     if len(listed) > MOST_RUNGS:
         raise ProblemError(
             f"M {ms[0]}-{ms[-1]} is a ladder of {len(listed)} rungs, more than {MOST_RUNGS}: write a smaller range"
@@ -243,7 +247,7 @@ def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
     by_family: dict[Problem, dict[int, Problem]] = {}
     for problem in problems:
         by_family.setdefault(problem.group(), {})[problem.m] = problem
-    return [Ladder(ms[0], tuple(found[m] for m in sorted(found))) for found in by_family.values()]
+    return [Ladder(ms[0], tuple(found[m] for m in sorted(found)), taught=taught) for found in by_family.values()]
 
 
 def grid(
@@ -269,7 +273,8 @@ def grid(
         for first, batch in batched.rungs(batches[0], batches[-1]):
             taught = not batched.is_anchor(batch) and batch not in (batches[0], batches[-1])
             for span in [ms] if isinstance(ms, range) else [range(m, m + 1) for m in ms]:
-                found += [replace(each, batches=(first, batch), taught=taught) for each in ladders(span, of(batch))]
+                climbed = ladders(span, of(batch), taught=taught)
+                found += [replace(ladder, batches=(first, batch)) for ladder in climbed]
         return sorted(found, key=attrgetter("taught"))
     if isinstance(ms, range):
         return [ladder for batch in batches for ladder in ladders(ms, of(batch))]
