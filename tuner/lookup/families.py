@@ -214,14 +214,15 @@ def from_fields(raw: Mapping[str, Any], op: str) -> Family:
     return Family(problem, ranges, found, batches_from(raw["batches"]) if "batches" in raw else None)
 
 
-def batches_from(values: Iterable[Any]) -> Batches:
-    """Make a range of batches of values that may be anything; `Family` checks them.
+def batches_from(values: Any) -> Batches:
+    """Make a range of batches of what may be anything; `Family` checks the numbers.
 
     Raises:
-        TypeError, ValueError: there are not two.
+        ValueError: it is no list of two.
     """
-    first, last = values
-    return first, last
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError(f"batches must be two whole numbers, got {values!r}")
+    return values[0], values[1]
 
 
 def check_of(played: Any, geomean: Any, worst: Any) -> Check:

@@ -73,7 +73,7 @@ class Resolver:
         self._winners: dict[tuple[str, int], DeviceWinners] = {}
         self._relatives: dict[tuple[str, int], list[DeviceWinners]] = {}
         self._ranges: dict[tuple[str, Key], AnsweredRanges] = {}
-        self._cuts: dict[tuple[str, Key], list[int]] = {}
+        self._batches: dict[tuple[str, Key], tuple[list[int], list[AnsweredRanges]]] = {}
 
     def answer(self, problem: Problem, device: Device | str | None) -> Match:
         """Decide, keep and return the answer; log a miss and a refused row, and count the calls of a miss.
@@ -103,8 +103,8 @@ class Resolver:
                 if not problem.is_keyed and decision.match.rule != "exact":
                     # Other answers are for this batch alone: the formula's config hangs on it.
                     of_family = decision.match.rule == "family"
-                    key = self._cut(problem, device.slug) if of_family else problem.family
-                    ranges = self._ranges.setdefault((device.slug, key), AnsweredRanges())
+                    ranges = self._shared(problem, device.slug) if of_family else None
+                    ranges = ranges or self._ranges.setdefault((device.slug, problem.family), AnsweredRanges())
                     ranges.add(decision.ms, decision.match, counter)
                 return self._keep(problem, device, decision.match, counter)
 
@@ -113,10 +113,11 @@ class Resolver:
 
         None where that is not known yet, where a row is exact, and where the config could not be launched.
         """
-        known = None
-        for key in (self._shared(problem, device.slug), problem.family):
-            if known is None and (ranges := self._ranges.get((device.slug, key))) is not None:
-                known = ranges.at(problem.m)
+        known, (key, batch) = None, split(problem)
+        if batch and (cut := self._batches.get((device.slug, key))) is not None:
+            known = cut[1][bisect_left(cut[0], batch)].at(problem.m)
+        if known is None and (ranges := self._ranges.get((device.slug, problem.family))) is not None:
+            known = ranges.at(problem.m)
         if known is None or (match_rules.failed and (device.slug, problem, known[0].config) in match_rules.failed):
             return None
         # An answer of a range has gone through all sources.
@@ -129,17 +130,17 @@ class Resolver:
         is_served = known[0].rule != "default" or match_rules.can_run(known[0].config, problem, device)
         return known if is_served else None
 
-    def _shared(self, problem: Problem, slug: str) -> Key:
-        """What problems have in common that differ in M, and in batches that every source serves by the same rows."""
+    def _shared(self, problem: Problem, slug: str) -> AnsweredRanges | None:
+        """The answers of problems that differ in M, and in batches that every source serves by the same rows."""
         key, batch = split(problem)
-        return (*key, bisect_left(self._cuts.get((slug, key), ()), batch)) if batch else key
-
-    def _cut(self, problem: Problem, slug: str) -> Key:
-        """Note where the batches of a problem's key change their rows in any source; returns what `_shared` does."""
-        key = split(problem)[0]
-        held = [tuned for winners in self._by_source(slug) if (tuned := winners.families.get(key))]
-        self._cuts[slug, key] = sorted({batch for tuned in held for batch in tuned.last_of_each()})
-        return self._shared(problem, slug)
+        if not batch:
+            return None
+        if (slug, key) not in self._batches:
+            held = [tuned for winners in self._by_source(slug) if (tuned := winners.families.get(key))]
+            lasts = sorted({last for tuned in held for last in tuned.last_of_each()})
+            self._batches[slug, key] = lasts, [AnsweredRanges() for _ in range(len(lasts) + 1)]
+        lasts, answered = self._batches[slug, key]
+        return answered[bisect_left(lasts, batch)]
 
     def _keep(self, problem: Problem, device: Device, match: Match, counter: MissCounter | None) -> Match:
         if counter is None:

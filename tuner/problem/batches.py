@@ -22,10 +22,12 @@ def batch_of(problem: Problem) -> int | None:
 
 def split(problem: Problem) -> tuple[Key, int]:
     """What a problem has in common with those that differ in M and batch, and its batch; 0 where its op has none."""
-    batch = batch_of(problem)
+    batch = batch_of(problem) if problem.extras else None
     if batch is None:
         return problem.family, 0
-    return (*problem.family[:-1], tuple(extra for extra in problem.extras if extra[0] != "batch")), batch
+    # A lookup does this for each new M: a batch is mostly the only one of the extras.
+    others = () if len(problem.extras) == 1 else tuple(extra for extra in problem.extras if extra[0] != "batch")
+    return (*problem.family[:-1], others), batch
 
 
 def with_batch(problem: Problem, batch: int | None) -> Problem:

@@ -41,7 +41,7 @@ _TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
 
 Estimate = Callable[[Config, Problem], float | None]
-"""Microseconds that the cost model gives a config; None where it has no model."""
+"""Microseconds that the cost model gives a config; None where it has no model, infinity where it cannot run."""
 
 
 def _probe(task: SearchTask) -> Search:
@@ -198,15 +198,20 @@ class Climb:
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
 
-        Where it was not measured there, the model says by how much its time differs.
+        Where it was not measured there, the model says by how much its time differs. It is infinity where the config
+        cannot run beside that point: a kernel may need more rows than there are.
         """
         config, there = self._points[won].config, self._points[at]
         if config in (there.config, *there.tied):
             return 0.0
+        beside = at + 1 if at < won else at - 1
+        if self.estimate(config, self.ladder.at(beside)) == math.inf:
+            return math.inf
         time_us = self._times.get(at, {}).get(config)
         if time_us is None:
-            here, other = self.estimate(config, self.ladder.at(won)), self.estimate(config, self.ladder.at(at))
-            time_us = self._points[won].median_us * (other / here if here and other else 1.0)
+            here, other = (self.estimate(config, self.ladder.at(m)) for m in (won, at))
+            ratio = other / here if here and other and math.inf not in (here, other) else 1.0
+            time_us = self._points[won].median_us * ratio
         best_us = self._times.get(at, {}).get(there.config, there.median_us)
         return max(0.0, time_us / best_us - 1)
 
