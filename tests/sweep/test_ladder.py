@@ -253,3 +253,13 @@ def test_a_second_run_over_batches_records_nothing_again_and_other_batches_are_a
     again = Agenda([], more, time_us)
     again.know(known)
     assert [found.batches for found in climb(again, tuned)] == [(7, 7)]
+
+
+def test_ranges_that_end_with_one_problem_are_one_family_of_a_run():
+    (long,), (short,) = (family.ladders(range(first, 65), problem) for first in (1, 20))
+    for ladders in ([long, short], [short, long]):
+        (found,) = climb(Agenda([], ladders, time_us), {})
+        assert (found.first_m, found.last_m) == (1, 64)
+    many, few = (family.grid(range(4, 5), range(first, 9), batched) for first in (5, 8))
+    for grids in (few + many, many + few):
+        assert sorted(found.batches for found in climb(Agenda([], grids, time_us), {})) == [(5, 5), (6, 6), (7, 8)]

@@ -154,6 +154,12 @@ class Ladder:
         """The family's problem with this M, and with another batch than its own where that is given."""
         return batched.with_batch(self.rungs[0].with_shape(m, self.rungs[0].n, self.rungs[0].k), batch)
 
+    def joined(self, other: Ladder) -> Ladder:
+        """The ladder that serves what this one and another that ends with the same problem do."""
+        rungs = tuple(sorted({*self.rungs, *other.rungs}, key=attrgetter("m")))
+        batches = min(filter(None, (self.batches, other.batches)), default=None)
+        return Ladder(min(self.first_m, other.first_m), rungs, batches, taught=self.taught and other.taught)
+
     def __str__(self) -> str:
         return _spanning(self.first_m, self.rungs[-1], self.batches)
 

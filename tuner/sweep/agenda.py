@@ -26,10 +26,14 @@ class Agenda:
             ladders: ranges of Ms; their anchors come before all other steps.
             estimate: see Estimate.
         """
+        joined: dict[Problem, Ladder] = {}  # a run records one family for each largest M
+        for ladder in ladders:
+            last = ladder.rungs[-1]
+            joined[last] = ladder.joined(joined[last]) if last in joined else ladder
         rungs = {problem for ladder in ladders for problem in ladder.rungs}
         self._steps = [Step(problem) for problem in dict.fromkeys(problems) if problem not in rungs]
         self._of: dict[Problem, list[Climb]] = {}
-        self._climbs = [Climb(ladder, estimate) for ladder in ladders]
+        self._climbs = [Climb(ladder, estimate) for ladder in joined.values()]
         for climb in self._climbs:
             self._add(climb, climb.begin())
 

@@ -187,10 +187,12 @@ class Climb:
 
         It is the higher one, whose config takes no longer for fewer rows, unless the lower one's config loses less: it
         may need another tile for one row more, so it must lose next to nothing at the higher point, as measured there.
+        Where the higher one's cannot run, the lower one's serves in any case.
         """
         measured = self._same(low, high) or self._points[low].config in self._times.get(high, {})
         high_loss, low_loss = self._loss(high, low), self._loss(low, high)
-        return (low, low_loss) if measured and low_loss < min(high_loss, GAP) else (high, high_loss)
+        from_low = low_loss < min(high_loss, GAP) or high_loss == math.inf
+        return (low, low_loss) if measured and from_low else (high, high_loss)
 
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
