@@ -21,9 +21,11 @@ from tuner import pace
 from tuner.cli.run_output import Progress, problem_line
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
+from tuner.lookup import lookup as lookups
 from tuner.lookup import misses
 from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
+from tuner.problem.suite import load_with_ladders
 from tuner.store.records import Winner
 from tuner.sweep.report import Plan, ProblemReport
 from tuner.sweep.run import forecast
@@ -455,3 +457,39 @@ def test_a_range_that_is_none_is_one_line(tuner, shape, said):
     done = tuner("run", "--shape", shape, "--device", "interpreter")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert said in done.stderr
+
+
+@pytest.mark.long
+def test_a_range_of_batches_is_tuned_shown_looked_up_shipped_merged_and_tuned_again_for_nothing(tuner):
+    typed = ("--kernel", "bmm", "--problem", "M=2,N=16,K=16,dtype=fp16,batch=5-8")
+    first = tuner("run", *typed, "--device", "interpreter", "--trials", "2", "--json")
+    families = json.loads(first.stdout)["families"]
+    assert sorted(family["batches"] for family in families) == [[5, 5], [6, 6], [7, 8]]
+    again = tuner("run", *typed, "--device", "interpreter", "--trials", "2", "--json")
+    document = json.loads(again.stdout)
+    assert (sum(problem["measured"] for problem in document["problems"]), document["families"]) == (0, [])
+    assert "2-2, batch 7-8" in tuner("show", "winners").stdout
+    for batch, code, said in ((7, 0, "M 2-2, batch 7-8, measured"), (8, 0, "exact"), (9, 1, "batch=9-16")):
+        problem = f"M=2,N=16,K=16,dtype=fp16,batch={batch}"
+        found = tuner("lookup", "--kernel", "bmm", "--problem", problem, "--device", "interpreter", "--explain")
+        assert (found.returncode, said in found.stdout) == (code, True), found.stdout
+    assert tuner("export", "tables", "--device", "interpreter").returncode == 0
+    assert tuner("verify", "tables").returncode == 0
+    assert tuner("merge", "other.db", "tuner.db").returncode == 0
+    same = tuner("diff", "tables", "other.db")
+    assert (same.returncode, "bmm on interpreter: equal" in same.stdout) == (0, True), same.stdout
+
+
+@pytest.mark.long
+def test_rows_of_groups_scales_and_epilogues_are_tuned_over_a_range(tuner, tmp_path):
+    lines = ("grouped_mm,17-24,32,16,bf16,nt,3,,", ",17-24,32,16,e4m3,nt,,row,bias+silu")
+    suite = tmp_path / "ops.csv"
+    suite.write_text("op,m,n,k,dtype,layout,groups,scaling,epilogue\n" + "\n".join(lines) + "\n")
+    done = tuner("run", "--suite", str(suite), "--device", "interpreter", "--trials", "2", "--json")
+    found = {family["problem"]["op"]: family["check"]["played"] for family in json.loads(done.stdout)["families"]}
+    assert (done.returncode, found) == (0, {"grouped_mm": 3, "matmul": 3}), done.stderr
+    lookups.use(tmp_path / "tuner.db")
+    for ladder in load_with_ladders(suite):
+        rules = [lookups.lookup(ladder.at(m), INTERPRETER).rule for m in range(17, 25)]
+        assert (rules.count("exact"), rules.count("family")) == (5, 3)
+    lookups.use(None)

@@ -236,17 +236,17 @@ def _ranges(subject: Subject) -> Iterator[Finding]:
 
 def _range(subject: Subject, family: Family, held: Range, rows: Sequence[Row]) -> Finding | None:
     name, device = f"M {held.first_m}-{held.last_m}", subject.table.device
-    advice = command(family.at(family.last_m), family.first_m)
+    advice = command(family.at(family.last_m), (family.first_m, (family.batches or (None,))[0]))
     if not rows:
-        found = f"{name} of {family_name(family.problem)}: there is no row of M {held.row_m}"
+        found = f"{name} of {family_name(family.problem, family.batches)}: there is no row of M {held.row_m}"
         return subject.finding(Level.ERROR, "range", found, "a row of each range", advice=advice)
     for row in rows:
         if match_rules.refusal(row, row.problem, device) is not None:
             continue  # which `_configs` says
-        for end in map(family.at, (held.first_m, held.last_m)):
+        for end in family.corners(held.first_m, held.last_m):
             if (reason := match_rules.refusal(row, end, device)) is not None:
                 found = f"{name}: {row.config.label}: {reason}"
-                expected = f"what runs for M {end.m} too"
+                expected = f"what runs for {end} too" if family.batches else f"what runs for M {end.m} too"
                 return subject.finding(Level.ERROR, "range", found, expected, row=row, advice=advice)
     if held.evidence == ESTIMATED:
         found = f"{name}: nobody measured that this config loses little in all of it"
