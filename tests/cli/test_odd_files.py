@@ -266,10 +266,3 @@ def test_without_a_home_that_can_be_written_lookups_answer_and_commands_say_what
     assert "rule default" in done.stdout
     assert re.findall(r"^-> (\d)", done.stderr, re.MULTILINE) == ["1"] * len(commands)
     assert len(re.findall(r"^tuner: .*--db or \$TUNER_DB", done.stderr, re.MULTILINE)) == len(commands) - 1
-
-
-def test_with_stdin_closed_commands_work(places):
-    for command in ("show winners --db {good}", "export {out} --db {good}"):
-        typed = shlex.join([sys.executable, "-m", "tuner", *command.format(**places).split()])
-        done = subprocess.run(["bash", "-c", f"{typed} <&-"], capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr
