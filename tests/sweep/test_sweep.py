@@ -248,7 +248,7 @@ def test_a_crash_is_tried_once_more_by_the_next_sweep_and_then_known(faulty, sto
 
 
 def test_a_default_that_kills_its_worker_costs_neither_its_problem_nor_the_next_one(faulty, store):
-    deadly = faulty(configs=3, behaviours="good,segfault", default="segfault")
+    deadly = faulty(configs=1, behaviours="good,segfault", default="segfault")
     report = sweep(store, [deadly, faulty(configs=2)], [None], Plan(EXHAUSTIVE))
     first, second = report.problems
     assert first.winner.config["behaviour"] == "good"
@@ -279,7 +279,7 @@ def test_trials_that_came_after_the_decision_are_heard(faulty, store):
 
 
 def test_a_stopped_worker_is_replaced_and_the_sweep_ends(faulty, store, monkeypatch):
-    monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 0.5)
+    monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 2.0)
     problem = faulty(configs=12, sleep_ms=30)
 
     def stop_worker():
