@@ -427,6 +427,7 @@ def test_an_interrupt_ends_every_phase_with_130_no_worker_stays_and_the_next_run
     assert (ended["resumed"], ended["measured"], ended["winner"] is None) == (known, 2 - known, False)
 
 
+@pytest.mark.long
 def test_a_range_of_ms_is_tuned_as_a_ladder_and_a_second_run_measures_nothing(tuner):
     range_of_ms = ("--shape", "1-4x16x16", "--device", "interpreter", "--trials", "2")
     done = tuner("run", *range_of_ms)
