@@ -63,7 +63,9 @@ def shell(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("redirections", ["2>/dev/full", "<&- >&-", "<&- >&- 2>&-", "2>&1 | head -0"])
+@pytest.mark.parametrize(
+    "redirections", ["2>/dev/full", ">&- 2>&-", "<&- >&-", "<&- >&- 2>&-", "| head -0", "2>&1 | head -0"]
+)
 def test_a_sweep_whose_progress_cannot_be_written_ends_as_if_it_could(shell, tmp_path, redirections):
     done = shell(RUN, redirections)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
