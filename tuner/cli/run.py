@@ -166,6 +166,12 @@ def _say_missed(record: misses.Record, device: Device, found: dict[Problem | Lad
     click.echo(
         f"missed on {device.slug}: {quantity(len(found), 'problem')}, {quantity(calls, 'call')}{others}", err=True
     )
+    if lacking := record.not_shipped(device.slug):
+        click.echo(
+            f"tuned, but without a shipped binary: {quantity(len(lacking), 'problem')}, "
+            f"{quantity(sum(lacking), 'call')}; to ship them: tuner export DIR --with-kernels",
+            err=True,
+        )
 
 
 def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:
