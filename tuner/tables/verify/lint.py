@@ -146,7 +146,7 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
         return subject.finding(
             level, "stale", found, f"version {spec.version}, which is installed", row=row, advice=advice
         )
-    here = sorted({spec.source_hash()[:8] for spec in registry.of(op).values()})
+    here = sorted({spec.source_hash()[:8] for spec in registry.of(op).values()}) if row.problem.source else []
     if row.problem.source and row.problem.source[:8] not in here:
         found = f"source {row.problem.source[:8]} of {name}, a lookup passes over it"
         advice = f"install the package that has it; if {name} was edited, tune again: {again}"
