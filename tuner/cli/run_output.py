@@ -176,6 +176,7 @@ def report_json(report: Report) -> dict[str, Any]:
             {
                 "problem": family.problem.fields(),
                 "ranges": [list(each) for each in family.ranges],
+                "batches": family.batches and list(family.batches),
                 "check": None if family.check is None else family.check._asdict(),
             }
             for family in report.families
