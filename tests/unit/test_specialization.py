@@ -1,0 +1,38 @@
+"""A kernel compiles in no size and no stride but 1: a forgotten name would be a binary for each alignment."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+pytest.importorskip("triton", reason="kernels need triton")
+
+KERNELS = {
+    "gemm.pointer.jit": ["matmul_kernel"],
+    "gemm.tma.jit": ["matmul_kernel", "persistent_kernel"],
+    "gemm.small_m.gemv_jit": ["gemv_kernel"],
+    "gemm.block_scaled.jit": ["matmul_kernel"],
+    "batched.jit": ["pointer_kernel", "tma_kernel"],
+    "grouped.jit": ["grouped_kernel", "listed_kernel"],
+    "grouped.tma_jit": ["grouped_kernel"],
+    "softmax.whole_jit": ["whole_kernel"],
+    "softmax.online_jit": ["online_kernel"],
+    "softmax.split_jit": ["split_sums_kernel", "split_write_kernel"],
+    "elementwise.vector_add_jit": ["add_kernel"],
+}
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in KERNELS.items() for name in names])
+def test_no_size_and_no_alignment_of_a_stride_is_compiled_in(module, name):
+    kernel = getattr(importlib.import_module(f"tuner.kernels.{module}"), name)
+    if not hasattr(kernel, "params"):
+        pytest.skip("the interpreter specializes on nothing")
+    numbers = [each for each in kernel.params if not each.is_constexpr and not each.name.endswith(("_ptr", "_desc"))]
+    tensors = {"a", "b", "c"}
+    specialized = {
+        each.name
+        for each in numbers
+        if each.name not in tensors and not each.do_not_specialize and not each.do_not_specialize_on_alignment
+    }
+    assert not specialized
