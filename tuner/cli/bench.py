@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ import click
 
 from tuner import files
 from tuner.cli import options
-from tuner.cli.output import print_json, quantity
+from tuner.cli.output import plain, print_json, quantity
 from tuner.errors import TunerError, UsageError
 from tuner.problem import Problem, parse_shape
 from tuner.problem import suite as suites
@@ -181,10 +182,9 @@ def _prepare(folder: Path) -> None:
 
 def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:
     from tuner.bench import chart
-    from tuner.bench.document import write_json
 
-    write_json(folder / "bench.json", body)
-    written = [folder / "bench.json", *chart.draw(report, folder)]
+    text = json.dumps(body, indent=1, sort_keys=True, default=plain)
+    written = [files.write_text(folder / "bench.json", f"{text}\n"), *chart.draw(report, folder)]
     click.echo(f"wrote {', '.join(str(path) for path in written)}", err=True)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tuner.cli import options
-from tuner.cli.output import FIGURES, config_document, figures, print_json, print_table, winner_document
+from tuner.cli.output import FIGURES, by_name, config_document, figures, print_json, print_table, winner_document
 from tuner.errors import UsageError
 from tuner.problem import parse_shape, text
 from tuner.problem.generic_key import Extra
@@ -66,9 +65,7 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
     served = {slug: families.served(each.family for each in decided if each.device.slug == slug) for slug in slugs}
     ranges = [served[one.device.slug].get(one.problem) for one in found]
     if shown["as_json"]:
-        print_json(
-            [winner_document(one) | {"range": held and list(held)} for one, held in zip(found, ranges, strict=True)]
-        )
+        print_json([winner_document(one) | {"range": held} for one, held in zip(found, ranges, strict=True)])
         return
     column = ("range",) if any(ranges) else ()
     rows = [
@@ -120,7 +117,7 @@ def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
     with _open(db, device) as store:
         found = store.runs(device_slug=device, limit=_newest(**shown))
     if shown["as_json"]:
-        print_json([asdict(row) for row in found])
+        print_json(found)
         return
     rows = [
         (
@@ -141,8 +138,7 @@ def devices(*, db: str | None, as_json: bool) -> None:
     with _open(db, None) as store:
         found = store.devices()
     if as_json:
-        documents = [asdict(row) for row in found]
-        print_json([document.pop("device") | document for document in documents])
+        print_json([by_name(row.device) | by_name(row, "device") for row in found])
         return
     rows = [
         (
@@ -167,10 +163,10 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
     with _open(db, device) as store:
         found = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
         empty = _NONE_MATCH if not found and store.problems(limit=1) else "no problems: `tuner run` tries some"
-    counts = ("trials", "complete", "winners")
     if as_json:
-        print_json([{"problem": row.problem.fields()} | {name: getattr(row, name) for name in counts} for row in found])
+        print_json(found)
         return
+    counts = ("trials", "complete", "winners")
     rows = [(str(row.problem), *(str(getattr(row, name)) for name in counts)) for row in found]
     print_table(("problem", *counts), rows, empty=empty)
 
@@ -220,20 +216,9 @@ def _open(db: str | None, device: str | None) -> Store:
 
 
 def _trial_document(row: TrialRow) -> dict[str, Any]:
-    outcome = asdict(row.outcome)
-    resources = outcome.pop("resources")
     figures = {
         # JSON knows neither infinity nor NaN, which the error of a wrong result can be.
         key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in (outcome | resources).items()
+        for key, value in (by_name(row.outcome, "resources") | by_name(row.outcome.resources)).items()
     }
-    return {
-        "trial_id": row.trial_id,
-        "run": row.run,
-        "device": row.device,
-        "problem": row.problem.fields(),
-        **config_document(row.config),
-        "kernel_version": row.kernel_version,
-        **figures,
-        "measured_at": row.measured_at,
-    }
+    return {**by_name(row, "config", "outcome"), **config_document(row.config), **figures}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tuner.bench.held_out import Case, CaseResult, CaseRunner, Regret
-    from tuner.problem import Problem
 
 _COLUMNS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst")
 
@@ -101,17 +99,16 @@ def _document(
         "argv": sys.argv,
         "protocol": PROTOCOL,
         "place": place,
-        "device": asdict(bench.device),
-        "environment": bench.environment and asdict(bench.environment),
-        "rules": {rule: asdict(figure) for rule, figure in sorted(figures.items())},
+        "device": bench.device,
+        "environment": bench.environment,
+        "rules": figures,
         "problems": [_row(one) for one in played],
     }
 
 
 def _row(one: CaseResult) -> dict[str, Any]:
-    problem: Problem = one.case.problem
     return {
-        "problem": problem.fields(),
+        "problem": one.case.problem,
         "rule": one.case.rule,
         **{name: str(getattr(one.case, name)) for name in ("answer", "formula", "winner")},
         "answer_regret": one.answer,
