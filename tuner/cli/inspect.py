@@ -73,9 +73,7 @@ def inspect(
     for one in chosen:
         if one.remark:
             click.echo(f"note: {one.config}: {one.remark}", err=True)
-    made = {
-        config: compile_binary(spec, problem, config, device) for config in dict.fromkeys(one.config for one in chosen)
-    }
+    made = {config: compile_binary(problem, config, device) for config in dict.fromkeys(one.config for one in chosen)}
     binaries = [made[one.config] for one in chosen]
     files = [_save(binary, out, stage) if out else [] for binary in binaries]
     changes = _difference(binaries, stage) if diff and stage else ""
