@@ -152,15 +152,7 @@ class CaseRunner:
     """
 
     def __init__(self, gpu: int | None) -> None:
-        """Open a device; the interpreter needs no worker until something is measured.
-
-        Args:
-            gpu: CUDA index, None for the interpreter.
-
-        Raises:
-            SweepError: the worker did not start.
-            DeviceError: the device is not there.
-        """
+        """Open a CUDA device by its index; the interpreter needs no worker until something is measured."""
         self._gpu = gpu
         self._worker: Worker | None = None
         self.environment: Environment | None = None
@@ -174,14 +166,7 @@ class CaseRunner:
             self._worker.kill()
 
     def play(self, todo: Sequence[Case]) -> Iterator[CaseResult]:
-        """Measure cases one after the other; their binaries are compiled first, on all cores.
-
-        Args:
-            todo: cases from `cases`.
-
-        Raises:
-            SweepError: a worker died and no new one could be started.
-        """
+        """Measure cases one after the other; their binaries are compiled first, on all cores."""
         unlike = [case for case in todo if len(case.contestants) > 1]
         if unlike and self._gpu is not None:
             with CompilePool(self.device) as pool:
@@ -191,11 +176,7 @@ class CaseRunner:
 
     def _open(self) -> Hello:
         self._worker = Worker(self._gpu)
-        try:
-            hello = self._worker.hello()
-        except BaseException:
-            self._worker.kill()
-            raise
+        hello = self._worker.hello()
         self.environment = hello.environment
         return hello
 

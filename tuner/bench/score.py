@@ -123,13 +123,7 @@ class Geomean:
 
 
 def is_memory_bound(problem: Problem, flops: int, bytes_moved: int, device: Device) -> bool:
-    """Return whether moving the bytes takes longer than the arithmetic, each at the device's peak.
-
-    Args:
-        problem: what is computed; its dtype decides the peak.
-        flops, bytes_moved: what one call does.
-        device: where it runs.
-    """
+    """Return whether moving the bytes takes longer than the arithmetic, each at the device's peak."""
     tensor_cores = problem.precision in ("tf32", "tf32x3")
     speed = _TF32_RATE if tensor_cores else _RATES[ITEMSIZE[problem.a_dtype]]
     flops_per_us = 2 * device.features.macs * device.sm_count * device.sustained_mhz

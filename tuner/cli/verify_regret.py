@@ -23,13 +23,6 @@ _COLUMNS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
 def measure(place: str, suite: str | None, sample: int, device: str, *, as_json: bool) -> bool:
     """Hold out problems, measure the configs that lookups return for them, and print each rule's figures.
 
-    Args:
-        place: a table, a folder of tables or a SQLite database.
-        suite: a suite whose problems are all held out together; None for a sample, each looked up without its own row.
-        sample: the size of the sample.
-        device: the value of `--device`.
-        as_json: print one JSON document.
-
     Returns:
         Whether every problem could be measured.
 

@@ -42,11 +42,7 @@ class Provenance:
 
     @staticmethod
     def from_fields(fields: Mapping[str, Any]) -> Provenance:
-        """What `fields` described.
-
-        Raises:
-            LookupError, TypeError, ValueError: a part is missing or cannot be.
-        """
+        """What `fields` described."""
         versions = {name: str(fields[name]) for name in ("triton", "torch", "backend", "driver", "python")}
         return Provenance(Environment(**versions), int(fields["protocol"]), str(fields["tool_version"]))
 

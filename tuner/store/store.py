@@ -91,11 +91,7 @@ class Store:
 
     @contextmanager
     def sole_writer(self) -> Iterator[None]:
-        """Keep other sweeps out of a SQLite file for as long as the block runs; a server's database is shared.
-
-        Raises:
-            StoreError: another process sweeps into it.
-        """
+        """Keep other sweeps out of a SQLite file while the block runs; a server's database is shared."""
         if self._database.path is None:
             yield
             return
@@ -108,11 +104,6 @@ class Store:
         """Start a run under the current protocol.
 
         A run of this host and device that was killed still says RUNNING: it becomes INTERRUPTED.
-
-        Args:
-            device, environment: where trials will be measured.
-            argv: the command line.
-            host: the machine's name.
         """
         with self._writing() as connection:
             return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
@@ -155,12 +146,6 @@ class Store:
 
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
         """Make a verdict the current winner of (device, environment, problem); the one before is superseded.
-
-        Args:
-            run: the run that held the finals.
-            problem: what was decided.
-            kernel: the kernel of the verdict's config.
-            verdict: the outcome of the finals.
 
         Raises:
             StoreError: also when the config has no COMPLETE trial on this device, environment and protocol.

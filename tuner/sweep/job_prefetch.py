@@ -41,11 +41,6 @@ class Past:
 def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None) -> Job:
     """List a problem's search space and begin a job on it.
 
-    Args:
-        step, device: what is tuned, and where.
-        plan: how it is searched.
-        past: what is known of other problems, read again whenever the search asks for it.
-
     Raises:
         KernelError: no kernel serves the problem, or it cannot be measured.
     """
@@ -76,11 +71,7 @@ class JobPrefetcher:
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Start without any request.
-
-        Args:
-            plan: what to do for each problem.
-        """
+        """Start without any request; each problem is searched as the plan says."""
         self.past = Past()
         self._plan = plan
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tuner-jobs")

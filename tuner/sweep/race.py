@@ -89,12 +89,7 @@ class Race:
     """The race for one problem's winner."""
 
     def __init__(self, task: SearchTask, *, taught: Pace = TAUGHT) -> None:
-        """Rank every config by its kernel's estimate.
-
-        Args:
-            task: what may be tried.
-            taught: the pace where something like the problem was measured.
-        """
+        """Rank every config by its kernel's estimate; `taught` is the pace where something like it was measured."""
         self._taught = taught
         self.stopped = ""
         self._task = task

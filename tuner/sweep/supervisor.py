@@ -61,11 +61,7 @@ class WorkerSupervisor:
     """
 
     def __init__(self, worker: Worker) -> None:
-        """Begin without a problem.
-
-        Args:
-            worker: a worker that was started; it need not be ready.
-        """
+        """Begin without a problem, with a worker that need not be ready."""
         self.gpu = worker.gpu
         self.worker = worker
         self.pool: CompilePool | None = None

@@ -40,31 +40,14 @@ class Worker(Child):
     """
 
     def __init__(self, gpu: int | None) -> None:
-        """Start the process; its first reply is `Hello` or `Refused`.
-
-        Args:
-            gpu: CUDA index, None for the interpreter.
-        """
+        """Start the process."""
         self.gpu = gpu
         super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
 
     def send(self, request: Request) -> None:
-        """Send a request; replies come through `receive`.
-
-        Raises:
-            WorkerDiedError: the worker is gone; no config of the request is to blame.
-        """
+        """Send a request; replies come through `receive`."""
         # Before its first heartbeat a worker may make inputs and a reference, unless it is asked to measure.
         self.ask(request, self.heartbeat_limit_s if isinstance(request, Measure) else PROBLEM_LIMIT_S)
-
-    def receive(self) -> Reply:
-        """Return the next reply; call it when `connection` is readable.
-
-        Raises:
-            WorkerDiedError: the worker ended.
-        """
-        reply: Reply = super().receive()
-        return reply
 
 
 def serve(connection: Connection, gpu: int | None, log: str) -> None:

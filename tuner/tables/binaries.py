@@ -55,10 +55,6 @@ def write(table: Table, directory: Path) -> Written:
     It needs no GPU: Triton's active driver says what to compile for. Each row's problem has a default for two
     alignments: its own, and operands that 16 bytes do not divide.
 
-    Args:
-        table: a table for the device that the active driver compiles for.
-        directory: the table's folder.
-
     Raises:
         TableError: the folder cannot be written, or nothing compiled.
     """

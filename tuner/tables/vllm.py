@@ -65,11 +65,7 @@ class ConfigFile:
         return json.dumps({str(m): self.rows[m] for m in sorted(self.rows)}, indent=4) + "\n"
 
     def write(self, directory: Path, dialect: str) -> Path:
-        """Write the file into a folder, complete or not at all; returns its path.
-
-        Raises:
-            TableError: the folder cannot be written.
-        """
+        """Write the file into a folder, complete or not at all; returns its path."""
         return files.write_text(directory / self.name(dialect), self.dumps(), error=TableError)
 
 

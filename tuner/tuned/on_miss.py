@@ -35,12 +35,6 @@ _log = logging.getLogger(__name__)
 def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: Device) -> Config | None:
     """Measure a problem now and return its winner; None, with one warning, where that is impossible.
 
-    Args:
-        kernel: the kernel that was called.
-        problem: the call's problem.
-        arguments: the call's arguments; they are copied, never written.
-        device: this process's device.
-
     Raises:
         SweepError: a config lost the CUDA context, so nothing works in this process any more.
     """
