@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, TUNERS, VENDOR
+from tuner.errors import first_line, in_short
 from tuner.kernel import Inputs, KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.sweep import finals, verify
 from tuner.sweep.device_session import DeviceSession, serve_requests
 from tuner.sweep.measure import context_is_lost
-from tuner.sweep.messages import Heartbeat, Refused
+from tuner.sweep.messages import Heartbeat, too_large
 from tuner.sweep.process import clear_output
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class ContestHandler:
         try:
             played = _ProblemContest(self._session, request, connection).play()
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
-            connection.send(Refused(f"operands and reference do not fit into memory: {_first_line(e)}"))
+            connection.send(too_large(e))
             return True
         connection.send(played)
         return played.context_lost_by is None
@@ -127,9 +128,9 @@ class _ProblemContest:
             try:
                 self._prepare(name)
             except NotImplementedError as e:
-                self._reasons[name] = _first_line(e)
+                self._reasons[name] = first_line(e)
             except Exception as e:  # noqa: BLE001  whatever a rival's compiler or launch raised is its reason
-                self._reasons[name] = f"{type(e).__name__}: {_first_line(e)}"
+                self._reasons[name] = in_short(e)
                 if context_is_lost(self._session.timer):
                     return ContestResult({}, self._reasons, self._tuning_s, context_lost_by=name)
         timer, rounds = self._session.timer, self._request.rounds or self._session.timer.final_rounds
@@ -200,7 +201,3 @@ class _ProblemContest:
 def _into_output(inputs: Inputs, launch: Callable[[], None]) -> torch.Tensor:
     launch()
     return inputs.output
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,6 +12,9 @@ from tuner.cli.output import span
 from tuner.errors import DeviceError, UsageError
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import SCALINGS
+
+if TYPE_CHECKING:
+    from tuner.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,6 +85,19 @@ scaling_option = click.option(
     show_default=True,
     help="Of fp8 and int8: a scale an operand, a row of A and column of B, or a block of 128.",
 )
+
+
+def open_store(db: str | None, device: str | None = None) -> Store:
+    """Open the database read-only; a device that is not in it is an error."""
+    from tuner.store.store import Store
+
+    store = Store.open(db, read_only=True)
+    if device is not None:
+        known = [row.device.slug for row in store.devices()]
+        if device not in known:
+            store.close()
+            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
+    return store
 
 
 def device_option(help_text: str) -> Callable[[F], F]:

@@ -17,7 +17,6 @@ from tuner.store.records import State
 
 if TYPE_CHECKING:
     from tuner.store.listing import TrialRow
-    from tuner.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +50,7 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
     from tuner.lookup import families
 
     wanted, key = _problems_of(shape)
-    with _open(db, device) as store:
+    with options.open_store(db, device) as store:
         decided = store.families(device_slug=device)
         found = [
             winner
@@ -94,7 +93,7 @@ def trials(
 
     wanted, key = _problems_of(shape)
     asked = TrialFilter(device, wanted, kernel, State(state) if state else None, key)
-    with _open(db, device) as store:
+    with options.open_store(db, device) as store:
         found = store.trials(asked, limit=_newest(**shown))
         count = store.count_trials(asked)
         empty = _NONE_MATCH if not count and store.count_trials() else "no trials: `tuner run` makes them"
@@ -114,7 +113,7 @@ def trials(
 @options.json_option
 def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
     """Every `tuner run`, the newest first."""
-    with _open(db, device) as store:
+    with options.open_store(db, device) as store:
         found = store.runs(device_slug=device, limit=_newest(**shown))
     if shown["as_json"]:
         print_json(found)
@@ -135,7 +134,7 @@ def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
 @options.json_option
 def devices(*, db: str | None, as_json: bool) -> None:
     """Every GPU model that was tuned."""
-    with _open(db, None) as store:
+    with options.open_store(db) as store:
         found = store.devices()
     if as_json:
         print_json([by_name(row.device) | by_name(row, "device") for row in found])
@@ -160,7 +159,7 @@ def devices(*, db: str | None, as_json: bool) -> None:
 def problems(*, db: str | None, device: str | None, shape: str | None, limit: int | None, as_json: bool) -> None:
     """Every problem that was tried, with its trials, how many of them are COMPLETE, and its winners."""
     wanted, key = _problems_of(shape)
-    with _open(db, device) as store:
+    with options.open_store(db, device) as store:
         found = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
         empty = _NONE_MATCH if not found and store.problems(limit=1) else "no problems: `tuner run` tries some"
     if as_json:
@@ -200,19 +199,6 @@ def _problems_of(given: str | None) -> tuple[tuple[int, int, int] | None, tuple[
     if "x" not in given.lower():
         raise UsageError(f"{given!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
     return parse_shape(given), ()
-
-
-def _open(db: str | None, device: str | None) -> Store:
-    """Open the database read-only; a device that is not in it is an error."""
-    from tuner.store.store import Store
-
-    store = Store.open(db, read_only=True)
-    if device is not None:
-        known = [row.device.slug for row in store.devices()]
-        if device not in known:
-            store.close()
-            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
-    return store
 
 
 def _trial_document(row: TrialRow) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import KernelError
+from tuner.errors import KernelError, in_short
 from tuner.hardware.device import Device
 from tuner.inspection.occupancy import Occupancy, occupancy
 from tuner.kernel import KernelSpec, registry
@@ -121,7 +121,7 @@ def _serve(
         connection.send(_READY)
         connection.send(_compiled(spec, problem, config, arch))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
-        connection.send(f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}"[:500])
+        connection.send(in_short(e))
 
 
 def _compiled(spec: KernelSpec, problem: Problem, config: Config, arch: str) -> Binary:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pebble
 
-from tuner.errors import SweepError
+from tuner.errors import SweepError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
@@ -271,8 +271,7 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
         compile_ms = (time.perf_counter() - start) * 1e3
         return Compiled(read_resources(compiled, compile_ms), program(compiled))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
-        first_line = (str(e).strip().splitlines() or [""])[0]
-        return Failed(State.COMPILE_ERROR, f"{type(e).__name__}: {first_line}"[:500])
+        return Failed(State.COMPILE_ERROR, in_short(e))
 
 
 def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:

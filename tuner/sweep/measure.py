@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.errors import in_short
 from tuner.kernel import Inputs, KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -196,11 +197,8 @@ def context_is_lost(timer: Timer) -> bool:
 
 def failure_of(error: Exception) -> Outcome:
     """Return the outcome of a launch that raised."""
-    name = type(error).__name__
-    first_line = (str(error).strip().splitlines() or [""])[0]
-    resources = name in ("OutOfResources", "OutOfMemoryError")
-    state = State.OUT_OF_RESOURCES if resources else State.RUNTIME_ERROR
-    return Outcome(state, f"{name}: {first_line}"[:500])
+    resources = type(error).__name__ in ("OutOfResources", "OutOfMemoryError")
+    return Outcome(State.OUT_OF_RESOURCES if resources else State.RUNTIME_ERROR, in_short(error))
 
 
 def _complete(candidate: _Candidate, sample: ClockSample) -> Outcome:

@@ -23,6 +23,7 @@ from tuner.sweep.messages import (
     Request,
     Result,
     SetProblem,
+    too_large,
 )
 from tuner.sweep.process import clear_output
 
@@ -97,7 +98,7 @@ class _ProblemHandler:
         try:
             self.measurement = Measurement(spec, request.problem, session.timer, session.clocks, session.torch_device)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
-            return _too_large(e)
+            return too_large(e)
         except TunerError as e:
             session.timer.synchronize()  # raises where the context is lost, which ends this process
             return Refused(str(e))
@@ -109,9 +110,4 @@ class _ProblemHandler:
         try:
             return FinalsPlayed(*self.measurement.finals(request.finalists, seed=request.seed, heartbeat=heartbeat))
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
-            return _too_large(e)
-
-
-def _too_large(error: BaseException) -> Refused:
-    first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    return Refused(f"operands and reference do not fit into memory: {first_line}")
+            return too_large(e)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import files
-from tuner.errors import KernelError, TableError
+from tuner.errors import KernelError, TableError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -65,7 +65,7 @@ def write(table: Table, directory: Path) -> Written:
             for kernel in _compiled(problem, config):
                 made.setdefault(kernel.entry["key"], kernel)
         except Exception as e:  # noqa: BLE001  a compiler raises anything; that config compiles where it is launched
-            failed.append(f"{problem}: {config}: {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300])
+            failed.append(f"{problem}: {config}: {in_short(e)}"[:300])
     if not made:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
     folder = directory / folder_name(table.op, table.device.slug)

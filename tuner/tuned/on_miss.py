@@ -13,7 +13,7 @@ import platform
 import time
 from typing import Any
 
-from tuner.errors import KernelError, StoreError, SweepError
+from tuner.errors import KernelError, StoreError, SweepError, first_line
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -47,7 +47,7 @@ def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: De
     try:
         job, verdict, trials, environment = _measured(kernel, problem, arguments, device)
     except (torch.cuda.OutOfMemoryError, MemoryError, KernelError) as e:
-        _log.warning("%s is not tuned now: %s", problem, (str(e).splitlines() or [type(e).__name__])[0])
+        _log.warning("%s is not tuned now: %s", problem, first_line(e))
         return None
     except ContextLostError as e:
         raise SweepError(f"{e.config} lost the CUDA context while it was measured: {e}") from e

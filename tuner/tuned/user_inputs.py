@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tuner.errors import KernelError, TunerError
+from tuner.errors import KernelError, TunerError, in_short
 from tuner.problem import Problem
 from tuner.problem.generic_key import SOURCE
 from tuner.tuned.arguments import Arguments, memory_of
@@ -92,8 +92,7 @@ class ArgumentsFactory:
             raise
         except Exception as e:
             # A user's function may raise anything. This problem then cannot be tuned, but others can.
-            first = (str(e).strip().splitlines() or [""])[0]
-            raise KernelError(f"make_inputs of {op} failed for {problem}: {type(e).__name__}: {first}"[:500]) from e
+            raise KernelError(f"make_inputs of {op} failed for {problem}: {in_short(e)}"[:500]) from e
         if not isinstance(arguments, Arguments):
             raise KernelError(f"make_inputs of {op} returned a {type(arguments).__name__}: expected tuner.Arguments")
         return self._completed(arguments)
