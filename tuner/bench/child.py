@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, TUNERS, VENDOR
+from tuner.bench.score import AUTOTUNE, OURS, TUNERS, VENDOR
 from tuner.errors import first_line, in_short
 from tuner.kernel import Inputs, KernelSpec, registry
 from tuner.kernel.config import Config
@@ -173,18 +173,12 @@ class _ProblemContest:
             return lambda inputs: _into_output(inputs, lambda: spec.launch(inputs, config))
         if name == VENDOR:
             return lambda inputs: _into_output(inputs, lambda: spec.vendor(inputs))
-        if name == AUTOTUNE:
-            from tuner.bench import tutorial
+        from tuner.bench import inductor, tutorial
 
-            if (reason := tutorial.refusal(problem)) is not None:
-                raise NotImplementedError(reason)
-            return tutorial.multiply
-        assert name == INDUCTOR, name
-        from tuner.bench import inductor
-
-        if (reason := inductor.refusal(problem)) is not None:
+        rival = tutorial if name == AUTOTUNE else inductor
+        if (reason := rival.refusal(problem)) is not None:
             raise NotImplementedError(reason)
-        return inductor.compiled(problem)
+        return tutorial.multiply if name == AUTOTUNE else inductor.compiled(problem)
 
     def _failure(self, out: torch.Tensor) -> str | None:
         problem = self._request.problem

@@ -89,11 +89,7 @@ class Regret:
 def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
     """Choose problems that a source has rows for.
 
-    Args:
-        source: a table, a folder of tables or a database.
-        device: where the cases will be measured.
-        suite: problems that are all held out together; None for a sample, each looked up without its own row.
-        sample: the size of the sample, which is always the same one.
+    Those of a suite are all held out together; without one, each of a sample, always the same, is held out alone.
     """
     winners = source.winners(device.slug)
     relatives = [source.winners(slug) for slug in of_one_arch(device, source.slugs())]

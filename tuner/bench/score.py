@@ -131,12 +131,7 @@ def is_memory_bound(problem: Problem, flops: int, bytes_moved: int, device: Devi
 
 
 def figures(times: Mapping[str, Sequence[float]], tuning_s: Mapping[str, float]) -> dict[str, Figures]:
-    """Return the figures of contestants that ran in the same rounds.
-
-    Args:
-        times: microseconds of each contestant, the i-th of all from the same round.
-        tuning_s: tuning seconds of the self-tuning contestants.
-    """
+    """Return the figures of contestants that ran in the same rounds."""
     found: dict[str, Figures] = {}
     for name, own in times.items():
         p20, median, p80 = (float(q) for q in np.percentile(own, [20, 50, 80]))

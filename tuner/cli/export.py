@@ -128,14 +128,15 @@ def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: 
             f"no winner can be said in the files of --format {dialect}: they are for fp8 with scaling block, layout nt"
         )
     files.make_folder(directory)
-    paths = [file.write(directory, dialect) for file in found.files]
-    written = [{"path": str(path), "rows": len(file.rows)} for path, file in zip(paths, found.files, strict=True)]
+    written: list[dict[str, Any]] = [
+        {"path": file.write(directory, dialect), "rows": len(file.rows)} for file in found.files
+    ]
     left_out = {**_left_out(selection), "skipped": len(found.skipped), "others": found.others}
     if as_json:
         output.print_json({"written": written, "replaced": len(found.replaced), "left_out": left_out})
         return
-    for entry, file in zip(written, found.files, strict=True):
-        click.echo(f"{entry['path']}: {quantity(len(file.rows), 'row')}")
+    for entry in written:
+        click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}")
     if found.replaced:
         their = "in the fastest config measured that their kernel can run, instead of their winner's"
         click.echo(f"{quantity(len(found.replaced), 'row')} {their}", err=True)
@@ -150,7 +151,7 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
     found = autotune.lists(selection.tables)
     files.make_folder(directory)
     written: list[dict[str, Any]] = [
-        {"path": str(part.write(directory)), "kernel": part.kernel, "device": part.device, "configs": len(part.entries)}
+        {"path": part.write(directory), "kernel": part.kernel, "device": part.device, "configs": len(part.entries)}
         for part in found
     ]
     if as_json:
@@ -187,7 +188,7 @@ def _report_tables(
 ) -> None:
     written: list[dict[str, Any]] = [
         {
-            "path": str(path),
+            "path": path,
             "op": table.op,
             "device": table.device.slug,
             "rows": len(table.rows),
@@ -200,8 +201,7 @@ def _report_tables(
         document = {"written": written, "left_out": _left_out(selection)}
         if kernels is not None:
             document["kernels"] = [
-                {"path": str(one.path), "kernels": one.kernels, "bytes": one.nbytes, "failed": list(one.failed)}
-                for one in kernels
+                {"path": one.path, "kernels": one.kernels, "bytes": one.nbytes, "failed": one.failed} for one in kernels
             ]
         output.print_json(document | ({} if lines is None else {"pyproject": lines}))
         return

@@ -108,12 +108,7 @@ def device_option(help_text: str) -> Callable[[F], F]:
 
 
 def gpus_of(name: str) -> list[int | None]:
-    """Return the CUDA indices that `--device` names, [None] for the interpreter, without opening a CUDA context.
-
-    Raises:
-        UsageError: the name is malformed.
-        DeviceError: this machine has no such GPU.
-    """
+    """Return the CUDA indices that `--device` names, [None] for the interpreter, without opening a CUDA context."""
     if name == "interpreter":
         return [None]
     count, interpreting = _gpu_count()

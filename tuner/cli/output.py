@@ -113,12 +113,8 @@ def span(seconds: float) -> str:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print a plain table on stdout.
 
-    Words are folded to the terminal's width. A pipe or a narrow terminal gets whole lines.
-
-    Args:
-        columns: headings; number columns are aligned to the right.
-        rows: cells.
-        empty: printed on stderr where there is no row.
+    Words are folded to the terminal's width. A pipe or a narrow terminal gets whole lines. Columns of numbers are
+    aligned to the right. Where there is no row, `empty` is printed on stderr.
     """
     from rich.console import Console
     from rich.table import Table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import click
@@ -45,9 +44,7 @@ class Progress(Observer):
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:

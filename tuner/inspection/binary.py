@@ -18,17 +18,9 @@ from tuner.inspection.occupancy import Occupancy, occupancy
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.sweep import cross_target
+from tuner.sweep import cross_target, process
 from tuner.sweep.binary_resources import read_resources
 from tuner.sweep.compile_pool import TIME_LIMIT_S
-from tuner.sweep.process import (
-    describe_exit,
-    die_with_parent,
-    interrupts_blocked,
-    last_output_line,
-    redirect_output,
-    scratch_folder,
-)
 
 STAGES = {
     "nvidia": ("ttir", "ttgir", "llir", "ptx", "sass"),
@@ -84,11 +76,11 @@ def compile_binary(problem: Problem, config: Config, device: Device, *, time_lim
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    with scratch_folder() as folder, ours:
+    with process.scratch_folder() as folder, ours:
         log = Path(folder) / "output"
         kernels = registry.references()
         child = context.Process(target=_serve, args=(theirs, str(log), device.arch, kernels, (problem, config)))
-        with interrupts_blocked():
+        with process.interrupts_blocked():
             child.start()
         theirs.close()
         try:
@@ -97,7 +89,7 @@ def compile_binary(problem: Problem, config: Config, device: Device, *, time_lim
                 found = ours.recv() if ours.poll(time_limit_s) else None
         except EOFError:
             child.join()
-            found = f"compiler died with {describe_exit(child.exitcode)}{last_output_line(log)}"
+            found = f"compiler died with {process.describe_exit(child.exitcode)}{process.last_output_line(log)}"
         finally:
             child.kill()
             child.join()
@@ -111,8 +103,8 @@ def _serve(
 ) -> None:
     """Run in the child: say when all is imported, then send the binary, or in one line why there is none."""
     problem, config = task
-    die_with_parent()
-    redirect_output(Path(log))
+    process.die_with_parent()
+    process.redirect_output(Path(log))
     os.environ.pop("TRITON_INTERPRET", None)  # read when Triton is imported, which has not happened yet
     try:
         cross_target.activate(arch)

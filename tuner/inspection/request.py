@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tuner import reference
 from tuner.errors import ConfigError, DeviceError, KernelError, UsageError
 from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN, Device
@@ -37,12 +36,7 @@ class Chosen:
 
 
 def find_kernel(name: str) -> KernelSpec:
-    """The registered kernel of a name or of "op/name", or the one under `tuner.tuned` of a reference "module:name"."""
-    if ":" in name:
-        spec = registry.spec_in(reference.load(name))
-        if spec is None:
-            raise UsageError(f"{name} is no kernel under tuner.tuned: put @tuner.tuned(...) above its @triton.jit")
-        return spec
+    """The registered kernel of a name or of "op/name"."""
     specs = registry.specs()
     found = [spec for (op, kernel), spec in sorted(specs.items()) if name in (kernel, f"{op}/{kernel}")]
     if len(found) == 1:

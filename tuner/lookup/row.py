@@ -1,4 +1,4 @@
-"""A row: a winner as tables and databases hold it. Reading one from JSON checks its every part."""
+"""A row: a winner as tables and databases hold it. Reading one from JSON checks its every part, or raises BAD_VALUE."""
 
 from __future__ import annotations
 
@@ -98,9 +98,6 @@ class Row:
             raw: the row in its file.
             op, kernels, made: what the file says of all its rows: the op, versions by kernel, how they were made (or,
                 of an entry that cannot be read, why).
-
-        Raises:
-            one of BAD_VALUE: a part is missing or cannot be.
         """
         problem = problem_of({"op": op} | {name: raw[name] for name in raw if name not in RESULT})
         kernel = raw["kernel"]
@@ -121,11 +118,7 @@ class Row:
 
 
 def problem_of(fields: Mapping[str, Any]) -> Problem:
-    """Make a problem whose every part is named: a part left out must not become a default that nobody measured.
-
-    Raises:
-        TunerError, ValueError, TypeError, AttributeError: a part is missing, unknown, or cannot be.
-    """
+    """Make a problem whose every part is named: a part left out must not become a default that nobody measured."""
     problem = Problem.from_fields(fields)
     if missing := problem.fields().keys() - fields.keys():
         raise ValueError(f"{', '.join(sorted(missing))} missing")

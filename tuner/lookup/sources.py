@@ -166,10 +166,8 @@ class Database:
         """The current winners of this device."""
         try:
             path = self._path()
-            if not path.exists():
-                return table_files.holding(self.name, (), "not there")
-            if path.stat().st_size == 0:
-                return table_files.holding(self.name, (), "an empty file")
+            if not _holds(path):
+                return table_files.holding(self.name, (), "an empty file" if path.exists() else "not there")
             found = _reader().read_winners(path, slug)
         except OSError as e:
             error = TableError(f"cannot read the database {self.location}: {e.strerror}")
@@ -183,16 +181,15 @@ class Database:
     def devices(self) -> list[Device]:
         """The devices it has seen."""
         path = self._path()
-        return _reader().read_devices(path) if path.exists() and path.stat().st_size else []
+        return _reader().read_devices(path) if _holds(path) else []
 
     def slugs(self) -> list[str]:
         """The slugs of these devices."""
         try:
             path = self._path()
-            known = _reader().describe_devices(path)[0] if path.exists() and path.stat().st_size else []
+            return [device.slug for device in _reader().describe_devices(path)[0]] if _holds(path) else []
         except (OSError, TableError):
             return []
-        return [device.slug for device in known]
 
     def _path(self) -> Path:
         path = sqlite_path(self.location)
@@ -200,6 +197,10 @@ class Database:
             raise _on_server(self.location)
         files.check_regular(path, "database", error=TableError)
         return path
+
+
+def _holds(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def named(where: str | Path) -> Source:

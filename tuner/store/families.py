@@ -45,11 +45,7 @@ def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
 
 
 def decided(connection: Connection, *conditions: ColumnElement[bool]) -> list[DecidedFamily]:
-    """Families of every kind, the one decided last first.
-
-    Args:
-        conditions: on the tables family, device, environment.
-    """
+    """Families of every kind, the one decided last first; conditions are on the tables family, device, environment."""
     ranges = _ranges(connection)
     query = (
         select(family, device, environment, problem)

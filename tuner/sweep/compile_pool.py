@@ -31,17 +31,9 @@ from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Resources, State
+from tuner.sweep import process
 from tuner.sweep.binary_resources import program, read_resources
 from tuner.sweep.child import IMPORT_LIMIT_S
-from tuner.sweep.process import (
-    clear_output,
-    describe_exit,
-    die_with_parent,
-    interrupts_blocked,
-    last_output_line,
-    redirect_output,
-    scratch_folder,
-)
 
 TIME_LIMIT_S = 60.0
 """The time limit of one compile. Even the largest tiles take seconds; a compile that takes longer hangs."""
@@ -94,7 +86,7 @@ def cpu_count() -> int:
 def start_fork_server() -> None:
     """Start the process that compile children are forked from, with their imports done."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tuner.sweep.preload"])
-    with interrupts_blocked():
+    with process.interrupts_blocked():
         forkserver.ensure_running()
 
 
@@ -112,7 +104,7 @@ class CompilePool:
         self.workers = workers or max(1, cpu_count() - 1)
         self.arch = device.arch
         self._time_limit_s = time_limit_s
-        self._scratch = scratch_folder()
+        self._scratch = process.scratch_folder()
         self._results: dict[str, CompileResult] = {}
         self._requested: dict[str, tuple[str, str, Problem, Config]] = {}
         self._queue: list[tuple[Urgency, int, str]] = []
@@ -253,18 +245,17 @@ class CompilePool:
         exitcode, pid = getattr(error, "exitcode", None), getattr(error, "pid", None)
         if exitcode is None:
             return f"{type(error).__name__}: {error}"
-        return (
-            f"compiler died with {describe_exit(exitcode)}{last_output_line(Path(self._scratch.name) / f'{pid}.log')}"
-        )
+        log = Path(self._scratch.name) / f"{pid}.log"
+        return f"compiler died with {process.describe_exit(exitcode)}{process.last_output_line(log)}"
 
     def _last_output(self) -> str:
         logs = sorted(Path(self._scratch.name).glob("*.log"), key=lambda log: log.stat().st_mtime)
-        return last_output_line(logs[-1]) if logs else ""
+        return process.last_output_line(logs[-1]) if logs else ""
 
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
     """Compile one config for the active driver's target. Runs in a child of the pool."""
-    clear_output()
+    process.clear_output()
     start = time.perf_counter()
     try:
         compiled = registry.find(op, kernel, problem.source).compile(problem, config)
@@ -275,9 +266,9 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
 
 
 def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:
-    die_with_parent()
+    process.die_with_parent()
     sys.path[:] = path
-    redirect_output(Path(log_folder) / f"{os.getpid()}.log")
+    process.redirect_output(Path(log_folder) / f"{os.getpid()}.log")
     from tuner.sweep import cross_target
 
     cross_target.activate(arch)

@@ -244,8 +244,7 @@ class Job:
     def verdict(self, times: Mapping[str, Sequence[float]]) -> Verdict | None:
         """Return the winner of the finals, None when no contestant but the vendor's library finished.
 
-        Args:
-            times: microseconds a call by config digest, and by "vendor"; the i-th of all come from the same round.
+        The contestants are named by their configs' digests, and "vendor".
         """
         ours = {name: figures for name, figures in times.items() if name != VENDOR}
         if not ours:

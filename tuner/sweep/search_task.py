@@ -68,15 +68,9 @@ def make_search_task(
     suggested: Sequence[Config] = (),
     errors: Callable[[], Mapping[Config, tuple[float, float]]] = dict,
 ) -> SearchTask:
-    """List what may be tried for a problem, which takes tenths of a second.
+    """List what may be tried for a problem, which takes tenths of a second; the arguments are those of `SearchTask`.
 
-    Args:
-        problem, device: what is tuned, and where.
-        trials, seed: see `SearchTask`.
-        nearby: returns the winning configs of similar problems, as they were tuned there.
-        suggested: configs from elsewhere; those whose kernel does not serve the problem, or that cannot run, are left
-            out.
-        errors: see `SearchTask`.
+    Suggested configs whose kernel does not serve the problem, or that cannot run, are left out.
 
     Raises:
         KernelError: no kernel serves the problem on this device, or the problem cannot be measured.

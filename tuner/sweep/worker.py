@@ -9,22 +9,9 @@ from typing import Any
 from tuner.errors import TunerError
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.sweep import messages
 from tuner.sweep.child import Child
 from tuner.sweep.device_session import DeviceSession, serve_requests
-from tuner.sweep.messages import (
-    FinalsPlayed,
-    Heartbeat,
-    Idle,
-    Measure,
-    PlayFinals,
-    Ready,
-    Refused,
-    Reply,
-    Request,
-    Result,
-    SetProblem,
-    too_large,
-)
 from tuner.sweep.process import clear_output
 
 PROBLEM_LIMIT_S = 180.0
@@ -45,10 +32,10 @@ class Worker(Child):
         self.gpu = gpu
         super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
 
-    def send(self, request: Request) -> None:
+    def send(self, request: messages.Request) -> None:
         """Send a request; replies come through `receive`."""
         # Before its first heartbeat a worker may make inputs and a reference, unless it is asked to measure.
-        self.ask(request, self.heartbeat_limit_s if isinstance(request, Measure) else PROBLEM_LIMIT_S)
+        self.ask(request, self.heartbeat_limit_s if isinstance(request, messages.Measure) else PROBLEM_LIMIT_S)
 
 
 def serve(connection: Connection, gpu: int | None, log: str) -> None:
@@ -63,30 +50,30 @@ class _ProblemHandler:
         self._session = session
         self.measurement: Any = None
 
-    def answer(self, request: Request, connection: Connection) -> bool:
+    def answer(self, request: messages.Request, connection: Connection) -> bool:
         """Carry out one request; return False when the process must end."""
         from tuner.sweep.measure import ContextLostError
 
         def heartbeat(config: Config | None) -> None:
             clear_output()
-            connection.send(Heartbeat(config))
+            connection.send(messages.Heartbeat(config))
 
         try:
-            if isinstance(request, SetProblem):
+            if isinstance(request, messages.SetProblem):
                 connection.send(self._set_problem(request))
-            elif isinstance(request, Measure):
+            elif isinstance(request, messages.Measure):
                 for config, outcome in self.measurement.search(request.configs, heartbeat, drop=request.drop):
-                    connection.send(Result(config, outcome))
-                connection.send(Idle())
-            elif isinstance(request, PlayFinals):
+                    connection.send(messages.Result(config, outcome))
+                connection.send(messages.Idle())
+            elif isinstance(request, messages.PlayFinals):
                 connection.send(self._play(request, heartbeat))
         except ContextLostError as e:
-            connection.send(Result(e.config, e.outcome))
-            connection.send(Idle(context_lost=True))
+            connection.send(messages.Result(e.config, e.outcome))
+            connection.send(messages.Idle(context_lost=True))
             return False
         return True
 
-    def _set_problem(self, request: SetProblem) -> Reply:
+    def _set_problem(self, request: messages.SetProblem) -> messages.Reply:
         import torch
 
         from tuner.sweep.measure import Measurement
@@ -98,16 +85,17 @@ class _ProblemHandler:
         try:
             self.measurement = Measurement(spec, request.problem, session.timer, session.clocks, session.torch_device)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
-            return too_large(e)
+            return messages.too_large(e)
         except TunerError as e:
             session.timer.synchronize()  # raises where the context is lost, which ends this process
-            return Refused(str(e))
-        return Ready()
+            return messages.Refused(str(e))
+        return messages.Ready()
 
-    def _play(self, request: PlayFinals, heartbeat: Callable[[Config | None], None]) -> Reply:
+    def _play(self, request: messages.PlayFinals, heartbeat: Callable[[Config | None], None]) -> messages.Reply:
         import torch
 
         try:
-            return FinalsPlayed(*self.measurement.finals(request.finalists, seed=request.seed, heartbeat=heartbeat))
+            times, rejected = self.measurement.finals(request.finalists, seed=request.seed, heartbeat=heartbeat)
+            return messages.FinalsPlayed(times, rejected)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
-            return too_large(e)
+            return messages.too_large(e)
