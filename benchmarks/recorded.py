@@ -68,18 +68,19 @@ MOVED_COLUMNS = ("tma", "persistent_tma", "split_k", "swap_ab")
 
 
 def is_gone(config, problem):
-    """Whether a recorded time is of a last tile beyond the operand's end, which is moved back since.
+    """Whether a recorded time is of a last tile, or its second width, beyond the operand's end, moved back since.
 
     See docs/kernels.md, The last tile of rows: all of these files were recorded before.
     """
     kernel = config.get("INNER", config.kernel)
     if config.get("LOADS", "tma" if kernel in BY_TMA else None) != "tma":
         return False
-    sides = (problem.m, config.integer("BLOCK_SIZE_M")), (problem.n, config.integer("BLOCK_SIZE_N"))
+    rest = config.integer("BLOCK_SIZE_N_REST") if config.get("SWAP_AB", False) else 0
+    sides = (problem.m, config.integer("BLOCK_SIZE_M") + rest, rest), (problem.n, config.integer("BLOCK_SIZE_N"), 0)
     moved = problem.layout[0] == "n", kernel in MOVED_COLUMNS and problem.aligned
     return any(
-        back and extent > block and extent % block != 0 and -(-extent // block) <= FEW_TILES
-        for (extent, block), back in zip(sides, moved, strict=True)
+        back and (extent > block or rest) and extent % block != 0 and -(-extent // block) <= FEW_TILES
+        for (extent, block, rest), back in zip(sides, moved, strict=True)
     )
 
 

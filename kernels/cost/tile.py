@@ -268,16 +268,19 @@ def _beyond(sides: Sides, loop: Loop, problem: Problem) -> tuple[int, int]:
     """Rows and columns of the last tile beyond the operands' ends.
 
     A kernel that loads by TMA moves its last tile of A's rows back to end with them, where these run along K, and has
-    rows beyond the end only where all of A is smaller than a tile. Where TMA stores, the same holds of B's columns, but
-    neither of kernels in Gluon nor of those that scale blocks. See docs/kernels.md, The last tile of rows.
+    rows beyond the end only where all of A is smaller than a tile, or than one of its two widths. Where TMA stores, the
+    same holds of B's columns, but neither of kernels in Gluon nor of those that scale blocks. See docs/kernels.md, The
+    last tile of rows.
     """
     rows_moved = loop.by_tma and (problem.layout[1] == "t" if loop.exchanged else problem.layout[0] == "n")
     by_triton = not (loop.specialized or loop.in_cluster or problem.scaling == "block")
     columns_moved = loop.by_tma and problem.aligned and by_triton
     moved = (columns_moved, rows_moved) if loop.exchanged else (rows_moved, columns_moved)
-    blocks = ((problem.m, sides.rows), (problem.n, sides.width))
     rows, columns = (
-        max(0, block - extent) if back else -extent % block for (extent, block), back in zip(blocks, moved, strict=True)
+        sum(max(0, box - extent) for box in boxes) if back else -extent % sum(boxes)
+        for (extent, *boxes), back in zip(
+            ((problem.m, sides.rows), (problem.n, sides.columns, sides.rest)), moved, strict=True
+        )
     )
     return rows, columns
 

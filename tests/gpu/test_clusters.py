@@ -64,3 +64,35 @@ def test_three_warpgroups_and_parts_that_share_a_buffer_give_the_bits_of_two(bes
     torch.cuda.synchronize()
     for other in found[1:]:
         assert torch.equal(found[0], other)
+
+
+@pytest.mark.parametrize("m", [1, 63, 65, 128, 129, 161, 191, 192, 193, 200, 320])
+@pytest.mark.parametrize("scaling", ["none", "row"])
+def test_a_second_width_that_is_moved_back_to_end_with_the_rows_gives_the_bits_of_one_width(m, scaling):
+    """Of fewer rows than the tile has, both widths compute those that they share."""
+    dtype, n, k = torch.bfloat16 if scaling == "none" else torch.float8_e4m3fn, 1152, 1024
+    options = {} if scaling == "none" else {"out_dtype": "bfloat16", "scaling": scaling}
+    problem = Problem(m, n, k, dtype=dtype, layout="nt", **options)
+    length = 128 // dtype.itemsize
+    one = PLAIN.replace(
+        BLOCK_SIZE_K=length, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64, SWAP_AB=True, EPILOGUE_PARTS=1, num_warps=4
+    )
+    two = one.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, BLOCK_SIZE_N_REST=64, num_stages=3, num_warps=8)
+    spec = registry.find("matmul", one.kernel)
+    if refused := spec.supports(problem, device.current()):
+        pytest.skip(refused)
+    a, weight = torch.randn(m, k, device="cuda").to(dtype), torch.randn(n, k, device="cuda").to(dtype)
+    scales: dict[str, tuple[torch.Tensor | None, ...]] = {
+        "none": (None, None),
+        "row": (torch.rand(m, 1, device="cuda"), torch.rand(1, n, device="cuda")),
+    }
+    bias, found = torch.randn(n, device="cuda").bfloat16(), []
+    for config in (one, two):
+        room = torch.full((m + 1, n), torch.nan, device="cuda", dtype=torch.bfloat16)
+        out = room[:m]
+        spec.launch(Operands(a, weight.t(), out, bias, problem, out, *scales[scaling]), config)
+        assert room[m].isnan().all()
+        found.append(out)
+    torch.cuda.synchronize()
+    assert not found[0].isnan().any()
+    assert torch.equal(*found)

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tuner import reference
-from tuner.errors import SweepError
+from tuner.errors import KernelError, SweepError
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import State
 from tuner.sweep.compile_pool import Compiled, CompilePool, Failed, Urgency
+from tuner.sweep.search_task import list_spaces, make_search_task
 
 DEVICE = KNOWN["sm_90"]
 
@@ -41,6 +42,24 @@ def test_failures_of_a_compiler_stay_in_its_child_and_are_told(faulty, capfd):
     assert hung == Failed(State.TIMEOUT, "compile took more than 3 s")
     assert isinstance(noisy, Compiled)
     assert capfd.readouterr().out == ""
+
+
+def test_a_function_runs_in_a_child_unless_none_runs_it_to_its_end():
+    with CompilePool(DEVICE, workers=1) as pool:
+        while (there := pool.call(os.getpid)) is None:
+            time.sleep(0.1)  # the children are starting
+        assert there != os.getpid()
+        with pytest.raises(KernelError, match="unheard of"):
+            pool.call(list_spaces, Problem(8, 8, 8, op="unheard of"), DEVICE)
+        assert pool.call(os._exit, 3) is None
+        problem = Problem(64, 4096, 4096, dtype="bf16", layout="nt")
+        there, here = pool.call(list_spaces, problem, DEVICE, estimated=True), list_spaces(problem, DEVICE)
+        assert (there.configs, there.default) == (here.configs, here.default)
+        known, unknown = (make_search_task(problem, DEVICE, listing=each) for each in (there, here))
+        assert len(known.estimates) == len(known.configs) > 1000
+        assert not unknown.estimates
+        assert all(known.estimate(config) == unknown.estimate(config) for config in known.configs[::100])
+    assert pool.call(os.getpid) is None
 
 
 def test_a_killed_child_costs_nothing_but_time(faulty):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -151,6 +152,33 @@ def test_what_lies_between_two_points_is_not_served_from_below_on_the_models_wor
         )
     (only,) = found
     assert [each.row_m for each in only.ranges if each.first_m > 192] == [208]
+
+
+def test_where_both_points_configs_lose_at_the_other_the_first_row_of_the_higher_tile_is_played():
+    """A tile of 192 rows takes two from 193 on, and one of 256 rows is slow at 192: both were measured."""
+    (ladder,) = family.ladders(range(1, 257), problem)
+    small, large = CONFIGS[0], CONFIGS[-1]
+
+    def us(config: Config, m: int) -> float:
+        if config == small:
+            return 75.0 if m <= 192 else 133.0
+        return 110.0 if m <= 192 else 95.0
+
+    agenda, order, found = Agenda([], [ladder]), list[int](), list[Family]()
+    while agenda:
+        m = agenda.take().problem.m
+        order.append(m)
+        best = min((small, large), key=lambda config, m=m: us(config, m))
+        won = dataclasses.replace(winner(problem(m), best), median_us=us(best, m))
+        result = Result(won, {small: 1.0, large: 1.0}, {one: us(one, m) for one in (small, large)})
+        found += agenda.ended(problem(m), result, [winner(problem(at), small) for at in range(1, 257)])
+    assert 193 in order
+    assert {m: next(each for each in found[0].ranges if m <= each.last_m).row_m for m in (192, 193, 200)} == {
+        192: 192,
+        193: 256,
+        200: 256,
+    }
+    assert all(each.evidence == "measured" for each in found[0].ranges)
 
 
 def test_configs_that_tie_are_one_range():

@@ -1,4 +1,4 @@
-"""Compiles configs in child processes while the GPU measures.
+"""Compiles configs in child processes while the GPU measures, and lists search spaces there.
 
 A compile can raise, print 40 KB of PTX, abort the process or hang. Each runs in a child process with a time limit and
 output of its own; the binary goes into Triton's cache, where the GPU's worker finds it.
@@ -16,12 +16,14 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pebble
 
@@ -35,9 +37,12 @@ from tuner.sweep import process
 from tuner.sweep.binary_resources import program, read_resources
 from tuner.sweep.child import IMPORT_LIMIT_S
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 TIME_LIMIT_S = 60.0
 """The time limit of one compile. Even the largest tiles take seconds; a compile that takes longer hangs."""
 _MOST_RESTARTS = 3
+_POLL_S = 0.2
 _TASKS_PER_CHILD = 2
 """Tasks given to each child at a time: one at work, one to go on with. The rest wait here by urgency."""
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
@@ -162,6 +167,31 @@ class CompilePool:
         """Return the result under a key, None while there is none yet."""
         self._schedule_waiting()
         return self._results.get(key)
+
+    def call(
+        self, function: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> _Result | None:
+        """Return what a function of a module returns in a child, or None where no child ran it to its end.
+
+        Raises:
+            Exception: what the function raised.
+        """
+        if not self._pool.done():
+            return None  # they are still starting
+        pool = self._pool.result()
+        try:
+            future = pool.schedule(function, args=args, kwargs=kwargs, timeout=self._time_limit_s)
+        except RuntimeError:
+            return None  # its children are all gone
+        while not future.done() and pool.active:
+            concurrent.futures.wait([future], timeout=_POLL_S)
+        try:
+            result: _Result = future.result(timeout=0)
+        except (pebble.ProcessExpired, BrokenProcessPool, concurrent.futures.CancelledError):
+            return None
+        except (TimeoutError, concurrent.futures.TimeoutError):
+            return None
+        return result
 
     def recover(self) -> None:
         """Restart children that died and schedule their lost tasks again; call it now and then.

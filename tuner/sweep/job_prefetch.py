@@ -1,12 +1,14 @@
-"""Makes the jobs of coming problems in a thread, while workers start and measure.
+"""Makes the jobs of coming problems in threads, while workers start and measure.
 
 Listing and ranking a problem's search space takes tenths of a second, and the first import of the kernels takes about
-one second. No GPU waits for either as long as a job is requested in time.
+one second. No GPU waits for either as long as a job is requested in time. The compile pool's children list what they
+can: in a thread of this process it would hold up the loop that feeds the GPUs.
 """
 
 from __future__ import annotations
 
 import importlib
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -18,11 +20,17 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Winner
+from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job import Job
 from tuner.sweep.ladder import Step
 from tuner.sweep.neighbours import errors_nearby, nearest
 from tuner.sweep.report import Plan
-from tuner.sweep.search_task import make_search_task
+from tuner.sweep.search_task import Listing, list_spaces, make_search_task
+
+_THREADS = 4
+"""Jobs made at a time, if children list their search spaces."""
+_here = threading.Lock()
+"""Held while this process lists: one after the other, the first is there sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +46,8 @@ class Past:
     times_us: dict[Problem, Mapping[Config, float]] = field(default_factory=dict)
 
 
-def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None) -> Job:
-    """List a problem's search space and begin a job on it.
+def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, pool: CompilePool | None = None) -> Job:
+    """List a problem's search space, in a child of the pool where there is one, and begin a job on it.
 
     Raises:
         KernelError: no kernel serves the problem, or it cannot be measured.
@@ -55,6 +63,7 @@ def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None) -
             nearby=lambda: nearest(problem, past.winners, device.sm_count),
             suggested=[*step.configs, *plan.suggested.get(problem, ())],
             errors=(lambda: errors_nearby(problem, device, past.times_us)) if step.taught else dict,
+            listing=_listing(problem, device, pool),
         )
         job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
     except SystemExit as e:  # of a user's `make_inputs` or rules
@@ -63,37 +72,48 @@ def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None) -
     return job
 
 
+def _listing(problem: Problem, device: Device, pool: CompilePool | None) -> Listing:
+    if pool is not None and not problem.is_keyed:  # what an op with keys lists may hang on what its module did here
+        found = pool.call(list_spaces, problem, device, estimated=True)
+        if found is not None:
+            return found
+    with _here:
+        return list_spaces(problem, device)
+
+
 class JobPrefetcher:
-    """Makes jobs one after the other in the order they are requested; a context manager.
+    """Makes jobs, which are taken in the order they were requested; a context manager.
 
     Attributes:
         past: what is known of other problems; the sweep adds to it as problems end.
+        pool: whose children may list search spaces, once there is one.
     """
 
     def __init__(self, plan: Plan) -> None:
         """Start without any request; each problem is searched as the plan says."""
         self.past = Past()
+        self.pool: CompilePool | None = None
         self._plan = plan
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tuner-jobs")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tuner-jobs")
         self._requested: deque[tuple[Problem, Future[Job]]] = deque()
 
     def __enter__(self) -> JobPrefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def __len__(self) -> int:
         return len(self._requested)
 
     def import_ahead(self) -> None:
-        """Import in the thread what every kernel imports."""
+        """Import in a thread what every kernel imports."""
         for module in ("torch", "triton", "triton.language"):
-            self._thread.submit(importlib.import_module, module)
+            self._threads.submit(importlib.import_module, module)
 
     def request(self, step: Step, device: Device) -> None:
         """Have a problem's job made."""
-        future = self._thread.submit(make_job, step, device, self._plan, self.past)
+        future = self._threads.submit(make_job, step, device, self._plan, self.past, self.pool)
         self._requested.append((step.problem, future))
 
     @property

@@ -162,19 +162,16 @@ class Climb:
 
         The widest come first.
         """
-        steps = []
-        for low, high in sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])[: MOST_PROBES - self._probes]:
-            self._probes += 1
-            middle = _middle(low, high)
-            assert middle is not None  # it would not be undecided
-            steps.append(Step(self.ladder.at(middle), PROBE, self._won_beside(middle), taught=True))
-        return steps
+        widest = sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])
+        between = [middle for pair in widest if (middle := _middle(*pair)) is not None][: MOST_PROBES - self._probes]
+        self._probes += len(between)
+        return [Step(self.ladder.at(m), PROBE, self._won_beside(m), taught=True) for m in between]
 
     def _undecided(self) -> list[tuple[int, int]]:
         return [
             (low, high)
             for low, high in pairwise(sorted(self._points))
-            if _middle(low, high) is not None and self._may_lose(low, high)
+            if high > max(_TILE, low + 1) and self._may_lose(low, high)
         ]
 
     def _may_lose(self, low: int, high: int) -> bool:
@@ -184,12 +181,12 @@ class Climb:
     def _between(self, low: int, high: int) -> tuple[int, float]:
         """Return which of two neighbouring points serves the Ms between them, and what that may lose.
 
-        It is the one whose config loses less at the other point. The lower one's must have been measured there: with
-        one row more it may need another tile, while for fewer rows no config takes longer.
+        It is the higher one, whose config takes no longer for fewer rows, unless the lower one's config loses less: it
+        may need another tile for one row more, so it must lose next to nothing at the higher point, as measured there.
         """
         measured = self._same(low, high) or self._points[low].config in self._times.get(high, {})
         high_loss, low_loss = self._loss(high, low), self._loss(low, high)
-        return (low, low_loss) if measured and low_loss < high_loss else (high, high_loss)
+        return (low, low_loss) if measured and low_loss < min(high_loss, GAP) else (high, high_loss)
 
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
@@ -266,14 +263,14 @@ def _anchors(ms: Sequence[int]) -> list[int]:
 
 
 def _middle(low: int, high: int) -> int | None:
-    """Return a multiple of a tile's rows about half-way between two Ms; None where they are too close.
+    """Return an M between two: a multiple of a tile's rows about half-way, else the first row of the higher tile.
 
-    From 1024 on a step is a sixteenth to a thirty-second of M.
+    From 1024 on a step is a sixteenth to a thirty-second of M. Returns None where neither lies between.
     """
-    if high <= _TILE:
-        return None
     step = max(_TILE, 1 << max(0, high.bit_length() - 6))
     middle = math.ceil((low + high) / 2 / step) * step
     if not low < middle < high:
         middle -= step
-    return middle if low < middle < high else None
+    if low < middle < high:
+        return middle
+    return low + 1 if low % step == 0 and low + 1 < high else None

@@ -28,7 +28,7 @@ _POLL_S = 0.02
 _NAP_S = 0.005
 _QUEUED_JOBS = 8
 """The most jobs whose binaries are requested before a GPU is free for them."""
-_PREFETCHED_JOBS = 2
+_PREFETCHED_JOBS = 4
 """The most jobs made beyond those."""
 _FINALS_S = 0.5
 """How long a problem's finals take, as long as none took longer."""

@@ -95,7 +95,7 @@ class Race:
         self._task = task
         self._configs = list(dict.fromkeys([task.default, *task.configs]))
         self._index = {config: number for number, config in enumerate(self._configs)}
-        self._estimates = np.array([_estimate(task, config) for config in self._configs])
+        self._estimates = np.array([task.estimate(config) for config in self._configs])
         self._points = _coordinates(self._configs)
         self._predicted = self._estimates
         self._proposed: dict[Config, None] = {}
@@ -198,12 +198,6 @@ class Race:
         correction = (weights @ errors + _PRIOR * np.median(errors)) / (weights.sum(axis=1) + _PRIOR)
         novelty = 1 - np.minimum(1.0, weights.max(axis=1))
         self._predicted = self._estimates + correction - _CURIOSITY * novelty
-
-
-def _estimate(task: SearchTask, config: Config) -> float:
-    """Return log microseconds by the kernel's model; 0 without one, so that only measurements rank its configs."""
-    model = task.specs[config.kernel].estimate_us
-    return 0.0 if model is None else math.log(max(model(config, task.problem, task.device), 1e-3))
 
 
 def _coordinates(configs: Sequence[Config]) -> _Array:

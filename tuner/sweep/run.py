@@ -71,6 +71,7 @@ def sweep(
         if expected and todo:
             prefetcher.request(todo.take(), expected)
         device, environment = crew.wait_until_ready(stop)
+        prefetcher.pool = crew.pool
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
             todo = _agenda(problems, device)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.errors import KernelError
 from tuner.hardware.device import Device
@@ -36,6 +37,7 @@ class SearchTask:
         refinable: whether any config has refinements.
         errors: returns by config what the cost model was wrong by for the nearest rung of the same ladder; empty where
             none was measured. See `tuner.sweep.neighbours.errors_nearby`.
+        estimates: log microseconds by the kernels' models, of the configs for which they are known already.
     """
 
     problem: Problem
@@ -51,11 +53,54 @@ class SearchTask:
     refine: Callable[[Config], Sequence[Config]] = lambda _config: ()
     refinable: bool = False
     errors: Callable[[], Mapping[Config, tuple[float, float]]] = dict
+    estimates: Mapping[Config, float] = field(default_factory=dict)
+
+    def estimate(self, config: Config) -> float:
+        """Return log microseconds by the kernel's model; 0 without one, so that only measurements rank its configs."""
+        known = self.estimates.get(config)
+        return _estimate(self.specs[config.kernel], config, self.problem, self.device) if known is None else known
 
     @property
     def budget(self) -> int:
         """How many configs may be tried."""
         return len(self.configs) + 1 if self.trials is None else self.trials
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the search spaces of a problem hold.
+
+    Attributes:
+        configs: every config in canonical order.
+        default: see `SearchTask`.
+        estimates: see `SearchTask.estimate`, of each config in order; empty where nobody asked for them.
+    """
+
+    configs: Sequence[Config]
+    default: Config
+    estimates: Sequence[float] = ()
+
+
+def list_spaces(problem: Problem, device: Device, *, estimated: bool = False) -> Listing:
+    """List a problem's search spaces. This takes tenths of a second, and may run in any process that has its kernels.
+
+    Args:
+        problem, device: what is tuned, and where.
+        estimated: whether to have every config estimated as well.
+
+    Raises:
+        KernelError: no kernel serves the problem on this device, or the problem cannot be measured.
+    """
+    specs = registry.serving(problem, device)
+    for spec in specs:
+        if (reason := spec.unmeasurable(problem)) is not None:
+            raise KernelError(reason)
+    listed = [(spec, config) for spec in specs for config in spec.space(problem, device).configs()]
+    return Listing(
+        [config for _, config in listed],
+        registry.default_config(problem, device),
+        [_estimate(spec, config, problem, device) for spec, config in listed] if estimated else (),
+    )
 
 
 def make_search_task(
@@ -67,25 +112,23 @@ def make_search_task(
     nearby: Callable[[], Iterable[Config]] = tuple,
     suggested: Sequence[Config] = (),
     errors: Callable[[], Mapping[Config, tuple[float, float]]] = dict,
+    listing: Listing | None = None,
 ) -> SearchTask:
-    """List what may be tried for a problem, which takes tenths of a second; the arguments are those of `SearchTask`.
+    """List what may be tried for a problem; the arguments are those of `SearchTask`.
 
-    Suggested configs whose kernel does not serve the problem, or that cannot run, are left out.
+    Suggested configs whose kernel does not serve the problem, or that cannot run, are left out. `listing` is what
+    `list_spaces` found, where it was called before.
 
     Raises:
-        KernelError: no kernel serves the problem on this device, or the problem cannot be measured.
+        KernelError: see `list_spaces`.
     """
+    listing = listing or list_spaces(problem, device)
     specs = {spec.name: spec for spec in registry.serving(problem, device)}
-    for spec in specs.values():
-        if (reason := spec.unmeasurable(problem)) is not None:
-            raise KernelError(reason)
     spaces = {name: spec.space(problem, device) for name, spec in specs.items()}
-    listed = [config for space in spaces.values() for config in space.configs()]
     runnable = _runnable(suggested, spaces)
-    default = registry.default_config(problem, device)
-    default = spaces[default.kernel].canonicalize(default)
-    in_a_space = set(listed)
-    listed += [config for config in runnable if config not in in_a_space]
+    default = spaces[listing.default.kernel].canonicalize(listing.default)
+    in_a_space = set(listing.configs)
+    listed = [*listing.configs, *(config for config in runnable if config not in in_a_space)]
     unrefined = {default, *listed}
 
     def refine(config: Config) -> Sequence[Config]:
@@ -106,7 +149,12 @@ def make_search_task(
         errors=errors,
         refine=refine,
         refinable=not device.is_interpreter and any(space.options for space in spaces.values()),
+        estimates=dict(zip(listing.configs, listing.estimates, strict=False)),
     )
+
+
+def _estimate(spec: KernelSpec, config: Config, problem: Problem, device: Device) -> float:
+    return 0.0 if spec.estimate_us is None else math.log(max(spec.estimate_us(config, problem, device), 1e-3))
 
 
 @functools.cache

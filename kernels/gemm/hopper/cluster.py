@@ -68,6 +68,15 @@ def corner_of(tile, tiles_m, tiles_n, extents, FIXED: gl.constexpr):  # noqa: AN
 
 
 @gluon.jit
+def rest_of(start_n, N, FIXED: gl.constexpr):  # noqa: ANN201
+    """First column of a tile's second width, which ends with C's columns even where the whole tile is wider than C."""
+    start_rest = start_n + FIXED.BLOCK_SIZE_N
+    if FIXED.BIAS_ALONG_M and FIXED.B_TRANSPOSED:
+        start_rest = moved_within(start_rest, N, FIXED.BLOCK_SIZE_N_REST)
+    return start_rest
+
+
+@gluon.jit
 def free_barriers(STAGES: gl.constexpr, WARPGROUPS: gl.constexpr, CTAS: gl.constexpr):  # noqa: ANN201
     """Make a barrier for each stage in shared memory, and return the first one's address.
 

@@ -8,7 +8,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from tuner.kernels.base.blocks import await_predecessor, count_blocks
 from tuner.kernels.gemm.hopper.arrivals import await_chunk, forget
-from tuner.kernels.gemm.hopper.cluster import await_free, corner_of, meet, tiles_of
+from tuner.kernels.gemm.hopper.cluster import await_free, corner_of, meet, rest_of, tiles_of
 from tuner.kernels.gemm.hopper.tile import buffers_of_rows, following
 
 # Newer Triton releases have the first name, Triton 3.6 the second.
@@ -61,6 +61,7 @@ def fill(extents, buffers, barriers, descriptors, arriving, FIXED: gl.constexpr)
     phase = 1  # the phase of unused barriers: stages are free at first
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         start_m, start_n = corner_of(tile, tiles_m, tiles_n, extents, FIXED)
+        start_rest = rest_of(start_n, N, FIXED)
         for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
             start_k = step * FIXED.BLOCK_SIZE_K
             if FIXED.CHUNK_SIZE_K > 0:  # noqa: SIM102  the first condition is a constant
@@ -72,8 +73,7 @@ def fill(extents, buffers, barriers, descriptors, arriving, FIXED: gl.constexpr)
             load_rows(a_desc, start_m, start_k, barrier, a_buffers, stage, FIXED)
             load_block(b_desc, start_k, start_n, barrier, b_buffers.index(stage), B_TRANSPOSED, B_SHARED)
             if FIXED.BLOCK_SIZE_N_REST > 0:
-                rest = start_n + FIXED.BLOCK_SIZE_N
-                load_block(rest_desc, start_k, rest, barrier, rest_buffers.index(stage), B_TRANSPOSED, B_SHARED)
+                load_block(rest_desc, start_k, start_rest, barrier, rest_buffers.index(stage), B_TRANSPOSED, B_SHARED)
             stage, phase = following(stage, phase, FIXED.STAGES)
     if FIXED.CHUNK_SIZE_K > 0:
         forget(counters, count_blocks(K, FIXED.CHUNK_SIZE_K))

@@ -130,6 +130,7 @@ def scales_of_step(  # noqa: ANN201, PLR0917
     step,
     start_m,
     start_n,
+    start_rest,
     M,
     N,
     ROWS: gl.constexpr,
@@ -150,7 +151,6 @@ def scales_of_step(  # noqa: ANN201, PLR0917
     b_scale = scales_along(b_scale_ptr, start_n, N, stride_bsn, COLUMNS, B_GROUP, by_column)
     b_rest_scale = b_scale
     if COLUMNS_REST > 0:
-        start_rest = start_n + COLUMNS
         by_rest: gl.constexpr = gl.SliceLayout(0, LAYOUT_REST)
         b_rest_scale = scales_along(b_scale_ptr, start_rest, N, stride_bsn, COLUMNS_REST, B_GROUP, by_rest)
     return a_scale, b_scale, b_rest_scale
@@ -165,6 +165,7 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
     phase,
     start_m,
     start_n,
+    start_rest,
     M,
     N,
     steps,
@@ -192,7 +193,7 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
     rest_products = gl.zeros((ROWS, WIDTH_REST), gl.float32, LAYOUT_REST)
     if SCALED:
         a_scale, b_scale, b_rest_scale = scales_of_step(
-            *(vectors, 0, start_m, start_n, M, N),
+            *(vectors, 0, start_m, start_n, start_rest, M, N),
             *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),
         )
     for step in range(steps):
@@ -203,7 +204,7 @@ def sum_by_steps(  # noqa: ANN201, PLR0917
         if SCALED:
             # Load the next step's scales during this step.
             a_next, b_next, b_rest_next = scales_of_step(
-                *(vectors, min(step + 1, steps - 1), start_m, start_n, M, N),
+                *(vectors, min(step + 1, steps - 1), start_m, start_n, start_rest, M, N),
                 *(ROWS, COLUMNS, COLUMNS_REST, FIXED.A_GROUP, FIXED.B_GROUP, LAYOUT, LAYOUT_REST),
             )
         products = warpgroup_mma_wait(0, deps=(products,))

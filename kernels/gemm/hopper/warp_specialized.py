@@ -39,7 +39,7 @@ from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
-VERSION = 2
+VERSION = 3
 _ELEMENTS = {
     torch.float16: gl.float16,
     torch.bfloat16: gl.bfloat16,

@@ -25,6 +25,7 @@ from tuner.kernels.gemm.hopper.cluster import (
     idle,
     meet,
     publish_barriers,
+    rest_of,
     tiles_of,
 )
 from tuner.kernels.gemm.hopper.loader import fill
@@ -97,10 +98,11 @@ def multiply(  # noqa: ANN201, PLR0917
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         start_m, start_n = corner_of(tile, tiles_m, tiles_n, extents, FIXED)
         start_m += FIRST
+        start_rest = rest_of(start_n, N, FIXED)
         steps = count_blocks(K, FIXED.BLOCK_SIZE_K)
         if FIXED.BY_STEPS:
             sums, rest, stage, phase = sum_by_steps(
-                *(buffers, vectors, barriers, stage, phase, start_m, start_n, M, N, steps),
+                *(buffers, vectors, barriers, stage, phase, start_m, start_n, start_rest, M, N, steps),
                 *(FIRST, ROWS, COLUMNS, COLUMNS_REST, FIXED),
             )
         else:
@@ -119,7 +121,6 @@ def multiply(  # noqa: ANN201, PLR0917
             buffer = c_buffers.index(WARPGROUP * TURNS + part % TURNS)
             store_block(c, buffer, values, start_m, start_part, M, N, strides, TURNS - 1, FIXED.C_TRANSPOSED)
         if COLUMNS_REST > 0:
-            start_rest = start_n + COLUMNS
             values = finished(rest, vectors, start_m, start_rest, M, N, FIXED, out_dtype)
             buffer = c_rest_buffers.index(WARPGROUP)
             store_block(c_rest, buffer, values, start_m, start_rest, M, N, strides, 0, FIXED.C_TRANSPOSED)
