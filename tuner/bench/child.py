@@ -33,15 +33,11 @@ _SEED = 2_000_003
 
 @dataclass(frozen=True, slots=True)
 class ContestRequest:
-    """To the child: measure one problem. Answered by a `Preparing` for each contestant, then `ContestResult`.
+    """To the child: measure one problem by our config beside the rivals, in the timer's own rounds unless given.
+
+    Answered by a `Preparing` for each contestant, then `ContestResult`.
 
     A problem that does not fit into memory is answered by `Refused`.
-
-    Attributes:
-        problem: what to compute.
-        config: our config.
-        contestants: names, ours among them.
-        rounds: paired rounds; None for the device timer's own number.
     """
 
     problem: Problem

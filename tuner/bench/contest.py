@@ -21,11 +21,7 @@ TUNING_LIMIT_S = 900.0
 
 
 class Contest:
-    """Ours against rivals on one device; a context manager. SweepError where its child cannot be started, or again.
-
-    Attributes:
-        device, environment: what is measured on, and the versions in use.
-    """
+    """Ours against rivals on one device; a context manager. SweepError where its child cannot be started, or again."""
 
     def __init__(self, gpu: int | None, rivals: Sequence[str], *, rounds: int | None = None) -> None:
         """Start the child on a CUDA index, or the interpreter; without `rounds`, there are the device's own number."""

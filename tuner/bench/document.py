@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,19 +9,12 @@ from typing import Any
 import tuner
 from tuner.bench.score import OURS, Figures, Row, geomeans
 from tuner.hardware.device import Device, Environment
-from tuner.store.records import PROTOCOL
+from tuner.store.records import PROTOCOL, now
 
 
 @dataclass(frozen=True, slots=True)
 class ContestReport:
-    """The result of a contest.
-
-    Attributes:
-        device, environment: what was measured on.
-        rivals: the rivals that ours was compared with.
-        rows: one for each problem that was measured.
-        unplayed: how many problems were not.
-    """
+    """The result of a contest: a row for each problem that was measured, and how many were not."""
 
     device: Device
     environment: Environment
@@ -35,7 +27,7 @@ def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
     """Return the document that `--json` prints and bench.json holds, for a contest that this command line asked for."""
     return {
         "tuner": tuner.__version__,
-        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": now(),
         "argv": list(argv),
         "protocol": PROTOCOL,
         "device": report.device,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -84,11 +83,11 @@ def _document(
     place: str, bench: CaseRunner, figures: dict[str, Regret], played: Sequence[CaseResult]
 ) -> dict[str, Any]:
     import tuner
-    from tuner.store.records import PROTOCOL
+    from tuner.store.records import PROTOCOL, now
 
     return {
         "tuner": tuner.__version__,
-        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": now(),
         "argv": sys.argv,
         "protocol": PROTOCOL,
         "place": place,

@@ -24,13 +24,7 @@ _LONGEST = 300  # characters of a reason
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a row was made.
-
-    Attributes:
-        environment: the versions it was measured under.
-        protocol: the measuring protocol's number.
-        tool_version: the version of triton-tuner that decided the winner.
-    """
+    """How a row was made: under which versions, by which protocol, and which triton-tuner decided the winner."""
 
     environment: Environment
     protocol: int

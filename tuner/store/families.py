@@ -10,9 +10,9 @@ from tuner.problem.family import Check, Family, Range
 from tuner.store.column_values import StrayValue
 from tuner.store.keys import Keys, insert_row
 from tuner.store.models import device, environment, family, family_range, problem
-from tuner.store.records import DecidedFamily
+from tuner.store.records import DecidedFamily, now
 from tuner.store.rows import problem_of, value_of
-from tuner.store.runs import Run, now
+from tuner.store.runs import Run
 
 
 def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:

@@ -20,11 +20,9 @@ class SetProblem:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """To the worker: measure configs of the problem in rotation. Answered by a `Result` for each, then `Idle`.
+    """To the worker: measure configs of the problem in rotation, with the `drop` of a `tuner.sweep.search.Strategy`.
 
-    Attributes:
-        configs: what to measure.
-        drop: see `tuner.sweep.search.Strategy`.
+    Answered by a `Result` for each, then `Idle`.
     """
 
     configs: tuple[Config, ...]

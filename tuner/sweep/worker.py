@@ -21,11 +21,7 @@ TRIAL_LIMIT_S = 30.0
 
 
 class Worker(Child):
-    """The parent's handle of one worker process.
-
-    Attributes:
-        gpu: CUDA index, None for the interpreter.
-    """
+    """The parent's handle of one worker process."""
 
     def __init__(self, gpu: int | None) -> None:
         """Start the process."""

@@ -26,14 +26,7 @@ _BINARIES = ("cubin", "hsaco")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A folder of kernels that was written.
-
-    Attributes:
-        path: the folder.
-        kernels: how many are in it.
-        nbytes: their size together.
-        failed: configs that did not compile, and why.
-    """
+    """A folder of kernels that was written, and the configs that did not compile, with the reasons."""
 
     path: Path
     kernels: int

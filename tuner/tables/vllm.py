@@ -41,13 +41,7 @@ _BLOCK_SHAPES = {"vllm": f"[{BLOCK},{BLOCK}]", "sglang": f"[{BLOCK}, {BLOCK}]"}
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One file: the configs of one weight shape on one device.
-
-    Attributes:
-        device_name: the driver's name of the device.
-        n, k: the weight's sizes.
-        rows: launch parameters by M.
-    """
+    """One file: the launch parameters by M of one weight shape on one device, which goes by its driver's name."""
 
     device_name: str
     n: int
