@@ -17,6 +17,7 @@ __all__ = [
     "flush_misses",
     "lookup",
     "record_misses",
+    "strict",
     "tuned",
     "use",
 ]
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tuner.lookup.fingerprint import digest
     from tuner.lookup.lookup import lookup, record_misses, use
     from tuner.lookup.miss_counts import flush as flush_misses
+    from tuner.lookup.strict import strict
     from tuner.problem import Problem
     from tuner.tuned.arguments import Arguments
     from tuner.tuned.decorator import tuned
@@ -51,6 +53,7 @@ else:
         "flush_misses": "tuner.lookup.miss_counts.flush",
         "lookup": "tuner.lookup.lookup.lookup",
         "record_misses": "tuner.lookup.lookup.record_misses",
+        "strict": "tuner.lookup.strict.strict",
         "tuned": "tuner.tuned.decorator.tuned",
         "use": "tuner.lookup.lookup.use",
     }

@@ -1,13 +1,12 @@
-"""What shapes that nobody tuned lose: a lookup's answers for them, played against the winners that tuning finds.
+"""What shapes that nobody tuned lose: the default for them, played against the winners that tuning finds.
 
     python benchmarks/claims/unseen.py --out FOLDER
     python benchmarks/claims/unseen.py --held-out unseen-fourth --out FOLDER
 
-The shapes of suites/unseen-tuned.csv and of the suites that are held out are tuned into one new database. Then all the
-held-out shapes are looked up together in what remains, and `tuner verify --regret` plays each answer, the default
-formula's config and the winner in paired rounds. The calibration's fit knows trials of the shapes of unseen.csv,
-unseen-again.csv and unseen-third.csv; those of unseen-fourth.csv no fit has seen. FOLDER must not exist yet. It
-receives the database, the compile cache, the log, and the result, unseen-h200.json.
+The shapes of the held-out suites are tuned into a new database. Then each is looked up as if it were not there, and
+`tuner verify --regret` plays the answer and the winner in paired rounds. The calibration's fit knows trials of the
+shapes of unseen.csv, unseen-again.csv and unseen-third.csv; those of unseen-fourth.csv no fit has seen. FOLDER must not
+exist yet. It receives the database, the compile cache, the log, and the result, unseen-h200.json.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ RESULT = "unseen-h200.json"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tuned", default="unseen-tuned", help="suite that is tuned beside them")
     parser.add_argument("--held-out", action="append", metavar="SUITE", help="all four unless given; may be repeated")
     parser.add_argument("--device", default="cuda:0", help="as `tuner run` takes it")
     parser.add_argument("--time-budget", default="420s", help="of the tuning, as `tuner run` takes it")
@@ -41,17 +39,14 @@ def main() -> None:
     args = parser.parse_args()
     try:
         held_out = {name: suite.load(place(name)) for name in args.held_out or HELD_OUT}
-        tuned = suite.load(place(args.tuned))
     except TunerError as e:
         parser.error(str(e))
     folder = new_folder(parser, args.out)
-    everything, asked = folder / "tuned.csv", folder / "held-out.csv"
-    shapes = [problem for problems in held_out.values() for problem in problems]
-    write_suite(everything, [*tuned, *shapes])
-    write_suite(asked, shapes)
+    asked = folder / "held-out.csv"
+    write_suite(asked, [problem for problems in held_out.values() for problem in problems])
     begin = time.monotonic()
     options = ["--device", args.device, "--db", "unseen.db", "--time-budget", args.time_budget]
-    run = tuner(folder, "run", "--suite", str(everything), *options, accept=(0, 1))
+    run = tuner(folder, "run", "--suite", str(asked), *options, accept=(0, 1))
     tuning_s = time.monotonic() - begin
     options = ["--regret", "--suite", str(asked), "--device", args.device]
     told = tuner(folder, "verify", "unseen.db", *options, accept=(0, 1))

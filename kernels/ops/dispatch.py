@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -17,30 +17,40 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.epilogue import activated, saturated
+from tuner.kernels.ops import by_torch
 from tuner.launch import binaries
+from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import is_no_fault
 from tuner.launch.launch import Launch
 from tuner.launch.plan import Recording, recorded
-from tuner.lookup.lookup import counter, drop, lookup
+from tuner.lookup import strict
+from tuner.lookup.decision import Match
+from tuner.lookup.lookup import counter, drop, lookup, on_change
 from tuner.problem import Problem, dtype
 
 FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
 """What is raised if a config cannot be compiled or launched, by Triton itself, MLIR or the driver."""
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
+_torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
+"""By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
+_MOST_KINDS = 8192
+on_change(_torch_serves.clear)
 
 
 def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     """Launch the config that a lookup finds for a problem, on the operands' device and its current stream.
 
     A config that fails at its first launch is not used again in this process. It is replaced by the lookup's next
-    match, then by the default, and then by the default of the next kernel.
+    match, then by the default, and then by the default of the next kernel. Where `tuner.strict` holds and no shipped
+    binary launches a config, torch's library writes the output.
 
     Returns:
-        The recorded launches.
+        The recorded launches; none if torch's library took their place.
 
     Raises:
-        KernelError: no installed kernel serves the problem on this device.
+        KernelError: no installed kernel serves the problem on this device; or it is strict, and torch's library has no
+            such function.
         Exception: No config could be launched; this is the last one's error.
     """
     index = device.index if device.type == "cuda" else None
@@ -49,9 +59,15 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     # Triton launches on the current device, which may not be the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
     with guard, recorded(_shipped(problem.op, model, index)) as recording:
+        if _torch_serves and _compute_as_before(operands, problem, model):
+            return recording
         while True:
             try:
                 registry.find(problem.op, match.kernel).launch(operands, match.config)
+            except NotShippedError:
+                recording.forget()
+                _compute_by_torch(operands, problem, model, match)
+                return recording
             except FAILURES as e:
                 if (problem, model.slug, match.config) in _launched or is_no_fault(e):
                     raise
@@ -71,13 +87,54 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
 
 
 def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:
-    """The function that finds a launch's shipped kernel, or None if no kernels are shipped."""
-    if model.is_interpreter or knobs.runtime.debug or knobs.compilation.instrumentation_mode:
+    """The function that finds a launch's shipped kernel, or None if Triton makes all of them."""
+    if model.is_interpreter:
         return None
-    shipped = binaries.shipped_binaries(op, model.slug)
-    if shipped is None:
+    is_strict, by_triton = strict.is_on(), knobs.runtime.debug or knobs.compilation.instrumentation_mode
+    shipped = None if by_triton else binaries.shipped_binaries(op, model.slug)
+    if shipped is None and not is_strict:
         return None
-    return lambda launch: shipped.kernel(launch.key, launch.function, index)
+
+    def find(launch: Launch) -> Any:
+        kernel = None if shipped is None else shipped.kernel(launch.key, launch.function, index)
+        if kernel is None and is_strict:
+            raise NotShippedError(f"no binary of {launch.function.__name__} ships for this launch")
+        return kernel
+
+    return find
+
+
+def _compute_by_torch(operands: Any, problem: Problem, model: Device, match: Match) -> None:
+    """Write the output of a call that no shipped binary serves, count it as a miss, and keep what served it."""
+    vendor = registry.serving(problem, model)[0].vendor
+    try:
+        by_torch.compute(operands, vendor)
+    except NotImplementedError as e:
+        raise KernelError(strict.refusal(problem, model, match, e)) from None
+    count, kind = strict.note(problem, model, match, "torch's library"), _kind(operands, problem, model)
+    if kind is not None:
+        if len(_torch_serves) >= _MOST_KINDS:
+            _torch_serves.clear()
+        _torch_serves[kind] = vendor, count
+
+
+def _compute_as_before(operands: Any, problem: Problem, model: Device) -> bool:
+    """Write the output by torch and return True, if an earlier call of this kind was served so."""
+    vendor, count = _torch_serves.get(_kind(operands, problem, model), (None, None))
+    if vendor is None:
+        return False
+    by_torch.compute(operands, vendor)
+    if count is not None:
+        count()
+    return True
+
+
+def _kind(operands: Any, problem: Problem, model: Device) -> Hashable:
+    """All that decides which binaries a call needs; None of a list of matrices."""
+    tensors = [getattr(operands, name, None) for name in ("a", "b", "out", "bias", "scale_a", "scale_b", "ends")]
+    if isinstance(tensors[0], tuple):
+        return None
+    return problem, model.slug, *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors)
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:

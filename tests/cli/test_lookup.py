@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tuner.hardware.device import INTERPRETER, KNOWN, describe
+from tuner.lookup import strict
 from tuner.problem.family import Check
 
 H200 = KNOWN["sm_90"]
@@ -61,6 +62,19 @@ def test_a_problem_of_a_tuned_family_shows_its_range_and_exits_0(run, tables, mo
     )
     assert document["expected_regret"] == 1.004
     assert "1.004 times as long" in run("lookup", "100x512x256", "--device", "sm_90", "--explain")[1]
+
+
+def test_what_serves_in_place_of_a_compile_is_explained_and_a_nonsense_value_is_one_line(run, db, monkeypatch):
+    asked = ("lookup", "64x512x256", "--db", db, "--device", H200.slug, "--explain")
+    for value, said in (("1", True), ("0", False)):
+        monkeypatch.setattr(strict, "_on", None)
+        monkeypatch.setenv("TUNER_STRICT", value)
+        assert ("no binary of this config ships, torch's library serves" in run(*asked)[1]) is said
+    monkeypatch.setattr(strict, "_on", None)
+    monkeypatch.setenv("TUNER_STRICT", "maybe")
+    code, out, err = run(*asked)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("tuner: $TUNER_STRICT is 'maybe': expected 1")
 
 
 def test_json_holds_the_whole_answer(run, db):

@@ -131,6 +131,7 @@ def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tm
     here = {Miss(problem, "interpreter", "default", "3.7.1", "0.1.0"): count for problem, count in calls.items()}
     last = Problem(32, 16, 32, dtype="float32")
     here[Miss(last, "interpreter", "default", "3.7.1", "0.1.0", first_m=25)] = 1
+    here[Miss(Problem(8, 8, 8), "interpreter", misses.NO_BINARY, "3.7.1", "0.1.0")] = 2  # is tuned, and lacks a binary
     elsewhere = {Miss(Problem(64, 64, 64), H200.slug, "default", "3.7.1", "0.1.0"): 99}
     misses.add(tmp_path / "misses.json", Record(here | elsewhere))
     record = (tmp_path / "misses.json").read_text()
@@ -145,6 +146,7 @@ def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tm
         ("matmul", 48),
     ]
     assert f"missed on interpreter: 4 problems, 16 calls; others missed on {H200.slug}\n" in done.stderr
+    assert "tuned, but without a shipped binary: 1 problem, 2 calls; to ship them: tuner export DIR" in done.stderr
     assert (tmp_path / "misses.json").read_text() == record
 
 

@@ -16,7 +16,7 @@ import tuner
 from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
-from tuner.lookup import match_rules
+from tuner.lookup import match_rules, strict
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -105,6 +105,8 @@ def test_whatever_may_change_a_choice_changes_the_digest(digest_of, make_row, ma
     digest_of(row)
     others.append(tuner.digest(KNOWN["sm_80"]))
     monkeypatch.setitem(match_rules.failed, (H200.slug, Problem(64, 512, 256), row.config), "out of resources")
+    others.append(tuner.digest(H200))
+    monkeypatch.setattr(strict, "_on", True)
     others.append(tuner.digest(H200))
     monkeypatch.setattr(devices, "triton_version", lambda: "3.8.0")
     others.append(tuner.digest(H200))

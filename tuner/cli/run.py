@@ -153,13 +153,25 @@ def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem | Ladder
     def of_device(device: Device) -> list[Problem | Ladder]:
         found = record.problems(device.slug)
         if records:
-            counted = f"{quantity(len(found), 'problem')}, {quantity(sum(found.values()), 'call')}"
-            of_others = sorted({miss.device for miss in record.calls} - {device.slug})
-            others = f"; others missed on {', '.join(of_others)}" if of_others else ""
-            click.echo(f"missed on {device.slug}: {counted}{others}", err=True)
+            _say_missed(record, device, found)
         return list(found)
 
     return of_device
+
+
+def _say_missed(record: misses.Record, device: Device, found: dict[Problem | Ladder, int]) -> None:
+    calls = sum(found.values())
+    of_others = sorted({miss.device for miss in record.calls} - {device.slug})
+    others = f"; others missed on {', '.join(of_others)}" if of_others else ""
+    click.echo(
+        f"missed on {device.slug}: {quantity(len(found), 'problem')}, {quantity(calls, 'call')}{others}", err=True
+    )
+    if lacking := record.not_shipped(device.slug):
+        click.echo(
+            f"tuned, but without a shipped binary: {quantity(len(lacking), 'problem')}, "
+            f"{quantity(sum(lacking), 'call')}; to ship them: tuner export DIR --with-kernels",
+            err=True,
+        )
 
 
 def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:

@@ -10,12 +10,12 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import TableError
-from tuner.launch import active_driver, compat
+from tuner.errors import KernelError, TableError
+from tuner.launch import active_driver, compat, nearest
 from tuner.lookup import lookup
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
@@ -36,6 +36,9 @@ class Entry:
         signature: The types of the arguments by name, as Triton writes them; empty where the launch gives them.
         constants: The values compiled in, by their place among the arguments; empty where the launch gives them.
         files: The SHA-256 of its metadata and of its binary, by suffix. The files are named after these hashes.
+        context: The key of everything that the binary depends on except source and arguments; "" where the launch gives
+            all of its arguments.
+        arguments: What the binary assumes of its arguments.
     """
 
     key: str
@@ -43,6 +46,12 @@ class Entry:
     signature: Mapping[str, str]
     constants: tuple[tuple[tuple[int, ...], Any], ...]
     files: Mapping[str, str]
+    context: str = ""
+    arguments: nearest.Arguments = field(default_factory=dict)
+
+
+class NotShippedError(KernelError):
+    """Strict: no shipped binary launches this, and nothing is compiled."""
 
 
 class ShippedBinaries:
@@ -71,8 +80,35 @@ class ShippedBinaries:
             return self._made.setdefault((key, index), _load(folder, entry, function, source))
         except (TableError, OSError, *BAD_VALUE) as e:
             self._bad.add(key)
-            _log.warning("%s: a kernel is not used, Triton compiles it instead: %s", folder, e)
+            _log.warning("%s: a kernel is not used: %s", folder, e)
             return None
+
+    def nearest_kernel(self, src: Any, context: str, index: int | None) -> Any:
+        """Load the kernel of a source that assumes as much of its arguments as a call keeps, and nothing else.
+
+        Args:
+            src: Triton's ASTSource of the launch.
+            context: See `Entry`.
+            index: The index of the current device.
+
+        Raises:
+            NotShippedError: none can be loaded; the message names the arguments that the one nearest to it refuses.
+        """
+        call, source = nearest.arguments_of(src) or {}, src.fn.cache_key
+        alike = [entry for _, entry in self.entries.values() if (entry.context, entry.source) == (context, source)]
+        refused = {entry.key: nearest.misfits(entry.arguments, call) for entry in alike}
+        alike.sort(key=lambda entry: (len(refused[entry.key]), -nearest.facts(entry.arguments)))
+        for entry in alike if call else ():
+            if refused[entry.key]:
+                names = ", ".join(refused[entry.key])
+                raise NotShippedError(f"the nearest binary of {src.fn.__name__} that ships is for another {names}")
+            signature = {name: kind for name, (kind, _, _) in entry.arguments.items()}
+            constants = {name: value for name, (kind, value, _) in entry.arguments.items() if kind == "constexpr"}
+            made = compat.ASTSource(src.fn, signature, constants)
+            kernel = self.kernel(entry.key, src.fn, index, source=made)
+            if kernel is not None:
+                return kernel
+        raise NotShippedError(f"no binary of {src.fn.__name__} by these constants and options ships")
 
 
 def key_of(specialization: Mapping[str, Any]) -> str:
@@ -134,8 +170,8 @@ def _read(folder: Path) -> list[Entry]:
     here, target = _triton_and_target()
     if made_by != here:
         _log.warning(
-            "%s was made by Triton %s, here is %s: kernels are compiled at their first launch instead; to ship them for"
-            " this Triton: tuner export DIR --with-kernels",
+            "%s was made by Triton %s, here is %s: its kernels are not used; to ship them for this Triton: tuner export"
+            " DIR --with-kernels",
             *(folder, made_by, here),
         )
         return []
@@ -149,7 +185,9 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
     constants = tuple((tuple(int(step) for step in path), value) for path, value in fields["constants"])
     files = {str(suffix): str(digest) for suffix, digest in fields["files"].items()}
     signature = {str(name): str(kind) for name, kind in fields["signature"]}  # in the arguments' order
-    return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files)
+    context, arguments = fields.get("context", ""), fields.get("arguments", ())
+    known = {str(name): (str(kind), str(value), frozenset(map(str, facts))) for name, kind, value, facts in arguments}
+    return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files, str(context), known)
 
 
 def _triton_and_target() -> tuple[str, list[Any]]:

@@ -16,13 +16,15 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import TableError, one_line
 from tuner.launch import active_driver, binaries, compat
+from tuner.lookup import strict
 from tuner.lookup.row import BAD_VALUE
 
 VARIABLE = "TUNER_SHORTCUT"
@@ -52,31 +54,50 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
         function = function.fn
     caches = function.device_caches
     make = getattr(caches, "default_factory", None)
-    if make is None or isinstance(make, _BinderFactory):
+    if make is None:
         return
-    active_driver.prepare()
-    caches.default_factory = _BinderFactory(function, make, find_shipped)
-    if caches:
-        function.compile = CachedCompile(function.compile, find_shipped)
+    if not isinstance(make, _BinderFactory):
+        active_driver.prepare()
+        make = caches.default_factory = _BinderFactory(function, make)
+        if caches:
+            function.compile = CachedCompile(function.compile, make.finders)
+    if find_shipped is not None and find_shipped not in make.finders:
+        make.finders.append(find_shipped)  # one function may be several kernels, or be compiled here before it serves
 
 
 class _BinderFactory:
     """Makes a jit function's binder for a new device as Triton does, and replaces the `compile` that Triton sets."""
 
-    def __init__(self, function: Any, make: Callable[[], Any], find_shipped: FindShipped | None) -> None:
-        self._function, self._make, self._find_shipped = function, make, find_shipped
+    def __init__(self, function: Any, make: Callable[[], Any]) -> None:
+        self._function, self._make = function, make
+        self.finders: list[FindShipped] = []
 
     def __call__(self) -> Any:
         made = self._make()
-        self._function.compile = CachedCompile(self._function.compile, self._find_shipped)
+        self._function.compile = CachedCompile(self._function.compile, self.finders)
         return made
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel that was compiled or found.
+
+    Attributes:
+        key: The key of everything that it depends on except its compiler.
+        context: The key of all of that except the source and the arguments.
+        kernel: The CompiledKernel.
+    """
+
+    key: str
+    context: str
+    kernel: Any
+
+
 @contextmanager
-def collect_compiled() -> Iterator[list[tuple[str, Any]]]:
-    """Collect the key and the kernel of everything that this thread compiles or finds inside the block."""
+def collect_compiled() -> Iterator[list[Compiled]]:
+    """Collect everything that this thread compiles or finds inside the block."""
     before = getattr(_local, "seen", None)
-    seen: list[tuple[str, Any]] = []
+    seen: list[Compiled] = []
     _local.seen = seen
     try:
         yield seen
@@ -87,20 +108,27 @@ def collect_compiled() -> Iterator[list[tuple[str, Any]]]:
 class CachedCompile:
     """Replaces a jit function's `compile`: returns the kernel that was shipped or that Triton's cache holds."""
 
-    def __init__(self, compiles: Callable[..., Any], find_shipped: FindShipped | None) -> None:
-        self._compiles, self._find_shipped = compiles, find_shipped
+    def __init__(self, compiles: Callable[..., Any], finders: Sequence[FindShipped]) -> None:
+        self._compiles, self._finders = compiles, finders
 
     def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
-        """Compile as `triton.compile` does, or find what was compiled before."""
-        key = _compile_key(src, target, options)
+        """Compile as `triton.compile` does, or find what was compiled before.
+
+        Raises:
+            NotShippedError: the kernel serves calls, the process is strict, and no shipped binary fits.
+        """
+        context = _context(src, target, options)
+        key = None if context is None else binaries.key_of({"source": src.hash(), **context})
+        if self._finders and strict.is_on():
+            return self._shipped_only(key, context, src)
         kernel = None if key is None else self._find(key, src, target)
         if kernel is None:
             kernel = self._compiles(src, target=target, options=options, **more)
             if key is not None:
                 _store(key, target, kernel)
         seen = getattr(_local, "seen", None)
-        if seen is not None and key is not None:
-            seen.append((key, kernel))
+        if seen is not None and key is not None and context is not None:
+            seen.append(Compiled(key, binaries.key_of(context), kernel))
         return kernel
 
     def _find(self, key: str, src: Any, target: Any) -> Any:
@@ -108,16 +136,40 @@ class CachedCompile:
 
         if knobs.compilation.always_compile:
             return None
-        shipped = None if self._find_shipped is None else self._find_shipped()
-        if shipped is not None:
-            kernel = shipped.kernel(key, src.fn, active_driver.active().get_current_device(), source=src)
+        return self._shipped(key, src) or _load(key, target, src)
+
+    def _shipped(self, key: str, src: Any) -> Any:
+        for shipped, index in self._every_shipped():
+            kernel = shipped.kernel(key, src.fn, index, source=src)
             if kernel is not None:
                 return kernel
-        return _load(key, target, src)
+        return None
+
+    def _every_shipped(self) -> Iterator[tuple[binaries.ShippedBinaries, int]]:
+        """What ships for the function, with the index of the current device."""
+        for find in self._finders:
+            shipped = find()
+            if shipped is not None:
+                yield shipped, active_driver.active().get_current_device()
+
+    def _shipped_only(self, key: str | None, context: Mapping[str, Any] | None, src: Any) -> Any:
+        """The shipped kernel, or else the nearest one of the same function, constants and options."""
+        if key is None or context is None:
+            raise binaries.NotShippedError(f"{src.name}: a hook changes how Triton compiles, so no shipped binary fits")
+        kernel = self._shipped(key, src)
+        if kernel is not None:
+            return kernel
+        missing = binaries.NotShippedError(f"no binary of {src.name} ships for this device and Triton")
+        for shipped, index in self._every_shipped():
+            try:
+                return shipped.nearest_kernel(src, binaries.key_of(context), index)
+            except binaries.NotShippedError as e:
+                missing = e
+        raise missing
 
 
-def _compile_key(src: Any, target: Any, options: Any) -> str | None:
-    """The key of everything that a binary depends on except its compiler; None where this module cannot tell."""
+def _context(src: Any, target: Any, options: Any) -> dict[str, Any] | None:
+    """What a binary depends on beside its source and its compiler; None where this module cannot tell."""
     from triton import knobs
 
     if not isinstance(src, compat.ASTSource) or target is None:
@@ -125,8 +177,8 @@ def _compile_key(src: Any, target: Any, options: Any) -> str | None:
     if getattr(knobs.runtime, "add_stages_inspection_hook", None) is not None:
         return None
     parsed = compat.make_backend(target).parse_options({**(options or {}), **src.parse_options()})
-    specialization = {"source": src.hash(), "options": parsed.hash(), "target": str(target)}
-    return binaries.key_of({**specialization, "environment": sorted(compat.get_cache_invalidating_env_vars().items())})
+    environment = sorted(compat.get_cache_invalidating_env_vars().items())
+    return {"options": parsed.hash(), "target": str(target), "environment": environment}
 
 
 def _file_key(key: str, target: Any) -> str | None:

@@ -67,14 +67,18 @@ def compiler_options(config: Config) -> dict[str, Value]:
 
 
 def run(launches: Iterable[Launch]) -> None:
-    """Launch in order on the current device and stream. An active recording of this thread gets each launch."""
+    """Launch in order on the current device and stream. An active recording of this thread gets each launch.
+
+    Raises:
+        NotShippedError: the process is strict, and one of them does not ship; then none of them was launched.
+    """
     seen = recording()
-    for launch in launches:
-        shipped = seen.find(launch) if seen is not None and seen.find is not None else None
-        if shipped is None:
+    find = None if seen is None else seen.find
+    for launch, found in [(launch, None if find is None else find(launch)) for launch in launches]:
+        if found is None:
             kernel = _launch(launch)
         else:
-            kernel = shipped
+            kernel = found
             values = (launch.constants[parameter.name] for parameter in launch.function.params[len(launch.arguments) :])
             kernel[(*launch.grid, 1, 1)[:3]](*launch.arguments, *values)
         if launch.concurrent:

@@ -13,7 +13,7 @@ from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.lookup import match_rules
-from tuner.lookup.decision import Decision
+from tuner.lookup.decision import TUNED, Decision, Match
 from tuner.lookup.row import Row
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import MAX_SIZE
@@ -40,10 +40,7 @@ def command(problem: Problem, first_m: int | None = None) -> str:
 
     p = problem
     if p.is_keyed:
-        known = [spec for spec in registry.of(p.op).values() if spec.origin]
-        fitting = [spec for spec in known if spec.source_hash().startswith(p.source)] if len(known) > 1 else known
-        origin = fitting[0].origin if fitting else p.op
-        return shlex.join(["tuner", "run", "--kernel", origin, "--problem", text.write_key(p)])
+        return shlex.join(["tuner", "run", "--kernel", _origin(p), "--problem", text.write_key(p)])
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
         ms = str(p.m) if first_m is None else f"{first_m}-{_last_m(p.m)}"
@@ -53,6 +50,20 @@ def command(problem: Problem, first_m: int | None = None) -> str:
         return shlex.join(["tuner", "run", "--kernel", op, "--problem", text.write(p)])
     except ProblemError:
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
+
+
+def shipping(problem: Problem, match: Match) -> str:
+    """What to type so that a binary of an answer ships."""
+    kernel = f" --kernel {shlex.quote(_origin(problem))}" if problem.is_keyed else ""
+    export = f"tuner export DIR --with-kernels{kernel}"
+    return f"to ship one: {export}" if match.rule in TUNED else f"{_advice(problem)}, then {export}"
+
+
+def _origin(problem: Problem) -> str:
+    """How a command names the kernel of a key."""
+    known = [spec for spec in registry.of(problem.op).values() if spec.origin]
+    fitting = [spec for spec in known if spec.source_hash().startswith(problem.source)] if len(known) > 1 else known
+    return fitting[0].origin if fitting else problem.op
 
 
 def _last_m(m: int) -> int:
@@ -90,8 +101,7 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
     is_missed = match.rule in ("default", "near_key")
     if not (is_missed or refused):
         return
-    family = (problem.op, problem.a_dtype) if problem.is_keyed else problem.group()
-    kind = (device.slug, family, is_missed, bool(own), *(config.kernel for config in formulas))
+    kind = (device.slug, _family(problem), is_missed, bool(own), *(config.kernel for config in formulas))
     if kind in reported:
         count_another()
         return
@@ -112,6 +122,21 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
         )
     else:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)
+
+
+def report_no_binary(problem: Problem, device: Device, match: Match, instead: str, reported: set[Hashable]) -> None:
+    """Log, for the first problem of a family, that no shipped binary launches an answer; see `report`."""
+    kind = (device.slug, _family(problem), "no binary")
+    if kind not in reported:
+        reported.add(kind)
+        _log.warning(
+            "no shipped binary launches %s for %.1000s on %s, and nothing is compiled (strict): %s serves it; %s",
+            *(match.config, problem, device.slug, instead, shipping(problem, match)),
+        )
+
+
+def _family(problem: Problem) -> Hashable:
+    return (problem.op, problem.a_dtype) if problem.is_keyed else problem.group()
 
 
 def count_another() -> None:

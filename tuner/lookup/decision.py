@@ -9,6 +9,9 @@ from tuner.kernel.config import Config
 from tuner.lookup.row import Row
 from tuner.problem.family import Range
 
+TUNED = ("exact", "family")
+"""Match rules whose answer is no miss: what was tuned for this very M, or for a range that holds it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Match:

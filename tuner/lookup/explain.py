@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from tuner.hardware.device import Device
+from tuner.lookup import strict
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Decision
 from tuner.lookup.device_winners import DeviceWinners
@@ -40,6 +41,9 @@ def explain(problem: Problem, device: Device | str | None = None) -> str:
     ]
     lines += decision.fallen
     lines += _answer(decision)
+    if strict.is_on() and not device.is_interpreter:
+        instead = "another config whose binary does" if problem.is_keyed else "torch's library"
+        lines.append(f"strict: nothing is compiled; where no binary of this config ships, {instead} serves")
     if decision.match.rule != "exact":
         lines += _nearest(problem, by_source)
         lines.append(f"to tune it: {command(problem, decision.first_m)}")

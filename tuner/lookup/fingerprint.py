@@ -10,7 +10,7 @@ from typing import Any
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.lookup import match_rules
+from tuner.lookup import match_rules, strict
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.lookup import resolver
 from tuner.lookup.row import Row
@@ -20,8 +20,9 @@ def digest(device: Device | str | None = None) -> str:
     """SHA-256 over all that a lookup's answer follows from; reads every source and imports every kernel.
 
     That is the device, the versions of triton-tuner, Triton and each kernel, the match rules, every source's rows for
-    this device and for others of its architecture in the order they are asked, the ranges of M that they serve, and
-    configs that failed to launch in this process. Where sources lie is left out: ranks may mount one folder twice.
+    this device and for others of its architecture in the order they are asked, the ranges of M that they serve, whether
+    `tuner.strict` holds, and configs that failed to launch in this process. Where sources lie is left out: ranks may
+    mount one folder twice.
 
     Args:
         device: as `lookup` takes it.
@@ -49,6 +50,7 @@ def _versions(device: Device) -> dict[str, Any]:
         "tool_version": __version__,
         "triton": devices.triton_version(),
         "kernels": kernels,
+        "strict": strict.is_on(),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner import entry_points as entries
 from tuner.hardware.device import Device
+from tuner.kernel.config import Config
 from tuner.lookup import match_rules
 from tuner.lookup.decision import Match
 from tuner.lookup.resolver import Resolver
@@ -65,8 +66,7 @@ def use(where: str | Path | None) -> None:
         source = sources.named(where)
     with Resolver.lock:
         _resolver = Resolver(()) if source is None else Resolver((source, *_resolver.named))
-    for forget in _on_change:
-        forget()
+    forget()
 
 
 def record_misses(where: str | Path | None) -> None:
@@ -87,8 +87,7 @@ def record_misses(where: str | Path | None) -> None:
     miss_counts.start(where)
     with Resolver.lock:
         _resolver = Resolver(_resolver.named)  # answers and plans of before count nothing
-    for forget in _on_change:
-        forget()
+    forget()
 
 
 def row_of(problem: Problem, device: Device) -> Row | None:
@@ -103,15 +102,27 @@ def row_of(problem: Problem, device: Device) -> Row | None:
     return decision.row if decision.match.rule == "exact" else None
 
 
+def near_configs(problem: Problem, device: Device) -> list[Config]:
+    """The configs that other keys of a kernel under `tuner.tuned` were tuned to, those of the nearest key first."""
+    _, by_source, _ = _resolver.explanation(problem, device)
+    return match_rules.near_configs(problem, device, by_source)
+
+
 def counter(problem: Problem, device: Device) -> Callable[[], Any] | None:
     """What counts a call that does not ask `lookup`; None unless its problem is missed and misses are recorded."""
     missed = _resolver.missed.get((device.slug, problem))
     return None if missed is None else missed.counter.count
 
 
-def on_change(forget: Callable[[], Any]) -> None:
+def on_change(forgets: Callable[[], Any]) -> None:
     """Register a function to call whenever earlier answers no longer hold."""
-    _on_change.append(forget)
+    _on_change.append(forgets)
+
+
+def forget() -> None:
+    """Call every function that `on_change` registered."""
+    for forgets in _on_change:
+        forgets()
 
 
 def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> Match:

@@ -123,6 +123,12 @@ def can_run(config: Config, problem: Problem, device: Device) -> bool:
         return False
 
 
+def near_configs(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) -> list[Config]:
+    """The configs of other keys' rows that may be used for a problem, those of the nearest key first, each once."""
+    near = (row for winners, tuned in _by_key(problem, device, by_source) for row in winners.rows[tuned])
+    return list(dict.fromkeys(row.config for row in near if refusal(row, problem, device, borrowed=True) is None))
+
+
 def _of_another_source(row: Row, problem: Problem, spec: KernelSpec) -> str | None:
     """Why a row of a database that names no sources in its problems was not measured with this kernel, or None."""
     if not problem.source or row.problem.source or row.source_hash in ("", spec.former_source_hash()):

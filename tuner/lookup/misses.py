@@ -27,6 +27,8 @@ MOST = 4096
 LOCK_SECONDS = 10.0
 """How long adding to a file waits for another process, which holds it for milliseconds."""
 
+NO_BINARY = "no_binary"
+"""In place of a match rule: the problem is tuned, and no shipped binary launches its config (`tuner.strict`)."""
 _ADVICE = "move it away, and a new one is begun"
 
 
@@ -37,7 +39,7 @@ class Miss:
     Attributes:
         problem: what was called; of a range of Ms the problem with the last.
         device: the slug of the GPU model.
-        rule: the match rule that answered instead, see `tuner.Match`.
+        rule: the match rule that answered instead, see `tuner.Match`; or `NO_BINARY`.
         triton, tool_version: the versions in the process that called.
         first_m: the first M of the range; None where one M was called.
     """
@@ -79,12 +81,16 @@ class Record:
         return Record(kept, self.left_out + other.left_out + sum(calls.values()) - sum(kept.values()))
 
     def problems(self, slug: str) -> dict[Problem | Ladder, int]:
-        """The problems and ladders missed on a device with their calls, the most called first."""
+        """The problems and ladders that nobody tuned for a device with their calls, the most called first."""
         calls: Counter[Problem | Ladder] = Counter()
         for miss, count in sorted(self.calls.items(), key=_most_called_first):
-            if miss.device == slug:
+            if miss.device == slug and miss.rule != NO_BINARY:
                 calls[miss.wanted] += count
         return dict(calls.most_common())
+
+    def not_shipped(self, slug: str) -> list[int]:
+        """The calls of each tuned problem that no shipped binary launches on a device."""
+        return [calls for miss, calls in self.calls.items() if (miss.device, miss.rule) == (slug, NO_BINARY)]
 
     def dumps(self) -> str:
         """The file's text: one miss a line, the most called first."""

@@ -14,7 +14,7 @@ from tuner.errors import ProblemError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.lookup import advice, match_rules
-from tuner.lookup.decision import Decision, Match
+from tuner.lookup.decision import TUNED, Decision, Match
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.families import Key
 from tuner.problem import Problem
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MEMO_LIMIT = 65_536
 """Answers kept, 2.5 KB each with the row (benchmarks/results/loading.json): M may take every value in a server."""
-TUNED = ("exact", "family")
-"""Match rules whose answer is no miss: what was tuned for this very M, or for a range that holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +101,11 @@ class Resolver:
                     ranges = self._ranges.setdefault((device.slug, problem.family), AnsweredRanges())
                     ranges.add(decision.ms, decision.match, counter)
                 return self._keep(problem, device, decision.match, counter)
+
+    def report_no_binary(self, problem: Problem, device: Device, match: Match, instead: str) -> None:
+        """Log, once a family, that no shipped binary launches an answer, and what serves instead."""
+        with Resolver.lock:
+            advice.report_no_binary(problem, device, match, instead, self._reported)
 
     def _answered(self, problem: Problem, device: Device) -> tuple[Match, MissCounter | None] | None:
         """The answer for the range of Ms that holds this one, and what counts its misses.

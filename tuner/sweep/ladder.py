@@ -104,7 +104,7 @@ class Climb:
     _points: dict[int, Winner] = field(default_factory=dict)
     _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
-    _later: list[int] = field(default_factory=list)
+    _later: list[list[int]] = field(default_factory=list)
     _probes: int = 0
     _served: dict[int, Config] = field(default_factory=dict)
     _lost: list[float] = field(default_factory=list)
@@ -113,7 +113,10 @@ class Climb:
         """Return the first steps: the anchors, each raced in full."""
         ms = [problem.m for problem in self.ladder.rungs]
         anchors = _anchors(ms)
-        self._later = [m for m in ms if m not in anchors]
+        rest = [m for m in ms if m not in anchors]
+        # The first row of a tile comes when the winners on both sides are known, and plays them.
+        firsts = [m for m in rest if m > _TILE and m - 1 in ms]
+        self._later = [[m for m in rest if m not in firsts], firsts]
         return self._wait_for(Step(self.ladder.at(m)) for m in anchors)
 
     def ended(self, m: int, result: Result, winners: Iterable[Winner]) -> list[Step]:
@@ -134,9 +137,9 @@ class Climb:
         return [] if self._waiting else self._next(winners)
 
     def _next(self, winners: Iterable[Winner]) -> list[Step]:
-        if self._later:
-            rest, self._later = self._later, []
-            return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in rest)
+        while self._later:
+            if ms := self._later.pop(0):
+                return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in ms)
         if not self._served and (probes := self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
         if not self._points or tuple(self.ranges()) in self.known:
@@ -265,7 +268,8 @@ def _anchors(ms: Sequence[int]) -> list[int]:
 def _middle(low: int, high: int) -> int | None:
     """Return an M between two: a multiple of a tile's rows about half-way, else the first row of the higher tile.
 
-    From 1024 on a step is a sixteenth to a thirty-second of M. Returns None where neither lies between.
+    From 1024 on a step is a sixteenth to a thirty-second of M. Within one step it is what lies half-way. Returns None
+    where less than half a step lies between.
     """
     step = max(_TILE, 1 << max(0, high.bit_length() - 6))
     middle = math.ceil((low + high) / 2 / step) * step
@@ -273,4 +277,6 @@ def _middle(low: int, high: int) -> int | None:
         middle -= step
     if low < middle < high:
         return middle
-    return low + 1 if low % step == 0 and low + 1 < high else None
+    if low % step == 0 and low + 1 < high:
+        return low + 1
+    return (low + high) // 2 if high - low >= step // 2 else None

@@ -14,7 +14,7 @@ from tuner.errors import KernelError, TableError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.launch import compat, compile_cache
+from tuner.launch import compat, compile_cache, nearest
 from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name
 from tuner.launch.plan import recorded
 from tuner.lookup import match_rules
@@ -111,8 +111,13 @@ def _compiled(problem: Problem, config: Config) -> Iterator[_Kernel]:
     with recorded() as seen, compile_cache.collect_compiled() as compiled:
         registry.find(problem.op, config.kernel, problem.source).compile(problem, config)
     if problem.is_keyed:
-        for key, kernel in compiled:
-            yield _entry(key, kernel, [], [])  # Triton says the rest where it would compile
+        for each in compiled:
+            entry = _entry(each.key, each.kernel, [], [])  # Triton says the rest where it would compile
+            arguments = nearest.arguments_of(each.kernel.src)
+            if arguments is not None:
+                listed = [[name, kind, value, sorted(facts)] for name, (kind, value, facts) in arguments.items()]
+                entry.entry.update(context=each.context, arguments=listed)
+            yield entry
     for launch, kernel in seen.launches:
         signature = [[name, kind] for name, kind in kernel.src.signature.items()]
         constants = [[list(path), value] for path, value in kernel.src.constants.items()]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.launch import compat
+from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import is_no_fault
 
 _log = logging.getLogger("tuner.tuned.tuned_kernel")  # the name under which people silence or keep it
@@ -25,7 +26,7 @@ class Call:
 
 def launch_first_that_runs(
     fn: Any, op: str, named: Mapping[str, Any], order: Sequence[Any], call: Call, *, warmup: bool
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any, NotShippedError | None]:
     """Launch by the first config that can run, because an untuned one may need too many resources.
 
     Args:
@@ -37,16 +38,23 @@ def launch_first_that_runs(
         warmup: whether to compile only.
 
     Returns:
-        The config, and what the launch returned.
+        The config, what the launch returned, and why the first config without a shipped binary was passed over.
+
+    Raises:
+        NotShippedError: the process is strict, and no binary of any config ships for these arguments.
     """
     failures = _failures()
     failed: Exception | None = None
+    missing: NotShippedError | None = None
     for config in order:
         meta = config.all_kwargs()
         try:
             if config.pre_hook is not None:
                 config.pre_hook({**named, **meta})
             result = fn.run(*call.args, grid=call.grid, warmup=warmup, **call.kwargs, **meta)
+        except NotShippedError as e:
+            missing = missing or e
+            continue
         except failures as e:
             if is_no_fault(e):
                 raise
@@ -55,9 +63,10 @@ def launch_first_that_runs(
         if failed is not None:
             reason = (str(failed).strip().splitlines() or [type(failed).__name__])[0][:300]
             _log.warning("%s cannot be launched by %s (%s): using %s", op, order[0], reason, config)
-        return config, result
-    assert failed is not None
-    raise failed
+        return config, result, missing
+    last = failed or missing
+    assert last is not None
+    raise last
 
 
 @functools.cache

@@ -15,7 +15,10 @@ from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.launch import binaries, compat, compile_cache
+from tuner.launch.binaries import NotShippedError
 from tuner.lookup import lookup as lookups
+from tuner.lookup import strict
+from tuner.lookup.decision import Match
 from tuner.problem import Problem
 from tuner.tuned.arguments import Arguments, memory_of
 from tuner.tuned.first_launch import Call, launch_first_that_runs
@@ -134,9 +137,13 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
     def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> list[Any]:
         """Compile for these arguments by the config that a launch would use; return the kernel in a list."""
         call = Call(tuple(args), kwargs, grid)
-        (config, *_), _problem = self._looked_up(call, devices.current())
+        device = devices.current()
+        (config, *_), problem, match = self._looked_up(call, device)
         compile_cache.install(self.fn, self._shipped)
-        return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
+        try:
+            return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
+        except NotShippedError as e:
+            raise NotShippedError(strict.refusal(problem, device, match, e)) from None
 
     def _launcher(self, grid: Any, *, warmup: bool) -> Callable[..., Any]:
         readers, run = self._readers, self.fn.run
@@ -151,11 +158,16 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
                 pass  # handled below, so that errors of the first launch are not chained to this one
             else:
                 self.best_config = config
-                if count is not None:
-                    count()
                 if config.pre_hook is not None:
                     config.pre_hook({**self.signature.named(args, kwargs), **meta})
-                return run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
+                try:
+                    result = run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
+                except NotShippedError:
+                    pass  # Triton specializes on more than the key: another config may have a binary for this call
+                else:
+                    if count is not None:
+                        count()
+                    return result
             return self._first(Call(args, kwargs, grid), warmup=warmup)
 
         return launch
@@ -245,14 +257,22 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         device = devices.current()
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         try:
-            order, problem = self._looked_up(call, device)
+            order, problem, match = self._looked_up(call, device)
         finally:
             self.nargs = None
         if not warmup:
             self._zero(problem, call)
         compile_cache.install(self.fn, self._shipped)
         named = self.signature.named(args, kwargs)
-        config, result = launch_first_that_runs(self.fn, self.options.name, named, order, call, warmup=warmup)
+        try:
+            config, result, missing = launch_first_that_runs(
+                self.fn, self.options.name, named, order, call, warmup=warmup
+            )
+        except NotShippedError as e:
+            raise NotShippedError(strict.refusal(problem, device, match, e)) from None
+        count = lookups.counter(problem, device)
+        if missing is not None:
+            count = strict.note(problem, device, match, str(config)) or count
         if len(self.cache) >= MOST_KEYS:
             self.cache.clear()
         self.best_config = self.cache[problem] = config
@@ -262,7 +282,6 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             reader = self._readers[form] = KeyReader(self.signature, args, kwargs, several=_several_models())
         if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
             reader.known.clear()
-        count = lookups.counter(problem, device)
         reader.known[reader.read(args, kwargs)] = config, config.all_kwargs(), count
         return result
 
@@ -287,8 +306,8 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
                     if (memory := memory_of(named.get(name))) is not None:
                         memory.zero_()
 
-    def _looked_up(self, call: Call, device: Device) -> tuple[list[Any], Problem]:
-        """Return the `triton.Config`s to try for a call, the lookup's first, and the call's problem."""
+    def _looked_up(self, call: Call, device: Device) -> tuple[list[Any], Problem, Match]:
+        """Return the `triton.Config`s to try for a call, the lookup's first, the call's problem and the match."""
         if self._configs != list(self.config_list.listed):
             self.configs = self._configs  # changed in place
         if conflicts := sorted(call.kwargs.keys() & {name for c in self.configs for name in c.all_kwargs()}):
@@ -301,13 +320,15 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         try:
             match = lookups.lookup(problem, device)
             others = [match.config, *self.in_order(problem)]
-            if self.measure is not None and match.rule != "exact":
+            if _is_strict(device):
+                others[1:1] = lookups.near_configs(problem, device)
+            elif self.measure is not None and match.rule != "exact":
                 others = [*self._measured(problem, call, device), *others]
         finally:
             self._current_call.call = None, None
         # A lookup remembers answers, and the list may be another one since.
         listed = [config for config in dict.fromkeys(others) if config in self.config_list]
-        return [self.config_list.find(config) for config in listed], problem
+        return [self.config_list.find(config) for config in listed], problem, match
 
     def _measured(self, problem: Problem, call: Call, device: Device) -> list[Config]:
         """Return the winner of a measurement on the call's own arguments, or nothing where it failed."""
@@ -322,6 +343,10 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         self.cache.clear()
         for reader in self._readers.values():
             reader.known.clear()
+
+
+def _is_strict(device: Device) -> bool:
+    return not device.is_interpreter and strict.is_on()
 
 
 Measure = Callable[[TunedKernel, Problem, Arguments, Device], Config | None]

@@ -22,3 +22,19 @@ def scale(x, y, stride, N, factor, BLOCK: tl.constexpr):
 def inputs(problem):
     x = torch.randn(2048)
     return tuner.Arguments((8,), (x, torch.empty_like(x), 1, problem["N"], 2.5), outputs=["y"])
+
+
+@tuner.tuned(CONFIGS, ["mode"])
+@triton.jit(do_not_specialize=["mode"])
+def shift(x, y, count, mode, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < count) + mode, mask=at < count)
+
+
+@shift.make_inputs
+def shift_inputs(problem):
+    """Of mode 0 a count that 16 divides, of any other one that it does not: the count is not part of the key."""
+    x = torch.randn(2048)
+    return tuner.Arguments(
+        (8,), (x, torch.empty_like(x), 1001 if problem["mode"] else 1024, problem["mode"]), outputs=["y"]
+    )
