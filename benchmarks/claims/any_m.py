@@ -1,12 +1,15 @@
 """Any M of a tuned family: what tuning a range costs, what it loses at random Ms, and what first calls take.
 
     python benchmarks/claims/any_m.py --out FOLDER
+    python benchmarks/claims/any_m.py --batches 64 --random 24 --serve 0 --out FOLDER
 
 Four weights of Llama 3 8B are tuned for every M from 1 to 256 in a new database, with an empty compile cache. Random
 (M, weight) are then raced in full in another database, and each config that the ranges give plays the race's winner
 and the default in paired rounds; no fit knows these problems. Last, the tables are exported with their kernels, and
 fresh processes with empty caches call other Ms, as a decode server does: each (M, weight) is timed once, by the host,
-until its result is there. FOLDER must not exist yet; it receives databases, tables, the log and any-m-h200.json.
+until its result is there. With --batches these are products of a batch instead, of every batch up to that one: the
+absorbed projections of DeepSeek V3's attention, whose batch is the number of heads on a GPU.
+FOLDER must not exist yet; it receives databases, tables, the log and any-m-h200.json.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from commands import fresh, new_folder, tuner, write_suite
 
 from tuner.bench.held_out import Case, CaseRunner
 from tuner.kernel import registry
+from tuner.lookup.lookup import lookup, use
 from tuner.problem import Problem
 from tuner.store.store import Store
 
@@ -31,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
 WEIGHTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+PROJECTIONS = ((512, 128), (128, 512))
 RESULT = "any-m-h200.json"
 SERVER = """
 import gc, json, os, pathlib, sys, time, torch, tuner
@@ -59,11 +64,15 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=100, help="how many (M, weight) are raced")
     parser.add_argument("--serve", type=int, default=60, help="how many Ms a server's processes call")
     parser.add_argument("--last", type=int, default=256, help="the range's last M")
+    parser.add_argument("--batches", type=int, metavar="LAST", help="products of batches from 1 on; needs --serve 0")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder")
     args = parser.parse_args()
     folder = new_folder(parser, args.out)
-    lines = (f"1-{args.last},{n},{k},bfloat16,nt\n" for n, k in WEIGHTS)
-    (folder / "ladders.csv").write_text("m,n,k,dtype,layout\n" + "".join(lines))
+    if args.batches and args.serve:
+        parser.error("--batches imitates no server: type --serve 0")
+    kind = f"bmm,1-{args.batches}" if args.batches else "matmul,"
+    lines = (f"1-{args.last},{n},{k},bfloat16,nt,{kind}\n" for n, k in weights(args))
+    (folder / "ladders.csv").write_text("m,n,k,dtype,layout,op,batch\n" + "".join(lines))
     begin = time.monotonic()
     ladders = tuner(folder, "run", "--suite", "ladders.csv", "--db", "ladders.db")
     body: dict[str, Any] = {
@@ -82,28 +91,36 @@ def main() -> None:
     show(body)
 
 
+def weights(args: argparse.Namespace) -> tuple[tuple[int, int], ...]:
+    return PROJECTIONS if args.batches else WEIGHTS
+
+
 def regret(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     draw = random.Random(7)
     chosen: set[Problem] = set()
     while len(chosen) < args.random:
-        n, k = draw.choice(WEIGHTS)
-        chosen.add(Problem(draw.randint(1, args.last), n, k, dtype="bfloat16", layout="nt"))
+        n, k = draw.choice(weights(args))
+        problem = Problem(draw.randint(1, args.last), n, k, dtype="bfloat16", layout="nt")
+        if args.batches:
+            extras = {"batch": draw.randint(1, args.batches)}
+            problem = Problem.from_fields({**problem.fields(), "op": "bmm", "extras": extras})
+        chosen.add(problem)
     write_suite(folder / "random.csv", sorted(chosen))
     tuner(folder, "run", "--suite", "random.csv", "--db", "races.db")
-    with Store.open(str(folder / "ladders.db"), read_only=True) as store:
-        families = {found.family.problem: found.family for found in store.families()}
-        winners = {winner.problem: winner.config for winner in store.winners()}
+    use(folder / "ladders.db")
     with Store.open(str(folder / "races.db"), read_only=True) as store:
         raced = {winner.problem: winner.config for winner in store.winners()}
     with CaseRunner(0) as runner:
         cases = []
         for problem, best in raced.items():
-            family = families[problem.group()]
-            serving = next(each for each in family.ranges if problem.m <= each.last_m)
+            served = lookup(problem, runner.device)
             default = registry.default_config(problem, runner.device)
-            cases.append(Case(problem, "family", winners[family.at(serving.row_m)], default, best))
+            cases.append(Case(problem, served.rule, served.config, default, best))
         played = [one for one in runner.play(cases) if one.answer is not None and one.formula is not None]
-    rows = [{"shape": one.case.problem.shape, "served": one.answer, "default": one.formula} for one in played]
+    rows = [
+        {"problem": str(one.case.problem), "rule": one.case.rule, "served": one.answer, "default": one.formula}
+        for one in played
+    ]
     figures = {name: [row[name] for row in rows] for name in ("served", "default")}
     summary = {name: {"geomean": record.geomean(them), "worst": max(them)} for name, them in figures.items()}
     return {"played": len(rows), "summary": summary, "problems": rows}
@@ -130,7 +147,9 @@ def serving(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def show(body: dict[str, Any]) -> None:
     ladders = body["ladders"]
-    print(f"4 families, M 1 to the last: {ladders['seconds']} s, {ladders['problems']} problems")
+    print(f"{len(ladders['families'])} families: {ladders['seconds']} s, {ladders['problems']} problems")
+    for row in body.get("regret", {}).get("problems", []):
+        print(f"{row['problem']:60} {row['rule']:8} {row['served'] - 1:6.1%}  default {row['default'] - 1:6.1%}")
     for name, figures in body.get("regret", {}).get("summary", {}).items():
         print(f"{name:10} loses {figures['geomean'] - 1:6.2%} in the mean, {figures['worst'] - 1:6.1%} at most")
     for row in body.get("serving", []):

@@ -20,6 +20,7 @@ from tuner.kernel.config import Config
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem, suite
+from tuner.problem.batches import batch_of
 
 LAUNCHER = "from tuner.cli import main; main()"
 
@@ -92,11 +93,12 @@ def new_folder(parser: argparse.ArgumentParser, path: Path) -> Path:
 
 
 def write_suite(path: Path, problems: Iterable[Problem]) -> None:
-    """Write problems that shape, dtype and layout describe as a suite."""
+    """Write problems that shape, dtype, layout and batch describe as a suite."""
     listed = list(dict.fromkeys(problems))
     with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(("m", "n", "k", "dtype", "layout"))
-        table.writerows((*problem.shape, problem.a_dtype, problem.layout) for problem in listed)
+        table.writerow(("m", "n", "k", "dtype", "layout", "op", "batch"))
+        kinds = ((problem.a_dtype, problem.layout, problem.op, batch_of(problem)) for problem in listed)
+        table.writerows((*problem.shape, *kind) for problem, kind in zip(listed, kinds, strict=True))
     if suite.load(str(path)) != listed:
-        sys.exit(f"{path}: some of these problems are described by more than shape, dtype and layout")
+        sys.exit(f"{path}: some of these problems are described by more than shape, dtype, layout and batch")

@@ -25,13 +25,16 @@ from tuner.launch.launch import Launch
 from tuner.launch.plan import Recording, recorded
 from tuner.lookup import strict
 from tuner.lookup.decision import Match
-from tuner.lookup.lookup import counter, drop, lookup, on_change
+from tuner.lookup.lookup import counter, drop, kernels_of_family, lookup, on_change
 from tuner.problem import Problem, dtype
 
 FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
 """What is raised if a config cannot be compiled or launched, by Triton itself, MLIR or the driver."""
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
+_families: set[Hashable] = set()
+"""Families of which every kernel was imported."""
+on_change(_families.clear)
 _torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
 """By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
 _MOST_KINDS = 8192
@@ -80,6 +83,12 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
             else:
                 break
     recording.count = counter(problem, model)
+    if match.rule in ("exact", "family") and (problem.family, model.slug) not in _families:
+        # While the GPU works: no later call of the family is to wait for an import.
+        _families.add((problem.family, model.slug))
+        for name in kernels_of_family(problem, model):
+            with contextlib.suppress(KernelError):
+                registry.find(problem.op, name)
     if len(_launched) >= _MOST_LAUNCHED:
         _launched.clear()
     _launched.add((problem, model.slug, match.config))

@@ -141,10 +141,24 @@ def test_a_gpu_that_torch_cannot_use_is_wrong(monkeypatch):
     assert machine.check_gpus(["NVIDIA H200"], {"torch": {"devices": []}})[0].advice == "unset CUDA_VISIBLE_DEVICES"
 
 
-def test_a_compiler_that_is_not_there_is_wrong_only_on_a_gpu(monkeypatch):
-    monkeypatch.setenv("CC", "/nowhere/cc")
-    assert machine.check_compiler(needed=True).status is Status.WRONG
-    assert machine.check_compiler(needed=False).status is Status.NOTE
+@pytest.mark.parametrize(
+    ("torch", "status", "use"),
+    [
+        ({}, Status.NOTE, "tuning and compiling need it, serving shipped kernels does not"),
+        ({"cuda": "12.9"}, Status.NOTE, "tuning and compiling need it, serving shipped kernels does not"),
+        ({"hip": "6.4"}, Status.WRONG, "every launch needs it"),
+    ],
+)
+def test_a_compiler_that_is_not_there_is_wrong_only_where_shipped_kernels_need_one(torch, status, use, monkeypatch):
+    devices = [{"name": "a GPU", "slug": "a-gpu"}] if torch else []
+    found = {"version": "2.13.0", "cuda": None, "hip": None, "devices": devices} | torch
+    probed = {"torch": found, "triton": {"version": "3.7.1"}, "kernels": []}
+    monkeypatch.setattr(machine, "probe", lambda: probed)
+    monkeypatch.setenv("PATH", "/nowhere")
+    for place, found in (("", "neither gcc nor clang"), ("/nowhere/cc", "$CC is /nowhere/cc, which is not there")):
+        monkeypatch.setenv("CC", place)
+        (finding,) = (each for each in machine.check_machine() if each.topic == "compiler")
+        assert (finding.status, finding.found) == (status, f"{found}: {use}")
 
 
 def test_a_driver_that_hangs_is_given_up_on():

@@ -21,9 +21,11 @@ from tuner import pace
 from tuner.cli.run_output import Progress, problem_line
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
+from tuner.lookup import lookup as lookups
 from tuner.lookup import misses
 from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
+from tuner.problem.suite import load_with_ladders
 from tuner.store.records import Winner
 from tuner.sweep.report import Plan, ProblemReport
 from tuner.sweep.run import forecast
@@ -54,7 +56,7 @@ def tuner(tmp_path):
     return run
 
 
-def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_run_measures_nothing(tuner, tmp_path):
+def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_runs_know_its_winners(tuner, tmp_path):
     (tmp_path / "small.csv").write_text(SMALL)
     first = tuner("run", "--suite", "small.csv", "--json")
     assert first.returncode == 0, first.stderr
@@ -76,6 +78,9 @@ def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_run_meas
     for word in ("problem", "winner", "TFLOPS", "vs default", "vs vendor", "ties", "16x16x32"):
         assert word in shown.stdout
 
+    late = tuner("run", "--suite", "small.csv", "--shape", "16x16x48", "--time-budget", "0.1s")
+    assert "the time budget is spent: 1 problem without a winner, 2 not begun have one; " in late.stderr
+
     with closing(sqlite3.connect(tmp_path / "tuner.db")) as database:
         devices = database.execute(
             "select distinct slug from trial join run using (run_id) join device using (device_id)"
@@ -93,13 +98,6 @@ def test_a_time_budget_shorter_than_the_start_is_told_and_measures_nothing(tuner
         assert database.execute("select count(*) from trial").fetchone() == (0,)
 
 
-def test_problems_that_an_earlier_run_decided_are_not_said_to_be_without_a_winner(tuner, tmp_path):
-    shapes = ("--device", "interpreter", "--shape", "16x16x16", "--shape", "16x16x32")
-    assert tuner("run", "--trials", "2", *shapes).returncode == 0
-    done = tuner("run", "--time-budget", "0.1s", *shapes, "--shape", "16x16x48")
-    assert "the time budget is spent: 1 problem without a winner, 2 not begun have one; " in done.stderr
-
-
 def test_a_problems_line_says_what_was_considered_measured_and_compiled_and_why_it_stopped():
     problem, config = Problem(64, 64, 64), Config("pointer", BLOCK_SIZE_M=16)
     environment = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
@@ -112,13 +110,15 @@ def test_a_problems_line_says_what_was_considered_measured_and_compiled_and_why_
     assert line.endswith("(40 of 99 configs in 1.2 s, 2 known, 38 binaries; 16 trials)")
 
 
-def test_a_dry_run_says_what_would_be_tried_and_leaves_nothing(tuner, tmp_path):
-    done = tuner("run", "--shape", "64x64x64", "--device", "interpreter", "--dry-run", "--json")
+def test_a_dry_run_says_what_would_be_tried_and_what_would_take_hours_and_leaves_nothing(tuner, tmp_path):
+    shapes = ("--shape", "64x64x64", "--shape", "4096x4096x4096")
+    done = tuner("run", *shapes, "--device", "interpreter", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
-    (forecast,) = json.loads(done.stdout)
-    assert forecast["to_try"] == forecast["considered"] > 1
-    assert forecast["known"] == 0
-    assert "too large" not in done.stderr
+    for found in json.loads(done.stdout):
+        assert found["to_try"] == found["considered"] > 1
+        assert found["known"] == 0
+    assert "too large for the interpreter to end soon: 1 of 2 problems, matmul 4096x4096x4096" in done.stderr
+    assert "; expect about 18 h on a core of its own;" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,12 +150,6 @@ def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tm
     assert (tmp_path / "misses.json").read_text() == record
 
 
-def test_problems_that_the_interpreter_would_take_hours_for_are_told(tuner):
-    done = tuner("run", "--shape", "64x64x64", "--shape", "4096x4096x4096", "--device", "interpreter", "--dry-run")
-    assert "too large for the interpreter to end soon: 1 of 2 problems, matmul 4096x4096x4096" in done.stderr
-    assert "; expect about 18 h on a core of its own;" in done.stderr
-
-
 def test_a_search_that_takes_the_interpreter_long_is_told_after_its_first_trial(capsys):
     def job(seconds, measured=1, device=INTERPRETER):
         stopwatch = SimpleNamespace(phases_s={"search": seconds})
@@ -179,7 +173,7 @@ def test_a_search_that_takes_the_interpreter_long_is_told_after_its_first_trial(
 
 def test_a_forecast_of_many_problems_says_how_long_it_takes(tmp_path, monkeypatch, caplog):
     shapes = [Problem(16, 16, 16 * k) for k in (1, 2, 3)]
-    forecast(str(tmp_path / "none.db"), shapes, None, Plan())
+    assert list(pace.announced(shapes, "problems")) == shapes
     assert not caplog.records
     monkeypatch.setattr(pace, "SAMPLE_S", 0.0)
     monkeypatch.setattr(pace, "LONG_S", 0.0)
@@ -208,20 +202,22 @@ def test_a_forecast_of_many_problems_says_how_long_it_takes(tmp_path, monkeypatc
         (["--shape", "64x64x64", "--db", "text.db", "--device", "interpreter"], 1, "text.db"),
     ],
 )
-def test_bad_input_is_one_clear_line(tuner, tmp_path, arguments, code, message):
+def test_bad_input_is_one_clear_line(run, tmp_path, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TUNER_DB", "tuner.db")
     (tmp_path / "broken.csv").write_text("m,n,k,dtype,layout\n16,16,16,float16,nn\n0,16,16,float16,nn\n")
     (tmp_path / "text.db").write_text("this is no database\n" * 100)
-    done = tuner("run", *arguments)
-    assert done.returncode == code, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    ended, _, error = run("run", *arguments)
+    assert ended == code, error
+    assert message in error
+    assert "Traceback" not in error
     assert not (tmp_path / "tuner.db").exists()
     assert (tmp_path / "text.db").read_text().startswith("this is no database")
 
 
 def test_a_full_disk_is_one_clear_line_and_costs_no_trial_that_was_kept(tuner, small_disk):
     database = small_disk / "tuner.db"
-    command = ("run", "--shape", "16x16x16", "--device", "interpreter", "--db", str(database))
+    command = ("run", "--shape", "16x16x16", "--trials", "4", "--device", "interpreter", "--db", str(database))
     assert tuner("db", "upgrade", "--db", str(database)).returncode == 0
     filler = small_disk / "other"
     room = shutil.disk_usage(small_disk).free
@@ -333,6 +329,8 @@ KILLS = ("while it starts", "among trials", "among trials", "among trials")
 @pytest.mark.parametrize("kills", [KILLS[:2], pytest.param(5 * KILLS, marks=pytest.mark.long)], ids=len)
 def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path, kills):
     shapes = ["--shape", "64x64x48", "--shape", "16x16x16"]
+    if len(kills) < len(KILLS):
+        shapes += ["--trials", "16"]
     moments = random.Random(7)
     database = tmp_path / "tuner.db"
     known = Counter()
@@ -433,6 +431,7 @@ def test_an_interrupt_ends_every_phase_with_130_no_worker_stays_and_the_next_run
     assert (ended["resumed"], ended["measured"], ended["winner"] is None) == (known, 2 - known, False)
 
 
+@pytest.mark.long
 def test_a_range_of_ms_is_tuned_as_a_ladder_and_a_second_run_measures_nothing(tuner):
     range_of_ms = ("--shape", "1-4x16x16", "--device", "interpreter", "--trials", "2")
     done = tuner("run", *range_of_ms)
@@ -455,3 +454,39 @@ def test_a_range_that_is_none_is_one_line(tuner, shape, said):
     done = tuner("run", "--shape", shape, "--device", "interpreter")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert said in done.stderr
+
+
+@pytest.mark.long
+def test_a_range_of_batches_is_tuned_shown_looked_up_shipped_merged_and_tuned_again_for_nothing(tuner):
+    typed = ("--kernel", "bmm", "--problem", "M=2,N=16,K=16,dtype=fp16,batch=5-8")
+    first = tuner("run", *typed, "--device", "interpreter", "--trials", "2", "--json")
+    families = json.loads(first.stdout)["families"]
+    assert sorted(family["batches"] for family in families) == [[5, 5], [6, 6], [7, 8]]
+    again = tuner("run", *typed, "--device", "interpreter", "--trials", "2", "--json")
+    document = json.loads(again.stdout)
+    assert (sum(problem["measured"] for problem in document["problems"]), document["families"]) == (0, [])
+    assert "2-2, batch 7-8" in tuner("show", "winners").stdout
+    for batch, code, said in ((7, 0, "M 2-2, batch 7-8, measured"), (8, 0, "exact"), (9, 1, "batch=9-16")):
+        problem = f"M=2,N=16,K=16,dtype=fp16,batch={batch}"
+        found = tuner("lookup", "--kernel", "bmm", "--problem", problem, "--device", "interpreter", "--explain")
+        assert (found.returncode, said in found.stdout) == (code, True), found.stdout
+    assert tuner("export", "tables", "--device", "interpreter").returncode == 0
+    assert tuner("verify", "tables").returncode == 0
+    assert tuner("merge", "other.db", "tuner.db").returncode == 0
+    same = tuner("diff", "tables", "other.db")
+    assert (same.returncode, "bmm on interpreter: equal" in same.stdout) == (0, True), same.stdout
+
+
+@pytest.mark.long
+def test_rows_of_groups_scales_and_epilogues_are_tuned_over_a_range(tuner, tmp_path):
+    lines = ("grouped_mm,17-24,32,16,bf16,nt,3,,", ",17-24,32,16,e4m3,nt,,row,bias+silu")
+    suite = tmp_path / "ops.csv"
+    suite.write_text("op,m,n,k,dtype,layout,groups,scaling,epilogue\n" + "\n".join(lines) + "\n")
+    done = tuner("run", "--suite", str(suite), "--device", "interpreter", "--trials", "2", "--json")
+    found = {family["problem"]["op"]: family["check"]["played"] for family in json.loads(done.stdout)["families"]}
+    assert (done.returncode, found) == (0, {"grouped_mm": 3, "matmul": 3}), done.stderr
+    lookups.use(tmp_path / "tuner.db")
+    for ladder in load_with_ladders(suite):
+        rules = [lookups.lookup(ladder.at(m), INTERPRETER).rule for m in range(17, 25)]
+        assert (rules.count("exact"), rules.count("family")) == (5, 3)
+    lookups.use(None)

@@ -85,6 +85,20 @@ def test_a_plan_of_gluon_descriptors_gives_operands_in_the_order_of_the_launch_i
         assert addresses(launch)[:3] == ([b, a, out] if exchanged else [a, b, out])
 
 
+def test_the_first_call_of_a_family_imports_the_kernels_of_all_its_ranges(
+    served, make_row, make_table, make_family, tmp_path
+):
+    tma = Config("tma", **TMA, GROUP_SIZE_M=1)
+    rows = [
+        make_row(m, 256, 256, config=its, version=registry.find("matmul", its.kernel).version)
+        for m, its in ((64, POINTER), (256, tma))
+    ]
+    family = make_family(64, 256, problem=rows[0].problem)
+    report = served("families", str(make_table(*rows, families=(family,)).write(tmp_path)))
+    assert [told["imported"] for told in report.printed["calls"]] == [["pointer", "tma"]] * 2
+    assert [any(len(param) == 128 for param in launch.params) for launch in report.launches] == [False, True]
+
+
 def test_each_launch_goes_to_the_stream_of_its_moment(served):
     report = served("streams")
     assert [launch.stream for launch in report.launches] == [11, 12, 11, 7]

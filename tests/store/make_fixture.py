@@ -23,6 +23,7 @@ from tuner.store.store import RunStatus, Store
 KERNEL = KernelVersion("matmul", "pointer", 1, "0123456789abcdef")
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "580.65.06", "3.11.2")
 DECODE = Problem(16, 4096, 4096, dtype="bfloat16", layout="nt")
+BATCHED = Problem(8, 512, 128, dtype="bfloat16", layout="nt", op="bmm", extras={"batch": 8})
 TF32 = Problem(1024, 1024, 1024, dtype="float32", precision="tf32", epilogue="bias+gelu")
 
 
@@ -57,6 +58,8 @@ def fill(store: Store) -> None:
     store.decide(second, DECODE, KERNEL, Verdict(config(32), 12.25, 15.0, None, (config(32), config(16))))
     store.decide(second, TF32, KERNEL, Verdict(config(128), 40.5, 52.0, 41.5, (config(128),)))
     store.record_family(second, Family(DECODE.group(), (Range(9, 16, 16, "measured"),), Check(2, 1.004, 1.01)))
+    few = Range(1, 8, 8, "measured")
+    store.record_family(second, Family(BATCHED.group(), (few,), Check(1, 1.004, 1.01), (5, 8)))
     store.end_run(second, RunStatus.DONE)
 
 

@@ -11,6 +11,8 @@ import pytest
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem, family
+from tuner.problem.batches import batch_of
+from tuner.problem.batches import rungs as batched_rungs
 from tuner.problem.family import Family, Range
 from tuner.store.records import Winner
 from tuner.sweep.agenda import Agenda
@@ -191,3 +193,73 @@ def test_configs_that_tie_are_one_range():
         config, tied = won.get(m, (CONFIGS[0], ()))
         found += agenda.ended(problem(m), Result(winner(problem(m), config, tied)), [winner(problem(3), CONFIGS[0])])
     assert found[0].ranges == (Range(1, 1, 1, "measured"), Range(2, 4, 4, "measured"))
+
+
+@pytest.mark.parametrize("fewest", [37, 161, 300])
+def test_a_config_serves_no_m_at_which_it_cannot_run(fewest):
+    """A kernel of grouped products begins at 32 rows a group, which with five groups lies between two rungs."""
+    big, small = CONFIGS[-1], CONFIGS[0]
+
+    def estimate(config: Config, problem: Problem) -> float:
+        return math.inf if config == big and problem.m < fewest else 10.0
+
+    (ladder,) = family.ladders(range(1, 513), problem)
+    agenda, found = Agenda([], [ladder], estimate), []
+    while agenda:
+        at = agenda.take().problem
+        won, took_us = (big, 10.0) if at.m >= fewest else (small, 13.0)
+        decided = dataclasses.replace(winner(at, won), median_us=took_us)
+        found += agenda.ended(at, Result(decided, {won: 1.0}, {small: 13.0, won: took_us}), ())
+    (only,) = found
+    for each in only.ranges:
+        if each.row_m >= fewest:
+            assert each.first_m >= fewest
+
+
+def batched(m: int, batch: int | None) -> Problem:
+    return Problem(m, 512, 128, dtype="bf16", layout="nt", op="bmm", extras={"batch": batch})
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 1), (1, 7), (5, 20), (1, 64)])
+def test_a_range_of_batches_is_families_that_hold_each_batch_once(first, last):
+    ladders = family.grid(range(1, 65), range(first, last + 1), batched)
+    found = climb(Agenda([], ladders, time_us), {})
+    served = sorted(found, key=lambda each: each.batches)
+    assert [batch for each in served for batch in range(each.batches[0], each.batches[1] + 1)] == [
+        *range(first, last + 1)
+    ]
+    assert all(batch_of(each.problem) == each.batches[1] for each in served)
+    assert {(each.first_m, each.last_m) for each in served} == {(1, 64)}
+    assert all(each.check.played == 1 for each in served)
+
+
+def test_batches_that_learn_come_after_those_they_learn_from():
+    agenda = Agenda([], family.grid(range(1, 65), range(1, 65), batched), time_us)
+    steps, tuned = [], {}
+    while agenda:
+        steps.append(step := agenda.take())
+        tuned[step.problem] = winner(step.problem, CONFIGS[0])
+        agenda.ended(step.problem, Result(tuned[step.problem]), tuned.values())
+    in_full = [batch_of(step.problem) for step in steps if not step.taught]
+    assert steps[: len(in_full)] == [step for step in steps if not step.taught]
+    assert set(in_full) == {1, 4, 16, 64}
+    assert any(batch_of(step.problem) not in dict(batched_rungs(1, 64)).values() for step in steps if step.must_play)
+
+
+def test_a_second_run_over_batches_records_nothing_again_and_other_batches_are_another_family():
+    first, more = (family.grid(range(1, 5), range(1, last + 1), batched) for last in (6, 7))
+    tuned: dict[Problem, Winner] = {}
+    known = climb(Agenda([], first, time_us), tuned)
+    again = Agenda([], more, time_us)
+    again.know(known)
+    assert [found.batches for found in climb(again, tuned)] == [(7, 7)]
+
+
+def test_ranges_that_end_with_one_problem_are_one_family_of_a_run():
+    (long,), (short,) = (family.ladders(range(first, 65), problem) for first in (1, 20))
+    for ladders in ([long, short], [short, long]):
+        (found,) = climb(Agenda([], ladders, time_us), {})
+        assert (found.first_m, found.last_m) == (1, 64)
+    many, few = (family.grid(range(4, 5), range(first, 9), batched) for first in (5, 8))
+    for grids in (few + many, many + few):
+        assert sorted(found.batches for found in climb(Agenda([], grids, time_us), {})) == [(5, 5), (6, 6), (7, 8)]

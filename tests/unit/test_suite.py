@@ -82,7 +82,10 @@ def test_duplicates_are_merged_even_when_spelt_otherwise(write):
         (f"{HEADER},aligned\n8,8,8,fp16,nn,maybe\n", "line 2: aligned must be one of"),
         (f"{HEADER},precision\n8,8,8,fp16,nn,tf32\n", "line 2: precision 'tf32' is for float32"),
         (f"{HEADER},batch\n8,8,8,fp16,nn,4\n", "line 2: batch is for other ops than matmul: expected op, bmm or"),
-        (f"{HEADER},op,batch\n8,8,8,fp16,nn,bmm,few\n", "line 2: batch must be a whole number, got 'few'"),
+        (
+            f"{HEADER},op,batch\n8,8,8,fp16,nn,bmm,few\n",
+            "line 2: batch must be a whole number, a range such as 1-512, or a list such as 1,8,64; got 'few'",
+        ),
     ],
 )
 def test_an_error_names_the_file_and_the_line(write, text, message):

@@ -64,14 +64,14 @@ def check_machine() -> list[Diagnosis]:
     names, probed = gpu_names(), probe()
     if "error" in probed:
         advice = "python -c 'import torch, triton; print(torch.cuda.is_available())'"
-        return [python, Diagnosis("imports", Status.WRONG, probed["error"], advice), check_compiler(needed=bool(names))]
+        return [python, Diagnosis("imports", Status.WRONG, probed["error"], advice), check_compiler()]
     on_gpu = bool(names or probed["torch"].get("devices"))
     return [
         *check_gpus(names, probed),
         python,
         check_torch(probed),
         check_triton(probed),
-        check_compiler(needed=on_gpu),
+        check_compiler(on_amd=bool(probed["torch"].get("devices") and probed["torch"].get("hip"))),
         check_cuobjdump(probed, needed=on_gpu),
         *check_kernels(probed),
     ]
@@ -147,17 +147,21 @@ def check_triton(probed: dict[str, Any]) -> Diagnosis:
     return Diagnosis("triton", Status.OK, triton["version"])
 
 
-def check_compiler(*, needed: bool) -> Diagnosis:
-    """Check the C compiler and Python's headers, with which Triton builds its driver module on a GPU."""
+def check_compiler(*, on_amd: bool = False) -> Diagnosis:
+    """Check the C compiler and Python's headers, with which Triton builds its driver module on a GPU.
+
+    On NVIDIA's GPUs shipped kernels are launched without that module, so that a serving image is sound without them.
+    """
     named = os.environ.get("CC")
     compiler = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
-    worst = Status.WRONG if needed else Status.NOTE
+    level = Status.WRONG if on_amd else Status.NOTE
+    use = "every launch needs it" if on_amd else "tuning and compiling need it, serving shipped kernels does not"
     if compiler is None:
-        found = f"$CC is {named}, which is not there" if named else "neither gcc nor clang: Triton needs one on a GPU"
-        return Diagnosis("compiler", worst, found, "unset CC" if named else "apt install gcc")
+        found = f"$CC is {named}, which is not there" if named else "neither gcc nor clang"
+        return Diagnosis("compiler", level, f"{found}: {use}", "unset CC" if named else "apt install gcc")
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         advice = f"apt install python{sys.version_info.major}.{sys.version_info.minor}-dev"
-        return Diagnosis("compiler", worst, f"{compiler}, but Python's headers are missing: Triton needs them", advice)
+        return Diagnosis("compiler", level, f"{compiler}, but Python's headers are missing: {use}", advice)
     return Diagnosis("compiler", Status.OK, compiler)
 
 

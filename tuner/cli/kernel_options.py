@@ -15,6 +15,7 @@ from tuner.kernel import KernelSpec, registry
 from tuner.problem import Problem, generic_key
 from tuner.problem import suite as suites
 from tuner.problem import text as problem_text
+from tuner.problem.family import Ladder
 
 kernel_option = click.option(
     "--kernel",
@@ -64,14 +65,20 @@ def find(name: str) -> KernelSpec:
     return spec
 
 
+def problem_of(spec: KernelSpec, written: str, *, dtype: str | None) -> Problem:
+    """Return a problem of a kernel that was typed: see `problems_of`."""
+    read = spec.read or functools.partial(problem_text.read, spec.op)
+    return read(_with_dtype(generic_key.cells(written), dtype))
+
+
 def problems_of(
     spec: KernelSpec, written: Sequence[str], suite_names: Sequence[str], *, dtype: str | None
-) -> list[Problem]:
-    """Return the problems of a kernel that were typed or are listed in CSV files.
+) -> list[Problem | Ladder]:
+    """Return the problems and ladders of a kernel that were typed or are listed in CSV files.
 
     Args:
         spec: the kernel.
-        written: texts such as "M=4096,N=1024".
+        written: texts such as "M=4096,N=1024", of an op also "M=1-512,N=1024,K=64,batch=1-64".
         suite_names: CSV files whose columns are named as its key; the package's suites hold GEMMs only.
         dtype: the dtype of problems that name none; None lets `make_inputs` choose.
 
@@ -79,15 +86,19 @@ def problems_of(
         ProblemError, SuiteError: a text or a file cannot be read.
         KernelError: `make_inputs` is missing or does not make such a problem.
     """
-    read = spec.read or functools.partial(problem_text.read, spec.op)
-    given = {} if dtype is None else {"dtype": dtype}
 
-    def problem(cells: Mapping[str, str]) -> Problem:
-        return read({**given, **{name: cell for name, cell in cells.items() if cell}})
+    def read(cells: Mapping[str, str]) -> Sequence[Problem | Ladder]:
+        given = _with_dtype(cells, dtype)
+        return problem_text.read_all(spec.op, given) if spec.read is None else [spec.read(given)]
 
-    problems = [problem(generic_key.cells(text)) for text in written]
+    problems = [each for text in written for each in read(generic_key.cells(text))]
     for name in suite_names:
         if not name.endswith(".csv") and "/" not in name:
             raise UsageError(f"the suite {name!r} is of GEMMs: --kernel takes FILE.csv, with columns named as its key")
-        problems += [entry.problem for entry in suites.entries(name, read=problem)]
+        problems += suites.load_with_ladders(name, read=read)
     return problems
+
+
+def _with_dtype(cells: Mapping[str, str], dtype: str | None) -> dict[str, str]:
+    given = {} if dtype is None else {"dtype": dtype}
+    return given | {name: cell for name, cell in cells.items() if cell}

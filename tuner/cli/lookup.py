@@ -57,9 +57,8 @@ def lookup(
     if shape is not None and not names and not written:
         problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling)
     elif shape is None and len(names) == len(written) == 1:
-        (problem,) = kernel_options.problems_of(
-            kernel_options.find(names[0]), written, [], dtype=kernel_options.typed_dtype(ctx)
-        )
+        spec = kernel_options.find(names[0])
+        problem = kernel_options.problem_of(spec, written[0], dtype=kernel_options.typed_dtype(ctx))
     else:
         raise UsageError("expected a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem M=4096,N=1024")
     if db is not None:
@@ -98,7 +97,7 @@ def _print(problem: Problem, device: Device, decision: Decision) -> None:
     if decision.row is not None:
         click.echo(evidence(decision.row) if match.rule == "exact" else f"{served(decision)}: {evidence(decision.row)}")
     if match.rule != "exact":
-        click.echo(f"to tune it: {command(problem, decision.first_m)}")
+        click.echo(f"to tune it: {command(problem, decision.untuned)}")
 
 
 def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], decision: Decision) -> dict[str, Any]:
@@ -123,7 +122,8 @@ def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], 
             for r in decision.refused
         ],
         "range": decision.range,
+        "batches": decision.batches,
         "fallen": decision.fallen,
-        "command": command(problem, decision.first_m),
+        "command": command(problem, decision.untuned),
         "digest": digest(device),
     }

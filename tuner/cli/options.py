@@ -116,7 +116,10 @@ def gpus_of(name: str) -> list[int | None]:
         if count:
             return list(range(count))
         why = "TRITON_INTERPRET is set" if interpreting else "no GPU found"
-        click.echo(f"{why}: running on Triton's interpreter; its figures say nothing about a GPU", err=True)
+        click.echo(
+            f"{why}: running on Triton's interpreter, which may take minutes; its figures say nothing about a GPU",
+            err=True,
+        )
         return [None]
     if not re.fullmatch(r"cuda:\d+(,cuda:\d+)*", name):
         raise UsageError(f"unknown device {name!r}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")

@@ -16,6 +16,7 @@ from tuner.problem.generic_key import Extra
 from tuner.store.records import State
 
 if TYPE_CHECKING:
+    from tuner.problem.family import Family, Range
     from tuner.store.listing import TrialRow
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,12 +65,17 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
     served = {slug: families.served(each.family for each in decided if each.device.slug == slug) for slug in slugs}
     ranges = [served[one.device.slug].get(one.problem) for one in found]
     if shown["as_json"]:
-        print_json([winner_document(one) | {"range": held} for one, held in zip(found, ranges, strict=True)])
+        print_json(
+            [
+                winner_document(one) | {"range": held and held[1], "batches": held and held[0].batches}
+                for one, held in zip(found, ranges, strict=True)
+            ]
+        )
         return
     column = ("range",) if any(ranges) else ()
     rows = [
         (
-            *(one.device.slug, str(one.problem), *(f"{held.first_m}-{held.last_m}" if held else "" for _ in column)),
+            *(one.device.slug, str(one.problem), *(_range(held) for _ in column)),
             *(one.config.label, *figures(one), one.environment.triton),
         )
         for one, held in zip(found, ranges, strict=True)
@@ -173,6 +179,14 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
 def _newest(limit: int | None, *, as_json: bool) -> int | None:
     """Return how many rows to show: a table has a default limit."""
     return limit if as_json else limit or NEWEST
+
+
+def _range(served: tuple[Family, Range] | None) -> str:
+    if served is None:
+        return ""
+    (family, held) = served
+    batches = f", batch {family.batches[0]}-{family.batches[1]}" if family.batches else ""
+    return f"{held.first_m}-{held.last_m}{batches}"
 
 
 def _trial_cells(row: TrialRow) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from tuner.lookup import match_rules
 from tuner.lookup.decision import TUNED, Decision, Match
 from tuner.lookup.row import Row
 from tuner.problem import Problem
+from tuner.problem.batches import batch_of, split
 from tuner.problem.gemm_fields import MAX_SIZE
 
 _MOST_CHARACTERS = 2000
@@ -28,13 +29,13 @@ FEWEST_LAST_M = 512
 """The least last M of the range that a miss's command tunes."""
 
 
-def command(problem: Problem, first_m: int | None = None) -> str:
+def command(problem: Problem, untuned: tuple[int | None, int | None] = (None, None)) -> str:
     """The command that tunes a problem.
 
     Args:
         problem: what was called.
-        first_m: where given, and where a command can say so, the command tunes the range of Ms that begins here, holds
-            the problem's and ends at a power of two.
+        untuned: where given, the command tunes the ranges of Ms and of batches that begin here, hold the problem's and
+            end at a power of two.
     """
     from tuner.problem import text
 
@@ -43,11 +44,16 @@ def command(problem: Problem, first_m: int | None = None) -> str:
         return shlex.join(["tuner", "run", "--kernel", _origin(p), "--problem", text.write_key(p)])
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
-        ms = str(p.m) if first_m is None else f"{first_m}-{_last_m(p.m)}"
+        ms = _range(untuned[0], p.m, FEWEST_LAST_M)
         return f"tuner run --shape {ms}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     try:
         op = str(p.op)  # of a damaged row it may be anything
-        return shlex.join(["tuner", "run", "--kernel", op, "--problem", text.write(p)])
+        ranges: dict[str, str] = {}
+        if op not in text.UNIT_SIZES:
+            batch = batch_of(p)
+            ranges = {"M": _range(untuned[0], p.m, FEWEST_LAST_M)}
+            ranges |= {} if batch is None else {"batch": _range(untuned[1], batch, 1)}
+        return shlex.join(["tuner", "run", "--kernel", op, "--problem", text.write(p, **ranges)])
     except ProblemError:
         return f"no command tunes op {p.op!r} with {', '.join(name for name, _ in p.extras)}; tuner.sweep does"
 
@@ -66,21 +72,23 @@ def _origin(problem: Problem) -> str:
     return fitting[0].origin if fitting else problem.op
 
 
-def _last_m(m: int) -> int:
-    return min(max(FEWEST_LAST_M, 1 << (m - 1).bit_length()), MAX_SIZE)
+def _range(first: int | None, called: int, fewest: int) -> str:
+    """The range from the first size to a power of two that holds what was called, as text; a size where it is one."""
+    last = min(max(fewest, 1 << (called - 1).bit_length()), MAX_SIZE)
+    return str(called) if first is None or first == last else f"{first}-{last}"
 
 
-def _advice(problem: Problem, first_m: int | None = None) -> str:
+def _advice(problem: Problem, untuned: tuple[int | None, int | None] = (None, None)) -> str:
     """What to do about a miss: type a command, if a shell takes it."""
-    typed = command(problem, first_m)
+    typed = command(problem, untuned)
     return f"to tune it: {typed}" if len(typed) <= _MOST_CHARACTERS else f"to record and tune it: {_RECORD}"
 
 
 def report(problem: Problem, device: Device, decision: Decision, reported: set[Hashable]) -> None:
     """Log a miss and the refusals of a problem's own rows; log nothing where all is well.
 
-    Only the first problem of a family is logged, because a server's M takes every value. The others are counted, and
-    the end of the process says how many they were.
+    Only the first problem of a family is logged, because a server's M, or batch, takes every value. The others are
+    counted, and the end of the process says how many they were.
 
     Args:
         problem, device, decision: what was looked up, and what was decided.
@@ -110,7 +118,7 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
         _log.warning(
             "no tuned config for %.1000s on %s%s: using the default formula's, %s. Performance may be below what "
             "tuning finds; %s",
-            *(problem, device.slug, refused, match.config, _advice(problem, decision.first_m)),
+            *(problem, device.slug, refused, match.config, _advice(problem, decision.untuned)),
         )
     elif match.rule == "near_key":
         assert decision.row is not None
@@ -136,7 +144,7 @@ def report_no_binary(problem: Problem, device: Device, match: Match, instead: st
 
 
 def _family(problem: Problem) -> Hashable:
-    return (problem.op, problem.a_dtype) if problem.is_keyed else problem.group()
+    return (problem.op, problem.a_dtype) if problem.is_keyed else split(problem)[0]
 
 
 def count_another() -> None:

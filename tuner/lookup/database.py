@@ -27,7 +27,7 @@ from tuner.errors import TableError
 from tuner.hardware.device import IDENTITY, Device, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import fault
-from tuner.lookup.families import check_of
+from tuner.lookup.families import batches_from, check_of
 from tuner.lookup.fault import Fault
 from tuner.lookup.row import BAD_VALUE, PROBLEM, Provenance, Row, positive, problem_of
 from tuner.problem import Problem
@@ -37,7 +37,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MAGIC = b"SQLite format 3\0"
-REVISION = "0003"
+REVISION = "0004"
 """The schema that the queries below speak: the head of migrations/. A test holds the two together."""
 OLDEST_REVISION = "0001"
 """The oldest schema that the queries below can still read: a serving process does not wait for an upgrade."""
@@ -176,11 +176,14 @@ def _family(ranges: list[sqlite3.Row]) -> Family:
     if len({problem.family for problem in problems}) > 1:
         raise ValueError("its ranges are of problems that differ in more than M")
     check = None if None in figures else check_of(*figures)
+    named = dict(ranges[0])  # an older schema has no batches
+    given = [named.get(name) for name in ("first_batch", "last_batch")]
+    batches = None if given == [None, None] else batches_from(given)
     served = tuple(
         Range(each["first_m"], each["last_m"], problem.m, each["evidence"])
         for each, problem in zip(ranges, problems, strict=True)
     )
-    return Family(problems[0].group(), served, check)
+    return Family(problems[0].group(), served, check, batches)
 
 
 def _problem(found: sqlite3.Row) -> Problem:

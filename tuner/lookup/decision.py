@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tuner.kernel.config import Config
 from tuner.lookup.row import Row
+from tuner.problem.batches import Batches
 from tuner.problem.family import Range
 
 TUNED = ("exact", "family")
@@ -56,8 +57,10 @@ class Decision:
         row: the row that the answer came from; None for the default.
         refused: rows that may not be used.
         ms: the first and the last M for which the answer is this one too, unless a row is exact there.
-        first_m: of the default, the first of the Ms around this one that no range of the family holds.
+        untuned: of the default, the first of the Ms, and of the batches, around this one that no range of the family
+            holds; None for what the op has not.
         range: the range of the family that holds M; None but for an answer of a family.
+        batches: where that family serves a range of batches, the first and the last.
         fallen: ranges that hold M and whose own config cannot serve them, in words.
         lost: the configs, of rows or of formulas, that this process could not launch for the problem, and why.
     """
@@ -66,7 +69,8 @@ class Decision:
     row: Row | None
     refused: tuple[Refusal, ...]
     ms: tuple[int, int]
-    first_m: int | None = None
+    untuned: tuple[int | None, int | None] = (None, None)
     range: Range | None = None
+    batches: Batches | None = None
     fallen: tuple[str, ...] = ()
     lost: Mapping[Config, str] = field(default_factory=dict)

@@ -6,9 +6,10 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.lookup.families import Key, TunedFamily
+from tuner.lookup.families import TunedBatches
 from tuner.lookup.row import Row
 from tuner.problem import Problem
+from tuner.problem.batches import Key
 
 Rows = Mapping[Problem, Sequence[Row]]
 
@@ -22,13 +23,13 @@ class DeviceWinners:
         rows: the candidates for each problem, the best first. A row may be made when it is asked for, so going through
             all of them takes a while.
         note: how much there is, or why there is nothing; `tuner.explain` shows it.
-        families: by `Problem.family`, the ranges of M that rows serve.
+        families: by what problems have in common that differ in M and batch, the ranges that rows serve.
     """
 
     source: str
     rows: Rows
     note: str
-    families: Mapping[Key, TunedFamily] = field(default_factory=dict)
+    families: Mapping[Key, TunedBatches] = field(default_factory=dict)
 
 
 def by_problem(rows: Iterable[Row]) -> Rows:

@@ -46,7 +46,7 @@ def explain(problem: Problem, device: Device | str | None = None) -> str:
         lines.append(f"strict: nothing is compiled; where no binary of this config ships, {instead} serves")
     if decision.match.rule != "exact":
         lines += _nearest(problem, by_source)
-        lines.append(f"to tune it: {command(problem, decision.first_m)}")
+        lines.append(f"to tune it: {command(problem, decision.untuned)}")
     return "\n".join(lines)
 
 
@@ -74,7 +74,8 @@ def served(decision: Decision) -> str:
         return "tuned for this problem"
     if held is None:
         return f"tuned for {row.problem}"
-    return f"M {held.first_m}-{held.last_m}, {held.evidence}, tuned for {row.problem}"
+    batches = f", batch {decision.batches[0]}-{decision.batches[1]}" if decision.batches else ""
+    return f"M {held.first_m}-{held.last_m}{batches}, {held.evidence}, tuned for {row.problem}"
 
 
 def evidence(row: Row) -> str:

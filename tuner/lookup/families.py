@@ -1,31 +1,30 @@
-"""Families as lookups know them: which of a device's rows serves an M between the tuned ones."""
+"""Families as lookups know them: which of a device's rows serves an M, or a batch, between the tuned ones."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, zip_longest
+from itertools import groupby, pairwise, zip_longest
 from typing import Any
 
 from tuner.lookup.row import PROBLEM, positive, problem_of
 from tuner.problem import Problem
+from tuner.problem.batches import Batches, Key, batch_of, split
 from tuner.problem.family import ESTIMATED, Check, Family, Range
 
-Key = tuple[object, ...]
-"""`Problem.family`."""
 _PROBLEM = tuple(name for name in PROBLEM if name != "m")
 
 
 class TunedFamily:
     """The ranges of one family that one source holds, ascending and disjoint; there may be gaps between them."""
 
-    __slots__ = ("_checks", "_last_ms", "ranges")
+    __slots__ = ("_families", "_last_ms", "ranges")
 
     def __init__(self, families: Sequence[Family]) -> None:
-        """Take families of one key that share no M, ascending."""
+        """Take families of one key and the same batches that share no M, ascending."""
         self.ranges: tuple[Range, ...] = tuple(each for family in families for each in family.ranges)
-        self._checks = tuple(family.check for family in families for _ in family.ranges)
+        self._families = tuple(family for family in families for _ in family.ranges)
         self._last_ms = [each.last_m for each in self.ranges]
 
     def place(self, m: int) -> int | None:
@@ -39,30 +38,92 @@ class TunedFamily:
         above = self.ranges[place].first_m - 1 if place < len(self.ranges) else None
         return (self._last_ms[place - 1] + 1 if place else 1), above
 
-    def check(self, place: int) -> Check | None:
-        """What the family of a range was measured to lose."""
-        return self._checks[place]
+    def family(self, place: int) -> Family:
+        """The family of a range."""
+        return self._families[place]
 
-    def outward(self, place: int) -> Iterator[Range]:
-        """The ranges whose configs may serve a range: itself, those above it and those below it, the nearest first."""
-        yield from self.ranges[place:]
-        yield from reversed(self.ranges[:place])
+    def row(self, place: int) -> Problem:
+        """The problem whose winner serves a range."""
+        return self._families[place].at(self.ranges[place].row_m)
+
+    def outward(self, place: int) -> Iterator[int]:
+        """The places of ranges whose configs may serve a range: itself, those above and those below, nearest first."""
+        yield from range(place, len(self.ranges))
+        yield from reversed(range(place))
 
 
-def by_key(families: Iterable[Family]) -> Mapping[Key, TunedFamily]:
-    """Arrange a source's families for lookups, the preferred first where two hold one M."""
-    return {key: TunedFamily(overlaid(each)) for key, each in _grouped(families).items()}
+class TunedBatches:
+    """The families of one key that one source holds, by ascending batches; an op without a batch has only batch 0."""
+
+    __slots__ = ("_last_batches", "_spans")
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        """Take families of one key, the preferred first where two hold one M of one batch."""
+        spans = _by_batches(families)
+        self._last_batches = [last for _, last in spans]
+        self._spans = [(first, TunedFamily(overlaid(each))) for (first, _), each in spans.items()]
+
+    def last_of_each(self) -> set[int]:
+        """The last batches of all that is served alike, and of the gaps between."""
+        return {*self._last_batches, *(first - 1 for first, _ in self._spans)}
+
+    def ranges(self) -> list[tuple[int, int, tuple[Range, ...]]]:
+        """The first and the last batch of what is served alike, with the ranges of M."""
+        spans = zip(self._spans, self._last_batches, strict=True)
+        return [(first, last, tuned.ranges) for (first, tuned), last in spans]
+
+    def at(self, batch: int) -> TunedFamily | None:
+        """What serves a batch; None where nothing does."""
+        place = bisect_left(self._last_batches, batch)
+        return self._spans[place][1] if place < len(self._spans) and self._spans[place][0] <= batch else None
+
+    def first_untuned(self, batch: int) -> int:
+        """The first of the batches around one that nothing serves."""
+        place = bisect_left(self._last_batches, batch)
+        return self._last_batches[place - 1] + 1 if place else 1
+
+
+def by_key(families: Iterable[Family]) -> Mapping[Key, TunedBatches]:
+    """Arrange a source's families for lookups, the preferred first where two hold one M of one batch."""
+    return {key: TunedBatches(each) for key, each in _grouped(families).items()}
 
 
 def _grouped(families: Iterable[Family]) -> Mapping[Key, list[Family]]:
     found: dict[Key, list[Family]] = {}
     for family in families:
-        found.setdefault(family.problem.family, []).append(family)
+        found.setdefault(split(family.problem)[0], []).append(family)
+    return found
+
+
+def batches_of(family: Family) -> Batches:
+    """The first and the last batch that a family serves; (0, 0) where its op has none."""
+    own = batch_of(family.problem) or 0
+    return family.batches or (own, own)
+
+
+def overlap(one: Family, other: Family) -> bool:
+    """Whether two families of one key share an M of one batch."""
+    (first, last), (its_first, its_last) = batches_of(one), batches_of(other)
+    share_batch = first <= its_last and its_first <= last
+    return share_batch and one.first_m <= other.last_m and other.first_m <= one.last_m
+
+
+def _by_batches(families: Sequence[Family]) -> Mapping[Batches, list[Family]]:
+    """Cut the batches of one key's families where one begins or ends; returns by the first and last batch who serves.
+
+    Ascending; what no family serves is left out.
+    """
+    served = [batches_of(family) for family in families]
+    firsts = sorted({first for first, _ in served} | {last + 1 for _, last in served})
+    found: dict[Batches, list[Family]] = {}
+    for first, beyond in pairwise(firsts):
+        if mine := [family for family, its in zip(families, served, strict=True) if its[0] <= first <= its[1]]:
+            found[first, beyond - 1] = mine
     return found
 
 
 def overlaid(families: Sequence[Family]) -> list[Family]:
-    """Cut families of one key to what none before them holds.
+    """Cut families of one key that serve one batch to what none before them holds.
 
     What is left of a range without the M of its row goes to the range beside it, above rather than below, whose
     evidence there is an estimate.
@@ -81,7 +142,7 @@ def overlaid(families: Sequence[Family]) -> list[Family]:
     found: list[Family] = []
     for number, group in groupby(taken, key=lambda entry: entry[1]):
         for run in _runs([each for each, _ in group]):
-            found.append(Family(families[number].problem, tuple(run), families[number].check))
+            found.append(replace(families[number], ranges=tuple(run)))
     return found
 
 
@@ -125,17 +186,18 @@ def _runs(ranges: Sequence[Range]) -> list[list[Range]]:
     return runs
 
 
-def served(families: Iterable[Family]) -> dict[Problem, Range]:
+def served(families: Iterable[Family]) -> dict[Problem, tuple[Family, Range]]:
     """Return by the problem of its row each range that families of one device serve, the preferred first."""
-    overlays = (family for each in _grouped(families).values() for family in overlaid(each))
-    return {family.at(each.row_m): each for family in overlays for each in family.ranges}
+    return {family.at(each.row_m): (family, each) for family in disjoint(families) for each in family.ranges}
 
 
 def fields(family: Family) -> dict[str, Any]:
     """Every part of a family by name, as a table's file holds it, in its order; the file names the op once."""
     problem, check = family.problem.fields(), family.check
     figures = check and {"played": check.played, "geomean": round(check.geomean, 4), "worst": round(check.worst, 4)}
-    return {name: problem[name] for name in _PROBLEM} | {"ranges": list(map(list, family.ranges)), "check": figures}
+    batches = {} if family.batches is None else {"batches": list(family.batches)}
+    ranges = {"ranges": list(map(list, family.ranges)), "check": figures}
+    return {name: problem[name] for name in _PROBLEM} | batches | ranges
 
 
 def from_fields(raw: Mapping[str, Any], op: str) -> Family:
@@ -144,11 +206,23 @@ def from_fields(raw: Mapping[str, Any], op: str) -> Family:
     Raises:
         one of `tuner.lookup.row.BAD_VALUE`: a part is missing or cannot be, or ranges overlap or leave a gap.
     """
-    parts = {name: raw[name] for name in raw if name not in ("ranges", "check")}
+    parts = {name: raw[name] for name in raw if name not in ("ranges", "check", "batches")}
     problem = problem_of({**parts, "op": op, "m": 1})
     ranges = tuple(Range(first, last, row_m, evidence) for first, last, row_m, evidence in raw["ranges"])
     check = raw["check"]
-    return Family(problem, ranges, check and check_of(check["played"], check["geomean"], check["worst"]))
+    found = check and check_of(check["played"], check["geomean"], check["worst"])
+    return Family(problem, ranges, found, batches_from(raw["batches"]) if "batches" in raw else None)
+
+
+def batches_from(values: Any) -> Batches:
+    """Make a range of batches of what may be anything; `Family` checks the numbers.
+
+    Raises:
+        ValueError: it is no list of two.
+    """
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError(f"batches must be two whole numbers, got {values!r}")
+    return values[0], values[1]
 
 
 def check_of(played: Any, geomean: Any, worst: Any) -> Check:
@@ -181,5 +255,12 @@ def shippable(families: Iterable[Family], rows: Container[Problem]) -> Iterator[
             ranges[-1] = ranges[-1]._replace(last_m=family.last_m, evidence=ESTIMATED)
         if ranges:
             found.append(replace(family, ranges=tuple(ranges)))
-    for each_key in _grouped(found).values():
-        yield from overlaid(each_key)
+    yield from disjoint(found)
+
+
+def disjoint(families: Iterable[Family]) -> Iterator[Family]:
+    """Yield families of any key cut to what none before them holds, of one key by ascending batches."""
+    for each_key in _grouped(families).values():
+        for span, each in _by_batches(each_key).items():
+            for family in overlaid(each):
+                yield family if batches_of(family) == span else replace(family, batches=span)

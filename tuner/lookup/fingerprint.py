@@ -61,7 +61,7 @@ def _winners(found: Iterable[DeviceWinners]) -> Iterator[Any]:
         if rows:
             yield {
                 "rows": rows,
-                "families": sorted(json.dumps([key, each.ranges]) for key, each in winners.families.items()),
+                "families": sorted(json.dumps([key, each.ranges()]) for key, each in winners.families.items()),
             }
 
 

@@ -46,6 +46,11 @@ def lookup(problem: Problem, device: Device | str | None = None) -> Match:
     return _resolver.answer(problem, device)
 
 
+def kernels_of_family(problem: Problem, device: Device) -> set[str]:
+    """The kernels that may serve other Ms of a problem's family."""
+    return _resolver.kernels_of_family(problem, device)
+
+
 def use(where: str | Path | None) -> None:
     """Ask a table, a folder of tables or a SQLite database before every other source; the latest named is asked first.
 

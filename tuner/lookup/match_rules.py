@@ -12,10 +12,12 @@ from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.lookup.decision import Decision, Match, Refusal
 from tuner.lookup.device_winners import DeviceWinners
+from tuner.lookup.families import TunedFamily
 from tuner.lookup.row import BAD_VALUE, Row
 from tuner.problem import Problem
+from tuner.problem.batches import batch_of, split
 from tuner.problem.distance import key_distance
-from tuner.problem.family import Range
+from tuner.problem.family import Family, Range
 from tuner.problem.gemm_fields import MAX_SIZE
 from tuner.problem.generic_key import SOURCE
 
@@ -152,6 +154,7 @@ class _Search:
         known = failed.copy().items()
         self._lost = {config: why for (slug, its, config), why in known if (slug, its) == (device.slug, problem)}
         self._ms = (problem.m, problem.m) if self._lost else (1, MAX_SIZE)
+        self._first_batch = 1
 
     def exact(self, rule: str, by_source: Iterable[DeviceWinners]) -> Decision | None:
         """The best row of the problem itself."""
@@ -172,10 +175,12 @@ class _Search:
 
     def family(self, rule: str, by_source: Iterable[DeviceWinners]) -> Decision | None:
         """The row of the range that holds M, or of the range nearest to it where that cannot be used."""
-        m = self._problem.m
+        m, (key, batch) = self._problem.m, split(self._problem)
         for winners in by_source:
-            family = winners.families.get(self._problem.family)
+            tuned = winners.families.get(key)
+            family = tuned.at(batch) if tuned else None
             if family is None:
+                self._first_batch = max(self._first_batch, tuned.first_untuned(batch) if tuned else 1)
                 continue
             place = family.place(m)
             if place is None:
@@ -183,14 +188,13 @@ class _Search:
                 continue
             held = family.ranges[place]
             self._narrow(held.first_m, held.last_m)
-            ends = (*map(self._at, dict.fromkeys((held.first_m, held.last_m))), self._problem)
+            ends = (*family.family(place).corners(held.first_m, held.last_m), self._problem)
             for near in family.outward(place):
-                row = self._usable(rule, winners, self._at(near.row_m), ends)
+                row = self._usable(rule, winners, family.row(near), ends)
                 if row is not None:
-                    check = family.check(place) if rule == "family" else None
-                    self._note_fallen(winners, held, near)
-                    return self._decision(rule, winners, row, held, check.geomean if check else None)
-            self._note_fallen(winners, held, None)
+                    self._note_fallen(winners, family, place, near)
+                    return self._decision(rule, winners, row, held, family.family(place))
+            self._note_fallen(winners, family, place, None)
         return None
 
     def default(self) -> Decision:
@@ -200,7 +204,9 @@ class _Search:
         self._narrow(*ms)
         match = Match(config.kernel, config, "default", "formula", "none")
         fallen = tuple(self._fallen)
-        return Decision(match, None, tuple(self._refused), self._ms, first_m, fallen=fallen, lost=self._lost)
+        first_batch = None if batch_of(self._problem) is None else self._first_batch
+        refused = tuple(self._refused)
+        return Decision(match, None, refused, self._ms, (first_m, first_batch), fallen=fallen, lost=self._lost)
 
     def _usable(self, rule: str, winners: DeviceWinners, tuned: Problem, wanted: Iterable[Problem]) -> Row | None:
         """The best row of a tuned problem whose config can be used for others; what cannot is noted."""
@@ -213,29 +219,30 @@ class _Search:
             self._refused.append(Refusal(winners.source, rule, row, reason))
         return None
 
-    def _note_fallen(self, winners: DeviceWinners, held: Range, near: Range | None) -> None:
+    def _note_fallen(self, winners: DeviceWinners, family: TunedFamily, place: int, near: int | None) -> None:
         """Note that a range is not served by its own config."""
-        if near is held:
+        if near == place:
             return
-        tuned = self._at(held.row_m)
+        held, tuned = family.ranges[place], family.row(place)
         reasons = [each.reason for each in self._refused if each.row.problem == tuned]
         why = reasons[-1] if reasons else f"there is no row of {tuned}"
-        served = "no other range of its family can serve it" if near is None else f"that of M {near.row_m} serves it"
+        served = "no other range of its family can serve it"
+        if near is not None:
+            served = f"that of M {family.ranges[near].row_m} serves it"
         said = f"the config of M {held.first_m} to {held.last_m} from {winners.source} cannot be used ({why}): {served}"
         self._fallen.append(said)
 
     def _decision(
-        self, rule: str, winners: DeviceWinners, row: Row, held: Range | None = None, regret: float | None = None
+        self, rule: str, winners: DeviceWinners, row: Row, held: Range | None = None, family: Family | None = None
     ) -> Decision:
+        regret = family.check.geomean if rule == "family" and family and family.check else None
         match = Match(row.config.kernel, row.config, rule, winners.source, grade(row), regret)
-        return Decision(match, row, tuple(self._refused), self._ms, range=held, fallen=tuple(self._fallen))
+        refused, fallen, batches = tuple(self._refused), tuple(self._fallen), family.batches if family else None
+        return Decision(match, row, refused, self._ms, range=held, batches=batches, fallen=fallen)
 
     def _narrow(self, first: int, last: int | None) -> None:
         """The answer holds between these Ms alone."""
         self._ms = max(self._ms[0], first), min(self._ms[1], last or MAX_SIZE)
-
-    def _at(self, m: int) -> Problem:
-        return self._problem.with_shape(m, self._problem.n, self._problem.k)
 
 
 def _own(problem: Problem) -> Iterator[Problem]:

@@ -16,8 +16,8 @@ from tuner.hardware.device import Device
 from tuner.lookup import advice, match_rules
 from tuner.lookup.decision import TUNED, Decision, Match
 from tuner.lookup.device_winners import DeviceWinners
-from tuner.lookup.families import Key
 from tuner.problem import Problem
+from tuner.problem.batches import Key, split
 
 if TYPE_CHECKING:
     from tuner.lookup.miss_counts import MissCounter
@@ -71,6 +71,7 @@ class Resolver:
         self._winners: dict[tuple[str, int], DeviceWinners] = {}
         self._relatives: dict[tuple[str, int], list[DeviceWinners]] = {}
         self._ranges: dict[tuple[str, Key], AnsweredRanges] = {}
+        self._batches: dict[tuple[str, Key], tuple[list[int], list[AnsweredRanges]]] = {}
 
     def answer(self, problem: Problem, device: Device | str | None) -> Match:
         """Decide, keep and return the answer; log a miss and a refused row, and count the calls of a miss.
@@ -98,7 +99,10 @@ class Resolver:
                 advice.report(problem, device, decision, self._reported)
                 counter = None if decision.match.rule in TUNED else _miss_counter(problem, device, decision)
                 if not problem.is_keyed and decision.match.rule != "exact":
-                    ranges = self._ranges.setdefault((device.slug, problem.family), AnsweredRanges())
+                    # Other answers are for this batch alone: the formula's config hangs on it.
+                    of_family = decision.match.rule == "family"
+                    ranges = self._shared(problem, device.slug) if of_family else None
+                    ranges = ranges or self._ranges.setdefault((device.slug, problem.family), AnsweredRanges())
                     ranges.add(decision.ms, decision.match, counter)
                 return self._keep(problem, device, decision.match, counter)
 
@@ -112,8 +116,11 @@ class Resolver:
 
         None where that is not known yet, where a row is exact, and where the config could not be launched.
         """
-        ranges = self._ranges.get((device.slug, problem.family))
-        known = None if ranges is None else ranges.at(problem.m)
+        known, (key, batch) = None, split(problem)
+        if batch and (cut := self._batches.get((device.slug, key))) is not None:
+            known = cut[1][bisect_left(cut[0], batch)].at(problem.m)
+        if known is None and (ranges := self._ranges.get((device.slug, problem.family))) is not None:
+            known = ranges.at(problem.m)
         if known is None or (match_rules.failed and (device.slug, problem, known[0].config) in match_rules.failed):
             return None
         # An answer of a range has gone through all sources.
@@ -125,6 +132,18 @@ class Resolver:
             return None
         is_served = known[0].rule != "default" or match_rules.can_run(known[0].config, problem, device)
         return known if is_served else None
+
+    def _shared(self, problem: Problem, slug: str) -> AnsweredRanges | None:
+        """The answers of problems that differ in M, and in batches that every source serves by the same rows."""
+        key, batch = split(problem)
+        if not batch:
+            return None
+        if (slug, key) not in self._batches:
+            held = [tuned for winners in self._by_source(slug) if (tuned := winners.families.get(key))]
+            lasts = sorted({last for tuned in held for last in tuned.last_of_each()})
+            self._batches[slug, key] = lasts, [AnsweredRanges() for _ in range(len(lasts) + 1)]
+        lasts, answered = self._batches[slug, key]
+        return answered[bisect_left(lasts, batch)]
 
     def _keep(self, problem: Problem, device: Device, match: Match, counter: MissCounter | None) -> Match:
         if counter is None:
@@ -150,6 +169,16 @@ class Resolver:
         """What sources hold for a device and then for others of its architecture."""
         yield from self._by_source(device.slug)
         yield from self._of_relatives(device)
+
+    def kernels_of_family(self, problem: Problem, device: Device) -> set[str]:
+        """The kernels that the ranges of a problem's family name, in all that was read for the device."""
+        found = set[str]()
+        for winners in self._by_source(device.slug):
+            family = winners.families.get(problem.family)
+            for each in family.ranges if family is not None else ():
+                row = problem.with_shape(each.row_m, problem.n, problem.k)
+                found.update(one.config.kernel for one in winners.rows.get(row, ()))
+        return found
 
     def decide(self, problem: Problem, device: Device) -> Decision:
         """The decision about a problem, from these sources; nothing is kept."""

@@ -20,10 +20,10 @@ from tuner import files
 from tuner.errors import TableError
 from tuner.hardware.device import IDENTITY, Device
 from tuner.lookup import families, fault, table_digest
-from tuner.lookup.families import Key
 from tuner.lookup.fault import Fault
 from tuner.lookup.row import BAD_VALUE, Provenance, Row, reason
 from tuner.problem import Problem
+from tuner.problem.batches import Key, split
 from tuner.problem.family import Family
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Table:
         device: the GPU model the rows were measured on.
         date: when the newest row was decided, UTC, ISO 8601.
         rows: one a problem, sorted.
-        families: ranges of M over these rows; no two share an M.
+        families: ranges of M over these rows; no two share an M of one batch.
         faults: what was wrong with the file and with what was left out of it, when it was read from a file.
     """
 
@@ -157,10 +157,11 @@ def _families(found: ParsedTable, faults: list[Fault]) -> Iterator[Family]:
     for number, raw in enumerate(found.families, start=1):
         try:
             family = families.from_fields(raw, found.op)
-            others = known.setdefault(family.problem.family, [])
-            if clash := [each for each in others if each.first_m <= family.last_m and family.first_m <= each.last_m]:
+            others = known.setdefault(split(family.problem)[0], [])
+            if clash := [each for each in others if families.overlap(each, family)]:
                 shown = f"{family.first_m}-{family.last_m} and {clash[0].first_m}-{clash[0].last_m}"
-                raise ValueError(f"the ranges {shown} of one family overlap")
+                batches = f" at batch {families.batches_of(family)[0]}" if family.batches else ""
+                raise ValueError(f"the ranges {shown} of one family overlap{batches}")
         except BAD_VALUE as e:
             faults.append(fault.unreadable_family(f"family {number}", e))
             continue

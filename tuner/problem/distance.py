@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tuner.problem import Problem
+from tuner.problem.batches import batch_of
 from tuner.problem.generic_key import SOURCE, Extra
 
 _TILE = 128
@@ -12,15 +13,18 @@ _TILE = 128
 
 
 def distance(one: Problem, other: Problem, sm_count: int) -> float:
-    """Return how far apart two problems are that differ in M, N and K alone: in log2 of these and of their waves.
+    """Return how far apart two problems are that differ in sizes and batch alone: in log2 of these and of their waves.
 
     Args:
         one, other: the problems.
         sm_count: multiprocessors of the device; problems of less than one wave of tiles do not differ in waves.
     """
     wave = math.log2(sm_count)
-    sizes = (tuple(map(math.log2, problem.shape)) for problem in (one, other))
-    tiles = (math.log2(-(-problem.m // _TILE) * -(-problem.n // _TILE)) for problem in (one, other))
+    sizes = [tuple(map(math.log2, (*problem.shape, batch_of(problem) or 1))) for problem in (one, other)]
+    tiles = (
+        math.log2(-(-problem.m // _TILE) * -(-problem.n // _TILE) * (batch_of(problem) or 1))
+        for problem in (one, other)
+    )
     mine, its = (max(wave, each) for each in tiles)
     return math.dist(*sizes) + abs(mine - its)
 

@@ -1,13 +1,20 @@
-"""Families: problems that differ in M alone; and ladders, the Ms that are tuned so that a range can be served."""
+"""Families: problems that differ in M alone; and ladders, the Ms that are tuned so that a range can be served.
+
+Of a batched op a family may serve a range of batches too: then it is the families of some batches, each of which serves
+those below it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from tuner.errors import ProblemError
+from tuner.problem import batches as batched
+from tuner.problem.batches import Batches
 from tuner.problem.gemm_fields import check_size
 from tuner.problem.problem import Problem
 from tuner.problem.problem import parse_shape as parse_one_shape
@@ -58,18 +65,23 @@ class Family:
         problem: the family's problem with M = 1 (`Problem.group()`).
         ranges: ascending, without gaps and overlaps.
         check: what serving by them lost; None where nothing was played.
+        batches: the first and the last batch of the calls that the ranges serve; None for the problem's own alone, and
+            where it has none.
     """
 
     problem: Problem
     ranges: tuple[Range, ...]
     check: Check | None = None
+    batches: Batches | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges.
 
         Raises:
-            ProblemError: there is none, one is empty, or two overlap or leave a gap.
+            ProblemError: there is none, one is empty, or two overlap or leave a gap; or the batches cannot be.
         """
+        if self.batches is not None:
+            batched.check(self.problem, self.batches)
         if not self.ranges:
             raise ProblemError("a family needs at least one range of M")
         for each in self.ranges:
@@ -103,8 +115,13 @@ class Family:
         """The family's problem with this M."""
         return self.problem.with_shape(m, self.problem.n, self.problem.k)
 
+    def corners(self, first_m: int, last_m: int) -> list[Problem]:
+        """The problems with these Ms, at each end of the batches."""
+        ends = dict.fromkeys(map(self.at, (first_m, last_m)))
+        return [batched.with_batch(end, batch) for end in ends for batch in dict.fromkeys(self.batches or (None,))]
+
     def __str__(self) -> str:
-        return _spanning(self.first_m, self.at(self.last_m))
+        return _spanning(self.first_m, self.at(self.last_m), self.batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +131,14 @@ class Ladder:
     Attributes:
         first_m: the smallest M to serve.
         rungs: problems that differ in M alone, ascending; the last one's M is the largest M to serve.
+        batches: see `Family`.
+        taught: whether all rungs can learn from another ladder's, which is tuned before.
     """
 
     first_m: int
     rungs: tuple[Problem, ...]
+    batches: Batches | None = None
+    taught: bool = False
 
     @property
     def last_m(self) -> int:
@@ -129,12 +150,18 @@ class Ladder:
         """The family's problem with M = 1."""
         return self.rungs[0].group()
 
-    def at(self, m: int) -> Problem:
-        """The family's problem with this M."""
-        return self.rungs[0].with_shape(m, self.rungs[0].n, self.rungs[0].k)
+    def at(self, m: int, batch: int | None = None) -> Problem:
+        """The family's problem with this M, and with another batch than its own where that is given."""
+        return batched.with_batch(self.rungs[0].with_shape(m, self.rungs[0].n, self.rungs[0].k), batch)
+
+    def joined(self, other: Ladder) -> Ladder:
+        """The ladder that serves what this one and another that ends with the same problem do."""
+        rungs = tuple(sorted({*self.rungs, *other.rungs}, key=attrgetter("m")))
+        batches = min(filter(None, (self.batches, other.batches)), default=None)
+        return Ladder(min(self.first_m, other.first_m), rungs, batches, taught=self.taught and other.taught)
 
     def __str__(self) -> str:
-        return _spanning(self.first_m, self.rungs[-1])
+        return _spanning(self.first_m, self.rungs[-1], self.batches)
 
 
 def sizes(text: str, name: str = "M") -> list[int] | range:
@@ -186,19 +213,22 @@ def parse_shape(text: str, make: Callable[[int, int, int], Problem]) -> list[Pro
     return [make(*parse_one_shape(text))]
 
 
-def rungs(first: int, last: int) -> list[int]:
+def rungs(first: int, last: int, *, taught: bool = False) -> list[int]:
     """Return the Ms of a ladder: powers of two, from 16 on the next M after each, from 192 on halves, and both ends.
+
+    Of a ladder that learns from others they are powers of two and both ends.
 
     A tile that just fits ends with a power of two, and another begins one row later: configs change there. Below 16
     rows fill less than one tile. From 192 on some tiles fit a half exactly, and no other M nearby as well. Between two
     rungs `tuner run` probes where it must.
     """
     powers = {1 << power for power in range(31)}
-    steps = powers | {power + 1 for power in powers if power >= _SMALLEST_TILE} | {3 << power for power in range(6, 30)}
-    return sorted({first, last, *(size for size in steps if first <= size <= last)})
+    after = set() if taught else {power + 1 for power in powers if power >= _SMALLEST_TILE}
+    halves = set() if taught else {3 << power for power in range(6, 30)}
+    return sorted({first, last, *(size for size in powers | after | halves if first <= size <= last)})
 
 
-def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
+def ladders(ms: range, make: Callable[[int], Problem], *, taught: bool = False) -> list[Ladder]:
     """Return the ladders that serve a range of Ms.
 
     There is one for each family: where A is stored transposed its rows' length is M, so aligned and unaligned Ms are
@@ -207,11 +237,12 @@ def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
     Args:
         ms: the Ms to serve.
         make: returns the problem with an M.
+        taught: see `Ladder`.
 
     Raises:
         ProblemError: a problem cannot be.
     """
-    listed = rungs(ms[0], ms[-1])
+    listed = rungs(ms[0], ms[-1], taught=taught)
     if len(listed) > MOST_RUNGS:
         raise ProblemError(
             f"M {ms[0]}-{ms[-1]} is a ladder of {len(listed)} rungs, more than {MOST_RUNGS}: write a smaller range"
@@ -222,8 +253,40 @@ def ladders(ms: range, make: Callable[[int], Problem]) -> list[Ladder]:
     by_family: dict[Problem, dict[int, Problem]] = {}
     for problem in problems:
         by_family.setdefault(problem.group(), {})[problem.m] = problem
-    return [Ladder(ms[0], tuple(found[m] for m in sorted(found))) for found in by_family.values()]
+    return [Ladder(ms[0], tuple(found[m] for m in sorted(found)), taught=taught) for found in by_family.values()]
 
 
-def _spanning(first_m: int, last: Problem) -> str:
-    return str(last).replace(f" {last.m}x", f" {first_m}-{last.m}x", 1)
+def grid(
+    ms: range | list[int], batches: range | list[int] | list[None], make: Callable[[int, int | None], Problem]
+) -> list[Problem | Ladder]:
+    """Return the problems and ladders that some Ms and batches name.
+
+    A range of batches is a ladder over M at each of its rungs. Ladders from which the others learn come first.
+
+    Args:
+        ms, batches: see `sizes`; [None] for an op without a batch.
+        make: returns the problem with an M and a batch.
+
+    Raises:
+        ProblemError: a problem cannot be.
+    """
+
+    def of(batch: int | None) -> Callable[[int], Problem]:
+        return lambda m: make(m, batch)
+
+    if isinstance(batches, range):
+        found: list[Ladder] = []
+        for first, batch in batched.rungs(batches[0], batches[-1]):
+            taught = not batched.is_anchor(batch) and batch not in (batches[0], batches[-1])
+            for span in [ms] if isinstance(ms, range) else [range(m, m + 1) for m in ms]:
+                climbed = ladders(span, of(batch), taught=taught)
+                found += [replace(ladder, batches=(first, batch)) for ladder in climbed]
+        return sorted(found, key=attrgetter("taught"))
+    if isinstance(ms, range):
+        return [ladder for batch in batches for ladder in ladders(ms, of(batch))]
+    return [make(m, batch) for batch in batches for m in ms]
+
+
+def _spanning(first_m: int, last: Problem, batches: Batches | None) -> str:
+    said = str(last).replace(f" {last.m}x", f" {first_m}-{last.m}x", 1)
+    return batched.shown(said, last, batches)

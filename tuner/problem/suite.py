@@ -27,7 +27,7 @@ be ignored silently."""
 _KNOWN = (*REQUIRED, *OPTIONAL, *OTHER_OPS, *REMARKS)
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
-Read = Callable[[Mapping[str, str]], Problem]
+Read = Callable[[Mapping[str, str]], Problem | Sequence[Problem | Ladder]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ def load(name_or_path: str | Path) -> list[Problem]:
     return [entry.problem for entry in entries(name_or_path)]
 
 
-def load_with_ladders(name_or_path: str | Path) -> list[Problem | Ladder]:
+def load_with_ladders(name_or_path: str | Path, *, read: Read | None = None) -> list[Problem | Ladder]:
     """Return the problems of a suite as `entries` reads them, and in place of its rungs each ladder as a whole."""
-    return list(dict.fromkeys(entry.ladder or entry.problem for entry in entries(name_or_path)))
+    return list(dict.fromkeys(entry.ladder or entry.problem for entry in entries(name_or_path, read=read)))
 
 
 def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry]:
@@ -65,10 +65,9 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
 
     Args:
         name_or_path: a suite of the package ("demo") or a CSV file, whose name ends in .csv or holds a slash.
-            The columns are m, n, k, dtype and layout, where m may be a range (1-512) or a list ("1,8,64"); and
-            optionally a_dtype, b_dtype, out_dtype, epilogue, precision,
-            aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group and note. Lines that begin with #
-            are comments.
+            The columns are m, n, k, dtype and layout; and optionally a_dtype, b_dtype, out_dtype, epilogue, precision,
+            aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group and note. m and batch may be a
+            range (1-512) or a list ("1,8,64"). Lines that begin with # are comments.
         read: for a kernel with columns of its own, turns a line's cells without group and note into its problem
             (`KernelSpec.read`).
 
@@ -108,7 +107,7 @@ def _parse(name: str, text: str, read: Read | None) -> list[Entry]:
         if len(cells) != len(columns):
             raise SuiteError(f"{where}: expected {len(columns)} values ({','.join(columns)}), found {len(cells)}")
         row = dict(zip(columns, cells, strict=True))
-        for each in _named(where, row, read or problem_of):
+        for each in _named(where, row, read or named):
             problems = each.rungs if isinstance(each, Ladder) else (each,)
             for problem in problems:
                 found = groups.setdefault(problem, {})
@@ -167,17 +166,27 @@ def problem_of(row: Mapping[str, str]) -> Problem:
     return Problem(*(_size(name, row.get(name, "")) for name in ("m", "n", "k")), **given, extras=extras)
 
 
+def named(row: Mapping[str, str]) -> Sequence[Problem | Ladder]:
+    """Build what cells by column name ask for: a problem, or those of a list or a range of Ms or batches.
+
+    Raises:
+        ProblemError: see `problem_of`; or a range cannot be.
+    """
+
+    def make(m: int, batch: int | None) -> Problem:
+        return problem_of({**row, "m": str(m)} | ({} if batch is None else {"batch": str(batch)}))
+
+    cell = row.get("batch")
+    return family.grid(family.sizes(row["m"]), family.sizes(cell, "batch") if cell else [None], make)
+
+
 def _named(where: str, row: Mapping[str, str], read: Read) -> Sequence[Problem | Ladder]:
-    """The problems that a line names: one, or those of a list or a range of Ms."""
+    """What a line asks for."""
     try:
-        if read is not problem_of:
-            return [read({name: cell for name, cell in row.items() if name not in REMARKS})]
-        ms = family.sizes(row["m"])
-        if isinstance(ms, range):
-            return family.ladders(ms, lambda m: problem_of({**row, "m": str(m)}))
-        return [problem_of({**row, "m": str(m)}) for m in ms]
+        found = read(row if read is named else {name: cell for name, cell in row.items() if name not in REMARKS})
     except ProblemError as e:
         raise SuiteError(f"{where}: {e}") from e
+    return [found] if isinstance(found, Problem) else found
 
 
 def _extra(name: str, cell: str) -> int | bool:

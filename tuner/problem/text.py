@@ -6,11 +6,13 @@ A text that is no problem is a ProblemError.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import ProblemError
 from tuner.problem import Problem, dtype, generic_key, suite
+from tuner.problem.batches import Batches, shown
+from tuner.problem.family import Ladder
 from tuner.problem.generic_key import Extra
 
 UNIT_SIZES = {"vector_add": ("n", "k"), "softmax": ("k",)}
@@ -21,6 +23,15 @@ _COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS[1:])
 
 def read(op: str, cells: Mapping[str, str]) -> Problem:
     """Build a problem of an op from cells by column name, in any case; a missing cell means the problem's default."""
+    return suite.problem_of(_row(op, cells))
+
+
+def read_all(op: str, cells: Mapping[str, str]) -> Sequence[Problem | Ladder]:
+    """Build what cells ask for as `read` does, where m and batch may be ranges."""
+    return suite.named(_row(op, cells))
+
+
+def _row(op: str, cells: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, cell in cells.items():
         column = name.lower()
@@ -33,11 +44,16 @@ def read(op: str, cells: Mapping[str, str]) -> Problem:
     if missing := [size.upper() for size in _SIZES if size not in found]:
         expected = ",".join(f"{size.upper()}=4096" for size in _SIZES if size not in UNIT_SIZES.get(op, ()))
         raise ProblemError(f"missing {', '.join(missing)}: expected for instance {expected},dtype=bf16")
-    return suite.problem_of({**found, "op": op})
+    return {**found, "op": op}
 
 
-def write(problem: Problem) -> str:
-    """Return the text that `read` turns into this problem, without defaults: "M=4096,N=1024,dtype=bfloat16"."""
+def write(problem: Problem, **ranges: str) -> str:
+    """Return the text that `read` turns into this problem, without defaults: "M=4096,N=1024,dtype=bfloat16".
+
+    Args:
+        problem: the problem.
+        ranges: what stands in place of the problem's M or batch, for `read_all`: M="1-512".
+    """
     fields = problem.fields()
     left_out = UNIT_SIZES.get(problem.op, ())
     cells = {size.upper(): str(fields[size]) for size in _SIZES if size not in left_out or fields[size] != 1}
@@ -46,7 +62,7 @@ def write(problem: Problem) -> str:
     for name in ("b_dtype", "layout", "out_dtype", "epilogue", "precision", "aligned"):
         if read(problem.op, cells).fields()[name] != fields[name]:
             cells[name] = str(fields[name]).lower()
-    return ",".join(f"{name}={cell}" for name, cell in cells.items())
+    return ",".join(f"{name}={cell}" for name, cell in (cells | ranges).items())
 
 
 def write_key(problem: Problem) -> str:
@@ -69,9 +85,9 @@ def has(problem: Problem, key: Iterable[tuple[str, Extra]]) -> bool:
     return all(known.get(name) == wanted for name, wanted in key)
 
 
-def family_name(problem: Problem) -> str:
-    """Return a problem's words without its M: "matmul Mx4096x4096 bfloat16 nt"."""
-    return str(problem).replace(f" {problem.m}x", " Mx", 1)
+def family_name(problem: Problem, batches: Batches | None = None) -> str:
+    """Return a problem's words without its M: "matmul Mx4096x4096 bfloat16 nt"; `batches` stand for its own."""
+    return shown(str(problem).replace(f" {problem.m}x", " Mx", 1), problem, batches)
 
 
 def problem_order(problem: Problem) -> tuple[Any, ...]:

@@ -29,6 +29,8 @@ def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
             "regret_geomean": found.check.geomean if found.check else None,
             "regret_worst": found.check.worst if found.check else None,
             "decided_at": now(),
+            "first_batch": found.batches and found.batches[0],
+            "last_batch": found.batches and found.batches[1],
         },
     )
     ranges = [
@@ -68,8 +70,9 @@ def _ranges(connection: Connection) -> dict[int, list[Range]]:
 def _decided(row: RowMapping, ranges: list[Range]) -> DecidedFamily:
     figures = (row[family.c.checked], row[family.c.regret_geomean], row[family.c.regret_worst])
     check = Check(*figures) if figures[0] and None not in figures else None
+    batches = None if row[family.c.first_batch] is None else (row[family.c.first_batch], row[family.c.last_batch])
     try:
-        found = Family(problem_of(row).group(), tuple(sorted(ranges)), check)
+        found = Family(problem_of(row).group(), tuple(sorted(ranges)), check, batches)
     except ProblemError as e:
         raise StrayValue(f"row {row[family.c.family_id]} of the table family cannot be used: {e}") from e
     return DecidedFamily(

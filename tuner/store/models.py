@@ -190,12 +190,14 @@ family = Table(
     *_columns(Integer, "checked"),
     *_columns(Float, "regret_geomean", "regret_worst", nullable=True),
     *_columns(Text, "decided_at"),
+    *_columns(Integer, "first_batch", "last_batch", nullable=True),
     UniqueConstraint("run_id", "problem_id"),
 )
 """A ladder that was tuned for a range of Ms; `problem_id` is its problem with the largest M.
 
 `checked` counts the random Ms at which the served config was played against a short race, and the regrets are its time
-over the fastest's. Of several families that serve one M the one decided last holds.
+over the fastest's. Of several families that serve one M the one decided last holds. Of `bmm`, `first_batch` and
+`last_batch` are the batches that it serves; NULL for its own alone.
 """
 
 family_range = Table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tuner.problem import Problem
-from tuner.problem.family import Family, Ladder, Range
+from tuner.problem.family import Family, Ladder
 from tuner.store.records import Winner
 from tuner.sweep.ladder import Climb, Estimate, Result, Step
 
@@ -26,10 +26,14 @@ class Agenda:
             ladders: ranges of Ms; their anchors come before all other steps.
             estimate: see Estimate.
         """
+        joined: dict[Problem, Ladder] = {}  # a run records one family for each largest M
+        for ladder in ladders:
+            last = ladder.rungs[-1]
+            joined[last] = ladder.joined(joined[last]) if last in joined else ladder
         rungs = {problem for ladder in ladders for problem in ladder.rungs}
         self._steps = [Step(problem) for problem in dict.fromkeys(problems) if problem not in rungs]
         self._of: dict[Problem, list[Climb]] = {}
-        self._climbs = [Climb(ladder, estimate) for ladder in ladders]
+        self._climbs = [Climb(ladder, estimate) for ladder in joined.values()]
         for climb in self._climbs:
             self._add(climb, climb.begin())
 
@@ -38,11 +42,11 @@ class Agenda:
 
     def know(self, families: Iterable[Family]) -> None:
         """Take note of what earlier runs recorded on the same device and under the same environment."""
-        by_family: dict[Problem, list[tuple[Range, ...]]] = {}
+        by_problem: dict[Problem, list[Family]] = {}
         for found in families:
-            by_family.setdefault(found.problem, []).append(found.ranges)
+            by_problem.setdefault(found.problem, []).append(found)
         for climb in self._climbs:
-            climb.known = by_family.get(climb.ladder.family, ())
+            climb.known = by_problem.get(climb.ladder.family, ())
 
     @property
     def problems(self) -> list[Problem]:

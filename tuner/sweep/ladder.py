@@ -26,7 +26,8 @@ from tuner.sweep.search_task import SearchTask
 ANCHOR_FACTOR = FARTHEST**2
 """Rungs this factor apart are raced in full; every rung between two of them can learn from one."""
 CHECKS = 3
-"""At how many random Ms a family's configs are played against a short race."""
+"""At how many random Ms a family's configs are played against a short race; at one, with a random batch, of each
+of a range of batches."""
 MOST_PROBES = 24
 """The most Ms played between one ladder's rungs."""
 GAP = 0.03
@@ -40,7 +41,7 @@ _TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
 
 Estimate = Callable[[Config, Problem], float | None]
-"""Microseconds that the cost model gives a config; None where it has no model."""
+"""Microseconds that the cost model gives a config; None where it has no model, infinity where it cannot run."""
 
 
 def _probe(task: SearchTask) -> Search:
@@ -92,14 +93,14 @@ class Climb:
     Attributes:
         ladder: the Ms to serve.
         estimate: see Estimate.
-        known: the ranges of the family that earlier runs recorded here.
+        known: the families of the same problem that earlier runs recorded here.
         family: what was found, once all steps have ended; None before, where no rung has a winner, and where the
             ranges found are known.
     """
 
     ladder: Ladder
     estimate: Estimate
-    known: Sequence[tuple[Range, ...]] = ()
+    known: Sequence[Family] = ()
     family: Family | None = None
     _points: dict[int, Winner] = field(default_factory=dict)
     _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
@@ -110,14 +111,14 @@ class Climb:
     _lost: list[float] = field(default_factory=list)
 
     def begin(self) -> list[Step]:
-        """Return the first steps: the anchors, each raced in full."""
+        """Return the first steps: the anchors, each raced in full unless the ladder learns from another."""
         ms = [problem.m for problem in self.ladder.rungs]
         anchors = _anchors(ms)
         rest = [m for m in ms if m not in anchors]
         # The first row of a tile comes when the winners on both sides are known, and plays them.
         firsts = [m for m in rest if m > _TILE and m - 1 in ms]
         self._later = [[m for m in rest if m not in firsts], firsts]
-        return self._wait_for(Step(self.ladder.at(m)) for m in anchors)
+        return self._wait_for(Step(self.ladder.at(m), taught=self.ladder.taught) for m in anchors)
 
     def ended(self, m: int, result: Result, winners: Iterable[Winner]) -> list[Step]:
         """Take note of how a step ended; return the steps that follow from it.
@@ -142,12 +143,15 @@ class Climb:
                 return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in ms)
         if not self._served and (probes := self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
-        if not self._points or tuple(self.ranges()) in self.known:
+        if not self._points or self._is_known():
             return []
         if not self._served and (checks := self._checks(winners)):
             return self._wait_for(checks)
-        self.family = Family(self.ladder.family, tuple(self.ranges()), self._check())
+        self.family = Family(self.ladder.family, tuple(self.ranges()), self._check(), self.ladder.batches)
         return []
+
+    def _is_known(self) -> bool:
+        return (tuple(self.ranges()), self.ladder.batches) in [(found.ranges, found.batches) for found in self.known]
 
     def _won_beside(self, m: int) -> tuple[Config, ...]:
         """Return the winners of the nearest points below and above an M."""
@@ -186,23 +190,30 @@ class Climb:
 
         It is the higher one, whose config takes no longer for fewer rows, unless the lower one's config loses less: it
         may need another tile for one row more, so it must lose next to nothing at the higher point, as measured there.
+        Where the higher one's cannot run, the lower one's serves in any case.
         """
         measured = self._same(low, high) or self._points[low].config in self._times.get(high, {})
         high_loss, low_loss = self._loss(high, low), self._loss(low, high)
-        return (low, low_loss) if measured and low_loss < min(high_loss, GAP) else (high, high_loss)
+        from_low = low_loss < min(high_loss, GAP) or high_loss == math.inf
+        return (low, low_loss) if measured and from_low else (high, high_loss)
 
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
 
-        Where it was not measured there, the model says by how much its time differs.
+        Where it was not measured there, the model says by how much its time differs. It is infinity where the config
+        cannot run beside that point: a kernel may need more rows than there are.
         """
         config, there = self._points[won].config, self._points[at]
         if config in (there.config, *there.tied):
             return 0.0
+        beside = at + 1 if at < won else at - 1
+        if self.estimate(config, self.ladder.at(beside)) == math.inf:
+            return math.inf
         time_us = self._times.get(at, {}).get(config)
         if time_us is None:
-            here, other = self.estimate(config, self.ladder.at(won)), self.estimate(config, self.ladder.at(at))
-            time_us = self._points[won].median_us * (other / here if here and other else 1.0)
+            here, other = (self.estimate(config, self.ladder.at(m)) for m in (won, at))
+            ratio = other / here if here and other and math.inf not in (here, other) else 1.0
+            time_us = self._points[won].median_us * ratio
         best_us = self._times.get(at, {}).get(there.config, there.median_us)
         return max(0.0, time_us / best_us - 1)
 
@@ -239,19 +250,20 @@ class Climb:
         return self._points[one].config == self._points[other].config
 
     def _checks(self, winners: Iterable[Winner]) -> list[Step]:
-        """Return steps at random Ms, each with the config that the ranges give it."""
+        """Return steps at random Ms and batches, each with the config that the ranges give it."""
         ranges, tuned = self.ranges(), {winner.problem for winner in winners}
-        draw = random.Random(str(self.ladder))
+        draw, batches = random.Random(str(self.ladder)), self.ladder.batches
         first, last = ranges[0].first_m, ranges[-1].last_m
+        steps: list[Step] = []
         for _ in range(10 * CHECKS):
             m = draw.randint(first, last)
-            problem = self.ladder.at(m)
-            if m not in self._points and problem not in tuned and len(self._served) < CHECKS:
+            problem = self.ladder.at(m, batches and draw.randint(*batches))
+            wanted = len(steps) < (CHECKS if batches is None else 1)
+            if wanted and problem not in tuned and m not in (*self._points, *self._served):
                 serving = next(each for each in ranges if m <= each.last_m)
-                self._served[m] = self._points[serving.row_m].config
-        return [
-            Step(self.ladder.at(m), None, (config,), must_play=True, taught=True) for m, config in self._served.items()
-        ]
+                self._served[m] = config = self._points[serving.row_m].config
+                steps.append(Step(problem, None, (config,), must_play=True, taught=True))
+        return steps
 
     def _check(self) -> Check | None:
         if not self._lost:

@@ -11,6 +11,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
 from tuner.problem import Problem
+from tuner.problem.batches import split, with_batch
 from tuner.problem.distance import distance, key_distance
 from tuner.store.records import Winner
 
@@ -20,8 +21,8 @@ def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[
 
     Args:
         problem: the problem to tune; its own winner is ignored.
-        winners: winners on one device. Only problems that differ in nothing but M, N and K count; for an op with keys
-            of its own, those for which `tuner.problem.distance.key_distance` gives a distance.
+        winners: winners on one device. Only problems that differ in nothing but M, N, K and batch count; for an op with
+            keys of its own, those for which `tuner.problem.distance.key_distance` gives a distance.
         sm_count: multiprocessors of that device.
     """
     others = [winner for winner in winners if winner.problem != problem]
@@ -29,34 +30,38 @@ def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[
         found = [(key_distance(problem, winner.problem), winner.config) for winner in others]
         ranked = sorted((away, config) for away, config in found if away is not None)
     else:
-        group = problem.with_shape(1, 1, 1)
-        like = [winner for winner in others if winner.problem.with_shape(1, 1, 1) == group]
+        group = _group(problem)
+        like = [winner for winner in others if _group(winner.problem) == group]
         ranked = sorted((distance(problem, winner.problem, sm_count), winner.config) for winner in like)
     return list(dict.fromkeys(config for _, config in ranked))
 
 
+def _group(problem: Problem) -> Problem:
+    return with_batch(problem.with_shape(1, 1, 1), 1)
+
+
 FARTHEST = 4
-"""The largest factor between the Ms of two rungs of which one teaches the other's search."""
+"""The largest factor between the Ms, and the batches, of two rungs of which one teaches the other's search."""
 
 
 def errors_nearby(
     problem: Problem, device: Device, times_us: Mapping[Problem, Mapping[Config, float]]
 ) -> dict[Config, tuple[float, float]]:
-    """Return what the cost model was wrong by for problems that differ in M alone.
+    """Return what the cost model was wrong by for problems that differ in M, or in batch, alone.
 
     A config that took 1.1 times its estimate for 64 rows will take about 1.1 times its estimate for 48.
 
     Returns:
         By config, the error in log time at the nearest of these problems, and its weight from 0 to 1.
     """
-    family = problem.group()
-    near = [
-        (abs(math.log2(other.m / problem.m)), other)
-        for other in list(times_us)
-        if max(other.m, problem.m) <= FARTHEST * min(other.m, problem.m)
-        and other != problem
-        and other.group() == family
-    ]
+    key, batch = split(problem)
+    near: list[tuple[float, Problem]] = []
+    for other in list(times_us):
+        its_key, its_batch = split(other)
+        if its_key == key and other != problem:
+            factors = (_apart(other.m, problem.m), _apart(max(1, its_batch), max(1, batch)))
+            if max(factors) <= FARTHEST:
+                near.append((sum(map(math.log2, factors)), other))
     found: dict[Config, tuple[float, float]] = {}
     for away, other in sorted(near):
         for config, median_us in times_us[other].items():
@@ -70,6 +75,10 @@ def errors_nearby(
                 error = math.log(median_us / max(model(config, other, device), 1e-3))
                 found[config] = error, 1 / (1 + away)
     return found
+
+
+def _apart(one: int, other: int) -> float:
+    return max(one, other) / min(one, other)
 
 
 def fitted(winners: Iterable[Config], spaces: Mapping[str, SearchSpace]) -> Iterator[Config]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import math
 import platform
 import threading
 import time
@@ -14,6 +16,7 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.location import sqlite_path
+from tuner.lookup import match_rules
 from tuner.pace import announced
 from tuner.problem import Problem
 from tuner.problem.family import Ladder
@@ -106,7 +109,10 @@ def _agenda(problems: Problems, device: Device) -> Agenda:
     listed = list(problems(device) if callable(problems) else problems)
     ladders = list(dict.fromkeys(each for each in listed if isinstance(each, Ladder)))
 
+    @functools.cache
     def estimate(config: Config, problem: Problem) -> float | None:
+        if not match_rules.can_run(config, problem, device):
+            return math.inf
         model = registry.find(problem.op, config.kernel).estimate_us
         return None if model is None else model(config, problem, device)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from enum import Enum, auto
 
 from tuner.errors import SweepError
 from tuner.kernel.config import Config
-from tuner.store.records import Outcome, Verdict
+from tuner.store.records import Outcome, State, Verdict
 from tuner.sweep import messages
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import Compiled, CompilePool
@@ -65,13 +66,15 @@ class WorkerSupervisor:
         self._unexplained_deaths = 0
         self._deaths = 0
         self._given_up = 0
+        self._asked = 0.0
+        self._slowest_s: float | None = None
 
     def assign(self, job: Job) -> None:
         """Take on a job."""
         job.stopwatch.enter("set up")
         self.job, self.verdict, self.failure = job, None, None
         self._one_at_a_time, self._unexplained_deaths = self.gpu is None, 0
-        self._problem_set = False
+        self._problem_set, self._slowest_s = False, None
         self.phase = Phase.SETTING_UP
 
     def release(self) -> Job:
@@ -149,9 +152,9 @@ class WorkerSupervisor:
             self.phase = Phase.FINALS
 
     def _ask(self, request: messages.Request) -> None:
-        self.busy, self._request_begun = True, False
+        self.busy, self._request_begun, self._asked = True, False, time.monotonic()
         try:
-            self.worker.send(request)
+            self.worker.send(request, slowest_s=self._slowest_s if isinstance(request, messages.Measure) else None)
         except WorkerDiedError as e:
             self._handle_death(e)
 
@@ -163,6 +166,8 @@ class WorkerSupervisor:
             return
         if isinstance(reply, messages.Result):
             self._deaths = 0
+            if reply.outcome.state is State.COMPLETE:
+                self._slowest_s = max(self._slowest_s or 0.0, time.monotonic() - self._asked)
             self._settle(reply.config, reply.outcome)
             return
         self.busy = False
@@ -230,6 +235,8 @@ class WorkerSupervisor:
             self._one_at_a_time = True
             self._unexplained_deaths += 1
         else:
+            if death.state is State.TIMEOUT:
+                self._slowest_s = self._slowest_s or 0.0
             self._settle(culprit, Outcome(death.state, str(death)))
         if self._deaths >= DEATHS_IN_A_ROW:
             self._give_up(death)

@@ -17,7 +17,7 @@ from tuner.sweep.process import clear_output
 PROBLEM_LIMIT_S = 180.0
 """Time to make inputs and a float64 reference."""
 TRIAL_LIMIT_S = 30.0
-"""Time between two signs of life while a config runs; under the interpreter it is four times as long."""
+"""Time between two signs of life while a config runs; see `Worker.send` for the interpreter."""
 
 
 class Worker(Child):
@@ -26,10 +26,21 @@ class Worker(Child):
     def __init__(self, gpu: int | None) -> None:
         """Start the process."""
         self.gpu = gpu
-        super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S if gpu is not None else 4 * TRIAL_LIMIT_S)
+        super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S)
 
-    def send(self, request: messages.Request) -> None:
-        """Send a request; replies come through `receive`."""
+    def send(self, request: messages.Request, *, slowest_s: float | None = None) -> None:
+        """Send a request; replies come through `receive`.
+
+        Under the interpreter the first trial has four times the limit of a GPU. The configs of a problem take about
+        equally long there, so a later one may take four times as long as the longest before it.
+
+        Args:
+            request: what to do.
+            slowest_s: the problem's longest complete trial; 0 where a config hung before any was complete, None where
+                nothing is known yet.
+        """
+        if self.gpu is None:
+            self.heartbeat_limit_s = max(TRIAL_LIMIT_S, 4 * (TRIAL_LIMIT_S if slowest_s is None else slowest_s))
         # Before its first heartbeat a worker may make inputs and a reference, unless it is asked to measure.
         self.ask(request, self.heartbeat_limit_s if isinstance(request, messages.Measure) else PROBLEM_LIMIT_S)
 

@@ -69,6 +69,14 @@ def specialized() -> None:
         call(stub_matmul.half(256, 128), stub_matmul.half(128, 1024))
 
 
+def families() -> None:
+    """By a table's ranges; the kernels' modules that are there after each call."""
+    tuner.use(sys.argv[2])
+    for m in (40, 200):
+        call(stub_matmul.half(m, 256), stub_matmul.half(256, 256))
+        told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
+
+
 def again() -> None:
     for _ in range(3):
         call(stub_matmul.half(256, 256), stub_matmul.half(256, 256))
@@ -352,7 +360,7 @@ def failing_default() -> None:
             told.append({"raised": type(e).__name__})
 
 
-if sys.argv[1] != "specialized":
+if sys.argv[1] not in ("specialized", "families"):
     without("warp_specialized")
 globals()[sys.argv[1]]()
 stub_driver.tell(

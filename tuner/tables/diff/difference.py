@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
+from tuner.problem.batches import Batches
 from tuner.problem.family import Family, Range
 from tuner.problem.text import family_name, problem_order
 
@@ -104,17 +105,17 @@ def _compare(place: tuple[str, str], before: Table | None, after: Table | None) 
 
 
 def _moved(before: Iterable[Family], after: Iterable[Family]) -> Iterator[Moved]:
-    names: dict[Problem, None] = {}
-    editions: list[dict[Problem, list[Range]]] = [{}, {}]
+    names: dict[tuple[Problem, Batches | None], None] = {}
+    editions: list[dict[tuple[Problem, Batches | None], list[Range]]] = [{}, {}]
     for ranges, edition in zip(editions, (before, after), strict=True):
         for family in edition:
-            names.setdefault(family.problem)
-            ranges.setdefault(family.problem, []).extend(family.ranges)
-    for problem in sorted(names, key=problem_order):
-        old, new = (ranges.get(problem, []) for ranges in editions)
+            names.setdefault((family.problem, family.batches))
+            ranges.setdefault((family.problem, family.batches), []).extend(family.ranges)
+    for problem, batches in sorted(names, key=lambda name: (problem_order(name[0]), name[1] or ())):
+        old, new = (ranges.get((problem, batches), []) for ranges in editions)
         if old != new:
             gone, come = (tuple(each for each in mine if each not in its) for mine, its in ((old, new), (new, old)))
-            yield Moved(family_name(problem), gone, come)
+            yield Moved(family_name(problem, batches), gone, come)
 
 
 def _change(before: Row, after: Row) -> Change:

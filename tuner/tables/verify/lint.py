@@ -146,7 +146,7 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
         return subject.finding(
             level, "stale", found, f"version {spec.version}, which is installed", row=row, advice=advice
         )
-    here = sorted({spec.source_hash()[:8] for spec in registry.of(op).values()})
+    here = sorted({spec.source_hash()[:8] for spec in registry.of(op).values()}) if row.problem.source else []
     if row.problem.source and row.problem.source[:8] not in here:
         found = f"source {row.problem.source[:8]} of {name}, a lookup passes over it"
         advice = f"install the package that has it; if {name} was edited, tune again: {again}"
@@ -236,17 +236,17 @@ def _ranges(subject: Subject) -> Iterator[Finding]:
 
 def _range(subject: Subject, family: Family, held: Range, rows: Sequence[Row]) -> Finding | None:
     name, device = f"M {held.first_m}-{held.last_m}", subject.table.device
-    advice = command(family.at(family.last_m), family.first_m)
+    advice = command(family.at(family.last_m), (family.first_m, (family.batches or (None,))[0]))
     if not rows:
-        found = f"{name} of {family_name(family.problem)}: there is no row of M {held.row_m}"
+        found = f"{name} of {family_name(family.problem, family.batches)}: there is no row of M {held.row_m}"
         return subject.finding(Level.ERROR, "range", found, "a row of each range", advice=advice)
     for row in rows:
         if match_rules.refusal(row, row.problem, device) is not None:
             continue  # which `_configs` says
-        for end in map(family.at, (held.first_m, held.last_m)):
+        for end in family.corners(held.first_m, held.last_m):
             if (reason := match_rules.refusal(row, end, device)) is not None:
                 found = f"{name}: {row.config.label}: {reason}"
-                expected = f"what runs for M {end.m} too"
+                expected = f"what runs for {end} too" if family.batches else f"what runs for M {end.m} too"
                 return subject.finding(Level.ERROR, "range", found, expected, row=row, advice=advice)
     if held.evidence == ESTIMATED:
         found = f"{name}: nobody measured that this config loses little in all of it"
