@@ -172,12 +172,12 @@ class Resolver:
 
     def kernels_of_family(self, problem: Problem, device: Device) -> set[str]:
         """The kernels that the ranges of a problem's family name, in all that was read for the device."""
-        found = set[str]()
+        found, (key, batch) = set[str](), split(problem)
         for winners in self._by_source(device.slug):
-            family = winners.families.get(problem.family)
-            for each in family.ranges if family is not None else ():
-                row = problem.with_shape(each.row_m, problem.n, problem.k)
-                found.update(one.config.kernel for one in winners.rows.get(row, ()))
+            tuned = winners.families.get(key)
+            family = tuned.at(batch) if tuned else None
+            rows = [] if family is None else [family.row(place) for place in range(len(family.ranges))]
+            found.update(one.config.kernel for row in rows for one in winners.rows.get(row, ()))
         return found
 
     def decide(self, problem: Problem, device: Device) -> Decision:
