@@ -8,6 +8,16 @@ def one_line(text: object) -> str:
     return " ".join(line for each in str(text).splitlines() if (line := each.strip()))
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, its class's name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def in_short(error: BaseException) -> str:
+    """Return an error's class, and the first line of what it says."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:500]
+
+
 class TunerError(Exception):
     """Base of every error this package raises on purpose. Its message is one line, ready to print."""
 

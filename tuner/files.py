@@ -1,6 +1,7 @@
 """Reading files that a user names, and writing files complete or not at all.
 
-A file is written into a temporary one beside it, which is then renamed over it.
+A file is written into a temporary one beside it, which is then renamed over it. What cannot be read or written is an
+error of the kind `error`, whose message calls the file by `noun`: "suite".
 """
 
 from __future__ import annotations
@@ -26,14 +27,6 @@ def check_regular(path: Path, noun: str, *, error: type[TunerError] = TunerError
 
     A path that cannot be looked at is refused too (no permission, a loop of links), because Path.exists() would raise.
     A folder passes, and so does a file that is not there: whoever opens them says what they are.
-
-    Args:
-        path: what is about to be opened.
-        noun: what it should be, for the message: "suite".
-        error: what to raise.
-
-    Raises:
-        TunerError: of the kind `error`.
     """
     try:
         mode = path.stat().st_mode
@@ -46,16 +39,7 @@ def check_regular(path: Path, noun: str, *, error: type[TunerError] = TunerError
 
 
 def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -> bytes:
-    """Read a regular file, without the byte-order mark that some editors write.
-
-    Args:
-        path: the file.
-        noun: what it should be, for messages: "suite".
-        error: what to raise.
-
-    Raises:
-        TunerError: of the kind `error`: the file cannot be read.
-    """
+    """Read a regular file, without the byte-order mark that some editors write."""
     check_regular(path, noun, error=error)
     try:
         if path.stat().st_size > LARGEST_BYTES:
@@ -66,11 +50,7 @@ def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -
 
 
 def parse_json(content: str | bytes) -> Any:
-    """Parse JSON, which is in UTF-8 where it is given as bytes.
-
-    Raises:
-        ValueError: it is no JSON; the message says why in a few words.
-    """
+    """Parse JSON, which is in UTF-8 where it is given as bytes; a ValueError says in a few words why it is none."""
     try:
         return json.loads(content if isinstance(content, str) else content.decode())
     except UnicodeDecodeError as e:
@@ -80,17 +60,7 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def read_json(path: Path, noun: str, advice: str, *, error: type[TunerError] = TunerError) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: the file.
-        noun: what it should be, for messages: "record of misses".
-        advice: what to do about a file that is no JSON.
-        error: what to raise.
-
-    Raises:
-        TunerError: of the kind `error`: the file cannot be read, or is no JSON.
-    """
+    """Read a JSON file; `advice` says what to do about one that is no JSON."""
     content = read_bytes(path, noun, error=error)
     try:
         return parse_json(content)
@@ -103,9 +73,6 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside a file; what the block writes there takes the file's place when the block ends.
 
     Where the block raises, the file stays as it was, and the temporary one is removed.
-
-    Raises:
-        TunerError: the path names a pipe or a device, which a file must not replace.
     """
     check_regular(path, "file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -118,16 +85,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write(path: Path, fill: Callable[[Path], object], *, error: type[TunerError] = TunerError) -> Path:
-    """Write a file complete or not at all; returns its path.
-
-    Args:
-        path: the file.
-        fill: writes all of it to the path that it is given.
-        error: what to raise.
-
-    Raises:
-        TunerError: of the kind `error`: the file cannot be written.
-    """
+    """Write a file complete or not at all; `fill` writes all of it to the path that it is given. Returns the path."""
     check_regular(path, "file", error=error)
     try:
         with replacing(path) as temporary:

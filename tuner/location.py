@@ -11,9 +11,6 @@ from tuner.errors import UsageError
 def database_location(given: str | Path | None = None) -> str:
     """Return the database to use: a path, or a URL such as `postgresql://...`.
 
-    Args:
-        given: the caller's choice; None means `$TUNER_DB`, or else the user data folder.
-
     Raises:
         UsageError: the choice is empty: a script's `"$UNSET"` must not write into the user's own database.
     """

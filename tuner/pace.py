@@ -17,12 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def announced(items: Sequence[T], noun: str) -> Iterator[T]:
-    """Yield items that the caller works on; a list that takes long is one warning, with an estimate.
-
-    Args:
-        items: the list.
-        noun: what they are, in the plural.
-    """
+    """Yield items that the caller works on; a list that takes long is one warning, with an estimate."""
     begun, told = time.monotonic(), False
     for done, item in enumerate(items):
         spent = time.monotonic() - begun

@@ -273,7 +273,7 @@ def test_a_folder_that_may_not_be_written_is_one_line(tmp_path, db, arguments):
     db.chmod(0o644)
     code = f"""
 import os, sys
-import tuner.cli.export, tuner.tables.database, tuner.tables.package, tuner.store.store, sqlalchemy.dialects.sqlite
+import tuner.cli.export, tuner.store.extract, tuner.tables.export, tuner.tables.package, sqlalchemy.dialects.sqlite
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)

@@ -193,11 +193,9 @@ def test_a_compiler_that_fails_aborts_or_hangs_is_one_clear_line(behaviour, mess
     monkeypatch.syspath_prepend(FAULTY)
     registry.forget()
     try:
-        spec, problem = registry.find("faulty", "faulty"), Problem(16, 16, 16, dtype="float32", op="faulty")
+        problem = Problem(16, 16, 16, dtype="float32", op="faulty")
         with pytest.raises(KernelError) as raised:
-            compile_binary(
-                spec, problem, Config("faulty", behaviour=behaviour, index=0), KNOWN["sm_90"], time_limit_s=2
-            )
+            compile_binary(problem, Config("faulty", behaviour=behaviour, index=0), KNOWN["sm_90"], time_limit_s=2)
     finally:
         registry.forget()
         sys.modules.pop("faulty_kernels", None)

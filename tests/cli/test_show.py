@@ -81,6 +81,7 @@ def test_winners_as_json_hold_their_evidence(document):
     assert (decode["median_us"], decode["vs_vendor"], decode["ties"]) == (12.25, None, 2)
     assert tf32["vs_default"] == pytest.approx(52 / 40.5)
     assert tf32["environment"]["driver"] == "580.65.06"
+    assert [tied.keys() for tied in decode["tied"]] == [{"kernel", "config"}] * 2
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import BigInteger, Boolean, Column, Float, Integer
 
-from tuner.cli.output import winner_document
+from tuner.cli.output import plain, winner_document
 from tuner.store import health, models, schema
 from tuner.store.merge import merge
 from tuner.store.store import Store
@@ -63,7 +63,7 @@ def damage(path: Path, column: Column, value: str) -> None:
 
 def read_all(path: Path) -> None:
     with Store.open(str(path), read_only=True) as store:
-        json.dumps([winner_document(winner) for winner in store.winners()], allow_nan=False)
+        json.dumps([winner_document(winner) for winner in store.winners()], allow_nan=False, default=plain)
         store.trials(), store.runs(), store.devices(), store.problems()
 
 

@@ -52,8 +52,7 @@ def test_families_are_merged_once_and_copied_with_their_winners(tuned, database,
     with Store.open(str(other)) as store:
         assert [found.family for found in store.families()] == [FAMILY]
     for slugs, kept in (([device.slug], [FAMILY]), (["another"], [])):
-        extract(database, tmp_path / "small.db", slugs)
-        with Store.open(str(tmp_path / "small.db"), read_only=True) as store:
+        with Store.open(extract(str(database), tmp_path / "small", slugs), read_only=True) as store:
             assert [found.family for found in store.families()] == kept
 
 

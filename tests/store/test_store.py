@@ -12,7 +12,7 @@ from tuner.errors import StoreError, UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.store import records, runs
+from tuner.store import records
 from tuner.store.records import Outcome, Resources, State, Trial, Verdict
 from tuner.store.store import RunStatus, Store
 
@@ -296,7 +296,7 @@ def test_the_hot_queries_use_indices(store, database, run, make_trial, problem, 
 
 
 def test_times_are_utc_to_the_second():
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", runs.now())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", records.now())
 
 
 def test_the_newest_is_listed_first_also_where_a_merge_brought_it_in_before(store, database, run, make_trial):

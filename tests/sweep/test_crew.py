@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 def test_compilers_for_the_machines_gpu_start_unasked_and_end_with_the_crew(monkeypatch):
     monkeypatch.setattr(crew, "first_arch", lambda: "sm_90")
     monkeypatch.setattr(crew, "Worker", Somebody)
-    monkeypatch.setattr(crew, "_supervise", list)
+    monkeypatch.setattr("tuner.sweep.supervisor.WorkerSupervisor", lambda worker: worker)
     with crew.Crew([0]) as hired:
         assert hired.pool.arch == "sm_90"
         device, _ = hired.wait_until_ready()
@@ -21,7 +21,7 @@ def test_compilers_for_the_machines_gpu_start_unasked_and_end_with_the_crew(monk
 
 def test_under_the_interpreter_nothing_compiles(monkeypatch):
     monkeypatch.setattr(crew, "Worker", Somebody)
-    monkeypatch.setattr(crew, "_supervise", list)
+    monkeypatch.setattr("tuner.sweep.supervisor.WorkerSupervisor", lambda worker: worker)
     with crew.Crew([None]) as hired:
         assert hired.wait_until_ready()[0] == INTERPRETER
         assert hired.pool is None

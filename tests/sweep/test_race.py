@@ -9,7 +9,7 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
 from tuner.store.records import Outcome, State
-from tuner.sweep.race import FIRST, PATIENCE, RACE, RESERVE, TRIALS, WAVE, Race
+from tuner.sweep.race import FULL, RACE, RESERVE, Race
 from tuner.sweep.search_task import SearchTask, portfolio_of
 from tuner.sweep.strategies import EXHAUSTIVE, RANDOM
 
@@ -73,7 +73,7 @@ def test_the_default_comes_first_then_what_is_likely_and_two_of_every_kernel():
     assert near in wave
     assert covering in wave
     assert sum(config.kernel == "two" for config in wave) >= 2
-    assert len(wave) == FIRST.of(len(field.configs))
+    assert len(wave) == FULL.first.of(len(field.configs))
 
 
 def test_without_any_estimate_it_still_climbs_the_hill_by_what_it_measured():
@@ -94,8 +94,11 @@ def test_trials_are_kept_to_the_letter():
 def test_it_ends_when_trials_bring_nothing_and_says_so():
     race = Race(field_of("one"))
     waves, _ = run(race, lambda _config: 5.0)
-    assert race.stopped == f"{PATIENCE.least} trials brought no gain"
-    assert [len(wave) for wave in waves] == [FIRST.least, *[WAVE.least] * (PATIENCE.least // WAVE.least)]
+    assert race.stopped == f"{FULL.patience.least} trials brought no gain"
+    assert [len(wave) for wave in waves] == [
+        FULL.first.least,
+        *[FULL.wave.least] * (FULL.patience.least // FULL.wave.least),
+    ]
 
 
 def test_a_large_space_is_searched_longer_in_larger_waves():
@@ -109,7 +112,7 @@ def test_it_ends_with_its_trials_and_says_so():
     race = Race(field_of("one"))
     clock = iter(range(10_000))
     run(race, lambda _config: 1e6 * 0.9 ** next(clock))
-    assert race.stopped == f"its {TRIALS.least} trials are spent"
+    assert race.stopped == f"its {FULL.trials.least} trials are spent"
 
 
 def test_a_small_space_is_tried_whole():
@@ -126,7 +129,7 @@ def test_trials_known_from_earlier_runs_guide_the_first_wave_and_the_fastest_tak
     known = complete(field.configs[:90], hill)
     wave = Race(field).propose(known)
     assert min(known, key=hill) in wave
-    assert len([config for config in wave if config in known]) <= FIRST.of(100)
+    assert len([config for config in wave if config in known]) <= FULL.first.of(100)
 
 
 def test_failed_configs_teach_nothing_and_do_not_end_it():
@@ -183,5 +186,5 @@ def test_on_recorded_landscapes_it_comes_near_the_best_for_a_fraction_of_the_tri
         course = Course(land, [other for other in design if other is not land])
         race, exhaustive = play(course, RACE), play(course, EXHAUSTIVE)
         assert race["ratio"] < 1.03, land.label
-        assert race["trials"] <= TRIALS.of(len(land.us))
+        assert race["trials"] <= FULL.trials.of(len(land.us))
         assert race["seconds"] < 0.15 * exhaustive["seconds"]

@@ -348,7 +348,10 @@ def children_of(parent, marker):
 
 
 def test_a_sweep_with_compilers_that_fail_records_their_states_and_goes_on(faulty, store, monkeypatch):
-    monkeypatch.setattr(crew, "_pool_for", lambda device: CompilePool(KNOWN["sm_90"], workers=2, time_limit_s=4))
+    def start_pool(self, device):
+        return self._stack.enter_context(CompilePool(KNOWN["sm_90"], workers=2, time_limit_s=4))
+
+    monkeypatch.setattr(crew.Crew, "_start_pool", start_pool)
     kinds = "good,raise,segfault,hang,big"
     problems = [faulty(configs=1, behaviours=kinds, compiled=True), faulty(configs=2, behaviours="good")]
     first, second = sweep(store, problems, [None], Plan(EXHAUSTIVE)).problems

@@ -11,14 +11,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, TUNERS, VENDOR
+from tuner.bench.score import AUTOTUNE, OURS, TUNERS, VENDOR
+from tuner.errors import first_line, in_short
 from tuner.kernel import Inputs, KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.sweep import finals, verify
 from tuner.sweep.device_session import DeviceSession, serve_requests
 from tuner.sweep.measure import context_is_lost
-from tuner.sweep.messages import Heartbeat, Refused
+from tuner.sweep.messages import Heartbeat, too_large
 from tuner.sweep.process import clear_output
 
 if TYPE_CHECKING:
@@ -32,15 +33,11 @@ _SEED = 2_000_003
 
 @dataclass(frozen=True, slots=True)
 class ContestRequest:
-    """To the child: measure one problem. Answered by a `Preparing` for each contestant, then `ContestResult`.
+    """To the child: measure one problem by our config beside the rivals, in the timer's own rounds unless given.
+
+    Answered by a `Preparing` for each contestant, then `ContestResult`.
 
     A problem that does not fit into memory is answered by `Refused`.
-
-    Attributes:
-        problem: what to compute.
-        config: our config.
-        contestants: names, ours among them.
-        rounds: paired rounds; None for the device timer's own number.
     """
 
     problem: Problem
@@ -97,7 +94,7 @@ class ContestHandler:
         try:
             played = _ProblemContest(self._session, request, connection).play()
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
-            connection.send(Refused(f"operands and reference do not fit into memory: {_first_line(e)}"))
+            connection.send(too_large(e))
             return True
         connection.send(played)
         return played.context_lost_by is None
@@ -127,9 +124,9 @@ class _ProblemContest:
             try:
                 self._prepare(name)
             except NotImplementedError as e:
-                self._reasons[name] = _first_line(e)
+                self._reasons[name] = first_line(e)
             except Exception as e:  # noqa: BLE001  whatever a rival's compiler or launch raised is its reason
-                self._reasons[name] = f"{type(e).__name__}: {_first_line(e)}"
+                self._reasons[name] = in_short(e)
                 if context_is_lost(self._session.timer):
                     return ContestResult({}, self._reasons, self._tuning_s, context_lost_by=name)
         timer, rounds = self._session.timer, self._request.rounds or self._session.timer.final_rounds
@@ -172,18 +169,12 @@ class _ProblemContest:
             return lambda inputs: _into_output(inputs, lambda: spec.launch(inputs, config))
         if name == VENDOR:
             return lambda inputs: _into_output(inputs, lambda: spec.vendor(inputs))
-        if name == AUTOTUNE:
-            from tuner.bench import tutorial
+        from tuner.bench import inductor, tutorial
 
-            if (reason := tutorial.refusal(problem)) is not None:
-                raise NotImplementedError(reason)
-            return tutorial.multiply
-        assert name == INDUCTOR, name
-        from tuner.bench import inductor
-
-        if (reason := inductor.refusal(problem)) is not None:
+        rival = tutorial if name == AUTOTUNE else inductor
+        if (reason := rival.refusal(problem)) is not None:
             raise NotImplementedError(reason)
-        return inductor.compiled(problem)
+        return tutorial.multiply if name == AUTOTUNE else inductor.compiled(problem)
 
     def _failure(self, out: torch.Tensor) -> str | None:
         problem = self._request.problem
@@ -200,7 +191,3 @@ class _ProblemContest:
 def _into_output(inputs: Inputs, launch: Callable[[], None]) -> torch.Tensor:
     launch()
     return inputs.output
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -21,32 +21,14 @@ TUNING_LIMIT_S = 900.0
 
 
 class Contest:
-    """Ours against rivals on one device; a context manager.
-
-    Attributes:
-        device, environment: what is measured on, and the versions in use.
-    """
+    """Ours against rivals on one device; a context manager. SweepError where its child cannot be started, or again."""
 
     def __init__(self, gpu: int | None, rivals: Sequence[str], *, rounds: int | None = None) -> None:
-        """Start the child.
-
-        Args:
-            gpu: CUDA index, None for the interpreter.
-            rivals: names from `score.RIVALS`.
-            rounds: paired rounds; None for the device's own number.
-
-        Raises:
-            SweepError: the child did not start.
-            DeviceError: the device is not there.
-        """
+        """Start the child on a CUDA index, or the interpreter; without `rounds`, there are the device's own number."""
         self._gpu, self._rivals, self._rounds = gpu, tuple(rivals), rounds
         self._child = Child(serve, gpu, heartbeat_limit_s=STEP_LIMIT_S)
         self._preparing: str | None = None
-        try:
-            hello = self._child.hello()
-        except BaseException:
-            self._child.kill()
-            raise
+        hello = self._child.hello()
         self.device, self.environment = hello.device, hello.environment
 
     def __enter__(self) -> Contest:
@@ -56,15 +38,7 @@ class Contest:
         self._child.kill()
 
     def rows(self, problems: Iterable[ListedProblem], preparing: Callable[[Problem, str], None]) -> Iterator[Row]:
-        """Measure problems one after the other; yield each row as it is done.
-
-        Args:
-            problems: the problems.
-            preparing: called with each contestant before it is prepared.
-
-        Raises:
-            SweepError: a child died and no new one could be started.
-        """
+        """Measure problems one after the other; `preparing` is called with each contestant before it is prepared."""
         for listed in problems:
             yield self._row(listed, preparing)
 

@@ -1,31 +1,20 @@
-"""A contest as one JSON document, and files that are written completely or not at all."""
+"""A contest as one JSON document."""
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import tuner
-from tuner import files
 from tuner.bench.score import OURS, Figures, Row, geomeans
 from tuner.hardware.device import Device, Environment
-from tuner.store.records import PROTOCOL
+from tuner.store.records import PROTOCOL, now
 
 
 @dataclass(frozen=True, slots=True)
 class ContestReport:
-    """The result of a contest.
-
-    Attributes:
-        device, environment: what was measured on.
-        rivals: the rivals that ours was compared with.
-        rows: one for each problem that was measured.
-        unplayed: how many problems were not.
-    """
+    """The result of a contest: a row for each problem that was measured, and how many were not."""
 
     device: Device
     environment: Environment
@@ -35,40 +24,26 @@ class ContestReport:
 
 
 def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
-    """Return the document that `--json` prints and bench.json holds.
-
-    Args:
-        report: the contest.
-        argv: the command line.
-    """
+    """Return the document that `--json` prints and bench.json holds, for a contest that this command line asked for."""
     return {
         "tuner": tuner.__version__,
-        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": now(),
         "argv": list(argv),
         "protocol": PROTOCOL,
-        "device": asdict(report.device),
-        "environment": asdict(report.environment),
+        "device": report.device,
+        "environment": report.environment,
         "contestants": [OURS, *report.rivals],
         "unplayed": report.unplayed,
         "rows": [_row(row) for row in report.rows],
-        "geomeans": [asdict(mean) for mean in geomeans(report.rows, report.rivals)],
+        "geomeans": geomeans(report.rows, report.rivals),
     }
-
-
-def write_json(path: Path, body: dict[str, Any]) -> None:
-    """Write a JSON document.
-
-    Raises:
-        TunerError: it cannot be written.
-    """
-    files.write_text(path, json.dumps(body, indent=1, sort_keys=True) + "\n")
 
 
 def _row(row: Row) -> dict[str, Any]:
     match = row.match
     return {
-        "problem": row.problem.fields(),
-        "places": [asdict(place) for place in row.listed.places],
+        "problem": row.problem,
+        "places": row.listed.places,
         "kernel": match and match.kernel,
         "config": match and dict(match.config),
         "rule": match and match.rule,
@@ -85,14 +60,10 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _figures(row: Row, figures: Figures) -> dict[str, Any]:
-    paired = figures.against_ours
-    return {
-        "median_us": figures.median_us,
-        "p20_us": figures.p20_us,
-        "p80_us": figures.p80_us,
-        "rounds": figures.rounds,
+    found = asdict(figures)
+    paired = found.pop("against_ours")
+    return found | {
         "tflops": row.tflops(figures.median_us),
         "gbytes_s": row.gbytes_s(figures.median_us),
-        "time_over_ours": paired and {"ratio": paired.ratio, "low": paired.low, "high": paired.high},
-        "tuning_s": figures.tuning_s,
+        "time_over_ours": paired and {name: paired[name] for name in ("ratio", "low", "high")},
     }

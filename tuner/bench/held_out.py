@@ -89,11 +89,7 @@ class Regret:
 def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
     """Choose problems that a source has rows for.
 
-    Args:
-        source: a table, a folder of tables or a database.
-        device: where the cases will be measured.
-        suite: problems that are all held out together; None for a sample, each looked up without its own row.
-        sample: the size of the sample, which is always the same one.
+    Those of a suite are all held out together; without one, each of a sample, always the same, is held out alone.
     """
     winners = source.winners(device.slug)
     relatives = [source.winners(slug) for slug in of_one_arch(device, source.slugs())]
@@ -152,15 +148,7 @@ class CaseRunner:
     """
 
     def __init__(self, gpu: int | None) -> None:
-        """Open a device; the interpreter needs no worker until something is measured.
-
-        Args:
-            gpu: CUDA index, None for the interpreter.
-
-        Raises:
-            SweepError: the worker did not start.
-            DeviceError: the device is not there.
-        """
+        """Open a CUDA device by its index; the interpreter needs no worker until something is measured."""
         self._gpu = gpu
         self._worker: Worker | None = None
         self.environment: Environment | None = None
@@ -174,14 +162,7 @@ class CaseRunner:
             self._worker.kill()
 
     def play(self, todo: Sequence[Case]) -> Iterator[CaseResult]:
-        """Measure cases one after the other; their binaries are compiled first, on all cores.
-
-        Args:
-            todo: cases from `cases`.
-
-        Raises:
-            SweepError: a worker died and no new one could be started.
-        """
+        """Measure cases one after the other; their binaries are compiled first, on all cores."""
         unlike = [case for case in todo if len(case.contestants) > 1]
         if unlike and self._gpu is not None:
             with CompilePool(self.device) as pool:
@@ -191,11 +172,7 @@ class CaseRunner:
 
     def _open(self) -> Hello:
         self._worker = Worker(self._gpu)
-        try:
-            hello = self._worker.hello()
-        except BaseException:
-            self._worker.kill()
-            raise
+        hello = self._worker.hello()
         self.environment = hello.environment
         return hello
 

@@ -123,13 +123,7 @@ class Geomean:
 
 
 def is_memory_bound(problem: Problem, flops: int, bytes_moved: int, device: Device) -> bool:
-    """Return whether moving the bytes takes longer than the arithmetic, each at the device's peak.
-
-    Args:
-        problem: what is computed; its dtype decides the peak.
-        flops, bytes_moved: what one call does.
-        device: where it runs.
-    """
+    """Return whether moving the bytes takes longer than the arithmetic, each at the device's peak."""
     tensor_cores = problem.precision in ("tf32", "tf32x3")
     speed = _TF32_RATE if tensor_cores else _RATES[ITEMSIZE[problem.a_dtype]]
     flops_per_us = 2 * device.features.macs * device.sm_count * device.sustained_mhz
@@ -137,12 +131,7 @@ def is_memory_bound(problem: Problem, flops: int, bytes_moved: int, device: Devi
 
 
 def figures(times: Mapping[str, Sequence[float]], tuning_s: Mapping[str, float]) -> dict[str, Figures]:
-    """Return the figures of contestants that ran in the same rounds.
-
-    Args:
-        times: microseconds of each contestant, the i-th of all from the same round.
-        tuning_s: tuning seconds of the self-tuning contestants.
-    """
+    """Return the figures of contestants that ran in the same rounds."""
     found: dict[str, Figures] = {}
     for name, own in times.items():
         p20, median, p80 = (float(q) for q in np.percentile(own, [20, 50, 80]))

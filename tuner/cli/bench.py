@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
+import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 
 from tuner import files
 from tuner.cli import options
-from tuner.cli.output import print_json, quantity
+from tuner.cli.output import plain, print_json, quantity
 from tuner.errors import TunerError, UsageError
 from tuner.problem import Problem, parse_shape
 from tuner.problem import suite as suites
@@ -101,7 +100,7 @@ def _bench(problems: Sequence[ListedProblem], gpu: int | None, given: dict[str, 
 
     rows: list[Row] = []
     ended: BaseException | None = None
-    with _sigterm_interrupts(), Contest(gpu, given["against"], rounds=given["rounds"]) as contest:
+    with Contest(gpu, given["against"], rounds=given["rounds"]) as contest:
         try:
             _collect(contest, problems, rows)
         except (KeyboardInterrupt, TunerError) as e:
@@ -181,18 +180,7 @@ def _prepare(folder: Path) -> None:
 
 def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:
     from tuner.bench import chart
-    from tuner.bench.document import write_json
 
-    write_json(folder / "bench.json", body)
-    written = [folder / "bench.json", *chart.draw(report, folder)]
+    text = json.dumps(body, indent=1, sort_keys=True, default=plain)
+    written = [files.write_text(folder / "bench.json", f"{text}\n"), *chart.draw(report, folder)]
     click.echo(f"wrote {', '.join(str(path) for path in written)}", err=True)
-
-
-@contextlib.contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Treat a batch system's SIGTERM like Ctrl-C inside the block."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

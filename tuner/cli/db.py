@@ -24,17 +24,13 @@ def upgrade(db: str | None, as_json: bool) -> None:
 
     done = schema.upgrade(db)
     if as_json:
-        backup = str(done.backup) if done.backup else None
-        output.print_json(
-            {"location": done.location, "before": done.before, "after": done.after, "backup": backup},
-        )
-        return
-    if done.before == done.after:
+        output.print_json(done)
+    elif done.before == done.after:
         click.echo(f"{done.location} is at {done.after} already")
-        return
-    if done.backup is not None:
-        click.echo(f"copied to {done.backup}")
-    click.echo(f"{done.location}: {done.before or 'empty'} -> {done.after}")
+    else:
+        if done.backup is not None:
+            click.echo(f"copied to {done.backup}")
+        click.echo(f"{done.location}: {done.before or 'empty'} -> {done.after}")
 
 
 @db.command()
@@ -61,15 +57,7 @@ def check(ctx: click.Context, db: str | None, as_json: bool) -> None:
 
     found = health.check(db)
     if as_json:
-        output.print_json(
-            {
-                "location": found.location,
-                "revision": found.revision,
-                "head": found.head,
-                "ok": not found.complaints,
-                "complaints": list(found.complaints),
-            }
-        )
+        output.print_json({**output.by_name(found), "ok": not found.complaints})
     else:
         for complaint in found.complaints or ("pages, references and schema are sound",):
             click.echo(f"{found.location}: {complaint}")
@@ -92,6 +80,6 @@ def backup(destination: Path | None, db: str | None, as_json: bool) -> None:
         raise StoreError(f"{location} is on a server: copy it by its own means, for instance pg_dump")
     copy = backup_file(path, revision=revision, destination=destination)
     if as_json:
-        output.print_json({"location": location, "revision": revision, "backup": str(copy)})
+        output.print_json({"location": location, "revision": revision, "backup": copy})
     else:
         click.echo(copy)

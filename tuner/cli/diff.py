@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -139,32 +138,19 @@ def _document(difference: Difference) -> dict[str, Any]:
         "only_in_b": [_row(row) for row in difference.only_after],
         "changed": [
             {
-                "problem": change.before.problem.fields(),
-                "differs": list(change.differs),
+                "problem": change.before.problem,
+                "differs": change.differs,
                 "ratio": change.ratio,
                 "a": _row(change.before),
                 "b": _row(change.after),
             }
             for change in difference.changes
         ],
-        "moved": [
-            {"family": each.family, "a": list(map(list, each.before)), "b": list(map(list, each.after))}
-            for each in difference.moved
-        ],
+        "moved": [{"family": each.family, "a": each.before, "b": each.after} for each in difference.moved],
         "gain": difference.gain,
     }
 
 
 def _row(row: Row) -> dict[str, Any]:
-    return {
-        "problem": row.problem.fields(),
-        **output.config_document(row.config),
-        "kernel_version": row.kernel_version,
-        "environment": asdict(row.made.environment),
-        "protocol": row.made.protocol,
-        "tool_version": row.made.tool_version,
-        "median_us": row.median_us,
-        "vs_default": row.vs_default,
-        "vs_vendor": row.vs_vendor,
-        "ties": row.ties,
-    }
+    own = output.by_name(row, "config", "made", "source_hash")
+    return {**own, **output.config_document(row.config), **output.by_name(row.made)}

@@ -68,7 +68,7 @@ def export(
         kernels.find(name)
     winners, families = _decided(db, device)
     if kind == "sqlite":
-        _report_database(_write_database(db, directory, winners), winners, as_json=as_json)
+        _write_database(db, directory, winners, as_json=as_json)
         return
     from tuner.tables import export as table
     from tuner.tables import package as packages
@@ -88,12 +88,7 @@ def export(
 
 
 def _decided(db: str | None, device: str | None) -> tuple[list[Winner], list[DecidedFamily]]:
-    from tuner.store.store import Store
-
-    with Store.open(db, read_only=True) as store:
-        known = [row.device.slug for row in store.devices()]
-        if device is not None and device not in known:
-            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
+    with options.open_store(db, device) as store:
         winners = store.winners(device_slug=device)
         families = store.families(device_slug=device)
         location = store.location
@@ -110,25 +105,21 @@ def _decided(db: str | None, device: str | None) -> tuple[list[Winner], list[Dec
     return winners, families
 
 
-def _write_database(db: str | None, directory: Path, winners: list[Winner]) -> Path:
-    from tuner.tables import database
+def _write_database(db: str | None, directory: Path, winners: list[Winner], *, as_json: bool) -> None:
+    from tuner.store.extract import extract
 
-    return database.write(db, directory, {winner.device.slug for winner in winners})
-
-
-def _report_database(path: Path, winners: list[Winner], *, as_json: bool) -> None:
     slugs = sorted({winner.device.slug for winner in winners})
+    path = extract(db, directory, slugs)
     if as_json:
-        output.print_json({"written": [{"path": str(path), "devices": slugs, "winners": len(winners)}]})
+        output.print_json({"written": [{"path": path, "devices": slugs, "winners": len(winners)}]})
     else:
         click.echo(f"{path}: {quantity(len(winners), 'winner')} for {', '.join(slugs)}")
 
 
 def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: str | None, *, as_json: bool) -> None:
-    from tuner.store.store import Store
     from tuner.tables import vllm
 
-    with Store.open(db, read_only=True) as store:
+    with options.open_store(db) as store:
         found = vllm.select(selection.tables, vllm.measured_in(store))
     for row in found.skipped:
         click.echo(f"left out: {row.problem}: their kernel cannot run {row.config.label}, nor any measured", err=True)
@@ -137,14 +128,15 @@ def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: 
             f"no winner can be said in the files of --format {dialect}: they are for fp8 with scaling block, layout nt"
         )
     files.make_folder(directory)
-    paths = [file.write(directory, dialect) for file in found.files]
-    written = [{"path": str(path), "rows": len(file.rows)} for path, file in zip(paths, found.files, strict=True)]
+    written: list[dict[str, Any]] = [
+        {"path": file.write(directory, dialect), "rows": len(file.rows)} for file in found.files
+    ]
     left_out = {**_left_out(selection), "skipped": len(found.skipped), "others": found.others}
     if as_json:
         output.print_json({"written": written, "replaced": len(found.replaced), "left_out": left_out})
         return
-    for entry, file in zip(written, found.files, strict=True):
-        click.echo(f"{entry['path']}: {quantity(len(file.rows), 'row')}")
+    for entry in written:
+        click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}")
     if found.replaced:
         their = "in the fastest config measured that their kernel can run, instead of their winner's"
         click.echo(f"{quantity(len(found.replaced), 'row')} {their}", err=True)
@@ -159,7 +151,7 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
     found = autotune.lists(selection.tables)
     files.make_folder(directory)
     written: list[dict[str, Any]] = [
-        {"path": str(part.write(directory)), "kernel": part.kernel, "device": part.device, "configs": len(part.entries)}
+        {"path": part.write(directory), "kernel": part.kernel, "device": part.device, "configs": len(part.entries)}
         for part in found
     ]
     if as_json:
@@ -196,7 +188,7 @@ def _report_tables(
 ) -> None:
     written: list[dict[str, Any]] = [
         {
-            "path": str(path),
+            "path": path,
             "op": table.op,
             "device": table.device.slug,
             "rows": len(table.rows),
@@ -209,8 +201,7 @@ def _report_tables(
         document = {"written": written, "left_out": _left_out(selection)}
         if kernels is not None:
             document["kernels"] = [
-                {"path": str(one.path), "kernels": one.kernels, "bytes": one.nbytes, "failed": list(one.failed)}
-                for one in kernels
+                {"path": one.path, "kernels": one.kernels, "bytes": one.nbytes, "failed": one.failed} for one in kernels
             ]
         output.print_json(document | ({} if lines is None else {"pyproject": lines}))
         return

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tuner.cli import options, output
 from tuner.cli.output import quantity
 from tuner.errors import TableError
-
-if TYPE_CHECKING:
-    from tuner.tables.importing.reader import Imported
 
 SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
@@ -44,21 +40,13 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     every = [candidate for one in found for candidate in one.candidates]
     listed = write_text(out / CANDIDATES, candidates.dumps(every), error=TableError) if every else None
     if as_json:
-        configs = {"path": str(listed), "rows": len(set(every))} if listed else None
-        written = {"suite": {"path": str(suite), "problems": len(problems)}, "candidates": configs}
-        output.print_json({**written, "files": [_document(one) for one in found]})
+        configs = {"path": listed, "rows": len(set(every))} if listed else None
+        read = [
+            {**output.by_name(one), "problems": len(one.problems), "candidates": len(one.candidates)} for one in found
+        ]
+        output.print_json({"suite": {"path": suite, "problems": len(problems)}, "candidates": configs, "files": read})
         return
     command = shlex.join(["tuner", "run", "--suite", str(suite)])
     click.echo(f"{suite}: {quantity(len(problems), 'problem')}; to tune them: {command}")
     if listed:
         click.echo(f"{listed}: {quantity(len(set(every)), 'candidate')}, unverified")
-
-
-def _document(one: Imported) -> dict[str, object]:
-    return {
-        "source": one.source,
-        "project": one.project,
-        "problems": len(one.problems),
-        "candidates": len(one.candidates),
-        "left_out": dict(one.left_out),
-    }

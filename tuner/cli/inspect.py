@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from tuner import files
+from tuner.cli import kernel_options
 from tuner.cli.options import Place, json_option
 from tuner.cli.output import print_json
 from tuner.errors import TunerError, UsageError
@@ -60,7 +61,8 @@ def inspect(
     """
     if diff and config is not None:
         raise UsageError("--config and --diff exclude each other: --diff names both configs")
-    spec, device = find_kernel(kernel), find_target(target)
+    spec = kernel_options.find(kernel) if ":" in kernel else find_kernel(kernel)
+    device = find_target(target)
     if target is None:
         click.echo(f"compiling for {target_of(device)} (--target for another)", err=True)
     if stage is not None and stage not in STAGES[device.vendor]:
@@ -73,14 +75,18 @@ def inspect(
     for one in chosen:
         if one.remark:
             click.echo(f"note: {one.config}: {one.remark}", err=True)
-    made = {
-        config: compile_binary(spec, problem, config, device) for config in dict.fromkeys(one.config for one in chosen)
-    }
+    made = {config: compile_binary(problem, config, device) for config in dict.fromkeys(one.config for one in chosen)}
     binaries = [made[one.config] for one in chosen]
     files = [_save(binary, out, stage) if out else [] for binary in binaries]
     changes = _difference(binaries, stage) if diff and stage else ""
     if as_json:
-        _print_json(problem, device, chosen, binaries, files=files, stage=stage, changes=changes)
+        documents = [
+            {**binary.facts(), "rule": one.rule, "remark": one.remark, "stages": list(binary.stages), "files": saved}
+            | {"text": _text(binary, stage) if stage else None}
+            for one, binary, saved in zip(chosen, binaries, files, strict=True)
+        ]
+        head = {"problem": problem, "target": target_of(device), "stage": stage}
+        print_json({**head, "binaries": documents, "diff": changes if diff else None})
         return
     for path in (path for saved in files for path in saved):
         click.echo(f"saved {path}", err=True)
@@ -140,28 +146,3 @@ def _figures(one: Chosen, binary: Binary) -> dict[str, str]:
     figures["occupancy"] = f"{seen.blocks} blocks, {seen.warps} of {seen.most_warps} warps, by {seen.limits}"
     figures["blocks by"] = ", ".join(f"{name} {'-' if count is None else count}" for name, count in seen.by.items())
     return figures | {"stages": " ".join(binary.stages)}
-
-
-def _print_json(
-    problem: Problem,
-    device: Device,
-    chosen: list[Chosen],
-    binaries: list[Binary],
-    *,
-    files: list[list[str]],
-    stage: str | None,
-    changes: str,
-) -> None:
-    documents = [
-        {
-            **binary.facts(),
-            "rule": one.rule,
-            "remark": one.remark,
-            "stages": list(binary.stages),
-            "text": _text(binary, stage) if stage else None,
-            "files": saved,
-        }
-        for one, binary, saved in zip(chosen, binaries, files, strict=True)
-    ]
-    head = {"problem": problem.fields(), "target": target_of(device), "stage": stage}
-    print_json({**head, "binaries": documents, "diff": changes if len(binaries) > 1 else None})

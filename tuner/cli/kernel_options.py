@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
 
 import click
 from click.core import ParameterSource
@@ -18,29 +17,20 @@ from tuner.problem import suite as suites
 from tuner.problem import text as problem_text
 from tuner.problem.family import Ladder
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def kernel_option(function: F) -> F:
-    """`--kernel`, of which there may be several: `names`."""
-    return click.option(
-        "--kernel",
-        "names",
-        multiple=True,
-        metavar="MODULE:NAME",
-        help="A kernel under tuner.tuned, my_pkg.my_module:my_kernel or FILE.py:NAME, or an op; may be repeated.",
-    )(function)
-
-
-def problem_option(function: F) -> F:
-    """`--problem`, of a kernel."""
-    return click.option(
-        "--problem",
-        "written",
-        multiple=True,
-        metavar="M=4096,N=1024",
-        help="A problem by the names of --kernel's key (of an op: a suite's columns); may be repeated.",
-    )(function)
+kernel_option = click.option(
+    "--kernel",
+    "names",
+    multiple=True,
+    metavar="MODULE:NAME",
+    help="A kernel under tuner.tuned, my_pkg.my_module:my_kernel or FILE.py:NAME, or an op; may be repeated.",
+)
+problem_option = click.option(
+    "--problem",
+    "written",
+    multiple=True,
+    metavar="M=4096,N=1024",
+    help="A problem by the names of --kernel's key (of an op: a suite's columns); may be repeated.",
+)
 
 
 def typed_dtype(ctx: click.Context) -> str | None:
@@ -50,11 +40,7 @@ def typed_dtype(ctx: click.Context) -> str | None:
 
 
 def find(name: str) -> KernelSpec:
-    """Return the kernel of a reference "module:name", or one of the installed kernels of an op.
-
-    Raises:
-        UsageError: there is none, or it is not under `tuner.tuned`.
-    """
+    """Return the kernel of a reference "module:name", or one of the installed kernels of an op."""
     if ":" in name:
         with limited_import(name):
             found = reference.load(name)

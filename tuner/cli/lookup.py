@@ -103,7 +103,7 @@ def _print(problem: Problem, device: Device, decision: Decision) -> None:
 def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], decision: Decision) -> dict[str, Any]:
     match, row = decision.match, decision.row
     return {
-        "problem": problem.fields(),
+        "problem": problem,
         "device": device.slug,
         "kernel": match.kernel,
         "config": dict(match.config),
@@ -115,15 +115,15 @@ def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], 
         "vs_default": row and row.vs_default,
         "vs_vendor": row and row.vs_vendor,
         "ties": row and row.ties,
-        "tuned_for": row and row.problem.fields(),
+        "tuned_for": row and row.problem,
         "sources": [{"name": winners.source, "holds": winners.note} for winners in by_source],
         "refused": [
             {"source": r.source, "rule": r.rule, "config": dict(r.row.config), "reason": r.reason}
             for r in decision.refused
         ],
-        "range": decision.range and list(decision.range),
-        "batches": decision.batches and list(decision.batches),
-        "fallen": list(decision.fallen),
+        "range": decision.range,
+        "batches": decision.batches,
+        "fallen": decision.fallen,
         "command": command(problem, decision.untuned),
         "digest": digest(device),
     }

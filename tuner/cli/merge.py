@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import click
 
 from tuner.cli import options, output
 from tuner.cli.output import quantity
-
-if TYPE_CHECKING:
-    from tuner.store.merge import Merged
 
 
 @click.command()
@@ -31,21 +27,12 @@ def merge(destination: str, sources: tuple[str, ...], as_json: bool) -> None:
     for conflict in done.conflicts:
         click.echo(f"{conflict.table}: {conflict.text}", err=True)
     if as_json:
-        output.print_json(_document(done))
+        counted = Counter(conflict.table for conflict in done.conflicts)
+        conflicts = {table: counted[table] for table in ("winner", "trial", "device")}
+        output.print_json({**output.by_name(done), "conflicts": conflicts})
         return
     for added in done.added:
         brought = ", ".join(quantity(number, table.replace("_", " ")) for table, number in added.rows.items() if number)
         click.echo(f"{added.location}: {brought or 'nothing new'}")
     now = quantity(done.winners, "current winner")
     click.echo(f"{done.location}: {now}, {done.replaced} replaced")
-
-
-def _document(done: Merged) -> dict[str, object]:
-    counted = Counter(conflict.table for conflict in done.conflicts)
-    return {
-        "location": done.location,
-        "added": [{"location": added.location, "rows": added.rows} for added in done.added],
-        "winners": done.winners,
-        "replaced": done.replaced,
-        "conflicts": {table: counted[table] for table in ("winner", "trial", "device")},
-    }

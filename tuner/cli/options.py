@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,6 +12,9 @@ from tuner.cli.output import span
 from tuner.errors import DeviceError, UsageError
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import SCALINGS
+
+if TYPE_CHECKING:
+    from tuner.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +87,19 @@ scaling_option = click.option(
 )
 
 
+def open_store(db: str | None, device: str | None = None) -> Store:
+    """Open the database read-only; a device that is not in it is an error."""
+    from tuner.store.store import Store
+
+    store = Store.open(db, read_only=True)
+    if device is not None:
+        known = [row.device.slug for row in store.devices()]
+        if device not in known:
+            store.close()
+            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
+    return store
+
+
 def device_option(help_text: str) -> Callable[[F], F]:
     """Return the option `--device` of a command that measures."""
     return click.option(
@@ -92,12 +108,7 @@ def device_option(help_text: str) -> Callable[[F], F]:
 
 
 def gpus_of(name: str) -> list[int | None]:
-    """Return the CUDA indices that `--device` names, [None] for the interpreter, without opening a CUDA context.
-
-    Raises:
-        UsageError: the name is malformed.
-        DeviceError: this machine has no such GPU.
-    """
+    """Return the CUDA indices that `--device` names, [None] for the interpreter, without opening a CUDA context."""
     if name == "interpreter":
         return [None]
     count, interpreting = _gpu_count()

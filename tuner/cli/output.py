@@ -7,12 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from typing import Any, TextIO
 
 import click
 
 from tuner.kernel.config import Config
+from tuner.problem import Problem
 from tuner.store.records import Winner
 
 FIGURES = ("us", "TFLOPS", "vs default", "vs vendor", "ties")
@@ -78,8 +79,22 @@ def _is_descriptor_1(stream: TextIO) -> bool:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout."""
-    click.echo(json.dumps(document, indent=2, sort_keys=True), file=_document)
+    """Print one JSON document on stdout; it may hold what `plain` knows."""
+    click.echo(json.dumps(document, indent=2, sort_keys=True, default=plain), file=_document)
+
+
+def plain(value: object) -> object:
+    """Return what JSON holds of a problem, a config, a record or a path: the `default` of `json.dumps`."""
+    if isinstance(value, Problem):
+        return value.fields()
+    if isinstance(value, Config):
+        return config_document(value)
+    return by_name(value) if is_dataclass(value) else str(value)
+
+
+def by_name(record: Any, *left_out: str) -> dict[str, Any]:
+    """Return the fields of a dataclass's instance by name, but for some."""
+    return {field.name: getattr(record, field.name) for field in fields(record) if field.name not in left_out}
 
 
 def quantity(number: int, noun: str) -> str:
@@ -98,12 +113,8 @@ def span(seconds: float) -> str:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print a plain table on stdout.
 
-    Words are folded to the terminal's width. A pipe or a narrow terminal gets whole lines.
-
-    Args:
-        columns: headings; number columns are aligned to the right.
-        rows: cells.
-        empty: printed on stderr where there is no row.
+    Words are folded to the terminal's width. A pipe or a narrow terminal gets whole lines. Columns of numbers are
+    aligned to the right. Where there is no row, `empty` is printed on stderr.
     """
     from rich.console import Console
     from rich.table import Table
@@ -178,8 +189,7 @@ def config_document(config: Config) -> dict[str, Any]:
 def winner_document(winner: Winner) -> dict[str, Any]:
     """Return a winner as a JSON object, with its evidence and provenance."""
     return {
-        **{key: value for key, value in asdict(winner).items() if key not in ("problem", "config")},
-        "problem": winner.problem.fields(),
+        **by_name(winner, "config"),
         **config_document(winner.config),
         "tflops": winner.tflops,
         "vs_default": winner.vs_default,

@@ -200,13 +200,13 @@ def _exit_code(report: Report) -> int:
 
 
 def _dry_run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, given: dict[str, Any]) -> int:
-    from tuner.cli.run_output import forecast_json, forecast_table
+    from tuner.cli.run_output import forecast_table
     from tuner.location import database_location
     from tuner.sweep.run import forecast
 
     forecasts = forecast(database_location(given["db"]), problems, gpus[0], _plan(given, suggested))
     if given["as_json"]:
-        print_json(forecast_json(forecasts))
+        print_json(forecasts)
     else:
         forecast_table(forecasts)
     return 0

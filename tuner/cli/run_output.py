@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import click
 import rich.progress
 from rich.console import Console
 
-from tuner.cli.output import FIGURES, config_document, figures, print_table, quantity, span, winner_document
+from tuner.cli.output import FIGURES, by_name, figures, print_table, quantity, span, winner_document
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -45,9 +44,7 @@ class Progress(Observer):
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
@@ -155,31 +152,17 @@ def report_json(report: Report) -> dict[str, Any]:
         "compile_seconds": round(report.compile_s, 3),
         "problems": [
             {
-                "problem": problem.problem.fields(),
+                **by_name(problem),
                 "winner": None if problem.winner is None else winner_document(problem.winner),
-                "reason": problem.reason,
-                "considered": problem.considered,
-                "measured": problem.measured,
-                "resumed": problem.resumed,
-                "binaries": problem.binaries,
-                "stopped": problem.stopped,
-                "states": {str(state): count for state, count in sorted(problem.states.items())},
-                "best_us": problem.best_us,
                 "seconds": round(problem.seconds, 3),
                 "phases_s": {phase: round(seconds, 3) for phase, seconds in problem.phases_s.items()},
                 "draft_s": round(problem.draft_s, 3),
             }
             for problem in report.problems
         ],
-        "untried": [problem.fields() for problem in report.untried],
+        "untried": report.untried,
         "families": [
-            {
-                "problem": family.problem.fields(),
-                "ranges": [list(each) for each in family.ranges],
-                "batches": family.batches and list(family.batches),
-                "check": None if family.check is None else family.check._asdict(),
-            }
-            for family in report.families
+            {**by_name(family), "check": family.check and family.check._asdict()} for family in report.families
         ],
     }
 
@@ -197,18 +180,3 @@ def forecast_table(forecasts: Sequence[Forecast]) -> None:
         for forecast in forecasts
     ]
     print_table(("problem", "default config", "configs", "to try", "known"), rows, empty="no problem")
-
-
-def forecast_json(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
-    """Return what a run would try as a JSON document."""
-    return [
-        {
-            "problem": forecast.problem.fields(),
-            "default": None if forecast.default is None else config_document(forecast.default),
-            "considered": forecast.considered,
-            "to_try": forecast.to_try,
-            "known": forecast.known,
-            "reason": forecast.reason,
-        }
-        for forecast in forecasts
-    ]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tuner.cli import options
-from tuner.cli.output import FIGURES, config_document, figures, print_json, print_table, winner_document
+from tuner.cli.output import FIGURES, by_name, config_document, figures, print_json, print_table, winner_document
 from tuner.errors import UsageError
 from tuner.problem import parse_shape, text
 from tuner.problem.generic_key import Extra
@@ -19,7 +18,6 @@ from tuner.store.records import State
 if TYPE_CHECKING:
     from tuner.problem.family import Family, Range
     from tuner.store.listing import TrialRow
-    from tuner.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,7 +51,7 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
     from tuner.lookup import families
 
     wanted, key = _problems_of(shape)
-    with _open(db, device) as store:
+    with options.open_store(db, device) as store:
         decided = store.families(device_slug=device)
         found = [
             winner
@@ -69,8 +67,7 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
     if shown["as_json"]:
         print_json(
             [
-                winner_document(one)
-                | {"range": held and list(held[1]), "batches": held and held[0].batches and list(held[0].batches)}
+                winner_document(one) | {"range": held and held[1], "batches": held and held[0].batches}
                 for one, held in zip(found, ranges, strict=True)
             ]
         )
@@ -102,7 +99,7 @@ def trials(
 
     wanted, key = _problems_of(shape)
     asked = TrialFilter(device, wanted, kernel, State(state) if state else None, key)
-    with _open(db, device) as store:
+    with options.open_store(db, device) as store:
         found = store.trials(asked, limit=_newest(**shown))
         count = store.count_trials(asked)
         empty = _NONE_MATCH if not count and store.count_trials() else "no trials: `tuner run` makes them"
@@ -122,10 +119,10 @@ def trials(
 @options.json_option
 def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
     """Every `tuner run`, the newest first."""
-    with _open(db, device) as store:
+    with options.open_store(db, device) as store:
         found = store.runs(device_slug=device, limit=_newest(**shown))
     if shown["as_json"]:
-        print_json([asdict(row) for row in found])
+        print_json(found)
         return
     rows = [
         (
@@ -143,11 +140,10 @@ def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
 @options.json_option
 def devices(*, db: str | None, as_json: bool) -> None:
     """Every GPU model that was tuned."""
-    with _open(db, None) as store:
+    with options.open_store(db) as store:
         found = store.devices()
     if as_json:
-        documents = [asdict(row) for row in found]
-        print_json([document.pop("device") | document for document in documents])
+        print_json([by_name(row.device) | by_name(row, "device") for row in found])
         return
     rows = [
         (
@@ -169,13 +165,13 @@ def devices(*, db: str | None, as_json: bool) -> None:
 def problems(*, db: str | None, device: str | None, shape: str | None, limit: int | None, as_json: bool) -> None:
     """Every problem that was tried, with its trials, how many of them are COMPLETE, and its winners."""
     wanted, key = _problems_of(shape)
-    with _open(db, device) as store:
+    with options.open_store(db, device) as store:
         found = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
         empty = _NONE_MATCH if not found and store.problems(limit=1) else "no problems: `tuner run` tries some"
-    counts = ("trials", "complete", "winners")
     if as_json:
-        print_json([{"problem": row.problem.fields()} | {name: getattr(row, name) for name in counts} for row in found])
+        print_json(found)
         return
+    counts = ("trials", "complete", "winners")
     rows = [(str(row.problem), *(str(getattr(row, name)) for name in counts)) for row in found]
     print_table(("problem", *counts), rows, empty=empty)
 
@@ -219,34 +215,10 @@ def _problems_of(given: str | None) -> tuple[tuple[int, int, int] | None, tuple[
     return parse_shape(given), ()
 
 
-def _open(db: str | None, device: str | None) -> Store:
-    """Open the database read-only; a device that is not in it is an error."""
-    from tuner.store.store import Store
-
-    store = Store.open(db, read_only=True)
-    if device is not None:
-        known = [row.device.slug for row in store.devices()]
-        if device not in known:
-            store.close()
-            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
-    return store
-
-
 def _trial_document(row: TrialRow) -> dict[str, Any]:
-    outcome = asdict(row.outcome)
-    resources = outcome.pop("resources")
     figures = {
         # JSON knows neither infinity nor NaN, which the error of a wrong result can be.
         key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in (outcome | resources).items()
+        for key, value in (by_name(row.outcome, "resources") | by_name(row.outcome.resources)).items()
     }
-    return {
-        "trial_id": row.trial_id,
-        "run": row.run,
-        "device": row.device,
-        "problem": row.problem.fields(),
-        **config_document(row.config),
-        "kernel_version": row.kernel_version,
-        **figures,
-        "measured_at": row.measured_at,
-    }
+    return {**by_name(row, "config", "outcome"), **config_document(row.config), **figures}

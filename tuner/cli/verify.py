@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,7 +66,8 @@ def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
     levels = {finding.level for found in inspections for finding in found.findings}
     ok = not levels & ({Level.ERROR, Level.WARNING} if strict else {Level.ERROR})
     if as_json:
-        output.print_json({"ok": ok, "places": [_document(found) for found in inspections]})
+        listed = [{**output.by_name(found), "counts": _counts(found.findings)} for found in inspections]
+        output.print_json({"ok": ok, "places": listed})
     else:
         for found in inspections:
             _print(found)
@@ -104,19 +104,3 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
 
     counts = Counter(finding.level for finding in findings)
     return {str(level): counts[level] for level in LEVELS}
-
-
-def _document(found: Inspection) -> dict[str, Any]:
-    return {
-        "place": found.place,
-        "kind": found.kind,
-        "tables": found.tables,
-        "rows": found.rows,
-        "counts": _counts(found.findings),
-        "findings": [_finding(finding) for finding in found.findings],
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    problem = None if finding.problem is None else finding.problem.fields()
-    return {**asdict(finding), "level": str(finding.level), "problem": problem}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,20 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tuner.bench.held_out import Case, CaseResult, CaseRunner, Regret
-    from tuner.problem import Problem
 
 _COLUMNS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst")
 
 
 def measure(place: str, suite: str | None, sample: int, device: str, *, as_json: bool) -> bool:
     """Hold out problems, measure the configs that lookups return for them, and print each rule's figures.
-
-    Args:
-        place: a table, a folder of tables or a SQLite database.
-        suite: a suite whose problems are all held out together; None for a sample, each looked up without its own row.
-        sample: the size of the sample.
-        device: the value of `--device`.
-        as_json: print one JSON document.
 
     Returns:
         Whether every problem could be measured.
@@ -93,25 +83,24 @@ def _document(
     place: str, bench: CaseRunner, figures: dict[str, Regret], played: Sequence[CaseResult]
 ) -> dict[str, Any]:
     import tuner
-    from tuner.store.records import PROTOCOL
+    from tuner.store.records import PROTOCOL, now
 
     return {
         "tuner": tuner.__version__,
-        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": now(),
         "argv": sys.argv,
         "protocol": PROTOCOL,
         "place": place,
-        "device": asdict(bench.device),
-        "environment": bench.environment and asdict(bench.environment),
-        "rules": {rule: asdict(figure) for rule, figure in sorted(figures.items())},
+        "device": bench.device,
+        "environment": bench.environment,
+        "rules": figures,
         "problems": [_row(one) for one in played],
     }
 
 
 def _row(one: CaseResult) -> dict[str, Any]:
-    problem: Problem = one.case.problem
     return {
-        "problem": problem.fields(),
+        "problem": one.case.problem,
         "rule": one.case.rule,
         **{name: str(getattr(one.case, name)) for name in ("answer", "formula", "winner")},
         "answer_regret": one.answer,

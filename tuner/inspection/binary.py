@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import KernelError
+from tuner.errors import KernelError, in_short
 from tuner.hardware.device import Device
 from tuner.inspection.occupancy import Occupancy, occupancy
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.sweep import cross_target, process
+from tuner.sweep.binary_resources import read_resources
 from tuner.sweep.compile_pool import TIME_LIMIT_S
-from tuner.sweep.process import describe_exit, last_output_line, scratch_folder
 
 STAGES = {
     "nvidia": ("ttir", "ttgir", "llir", "ptx", "sass"),
     "amd": ("ttir", "ttgir", "llir", "amdgcn"),
 }
 """Forms of a binary that can be read, in the order they are made, by vendor."""
+_TEXTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
+_READY = "ready"
 _START_S = 60.0
 """Importing torch and Triton, on a cold disk: it does not count against a compile."""
 
@@ -66,97 +68,88 @@ class Binary:
         return document | {"kernel": self.config.kernel, "config": dict(self.config), "occupancy": limits or None}
 
 
-def compile_binary(
-    spec: KernelSpec, problem: Problem, config: Config, device: Device, *, time_limit_s: float = TIME_LIMIT_S
-) -> Binary:
+def compile_binary(problem: Problem, config: Config, device: Device, *, time_limit_s: float = TIME_LIMIT_S) -> Binary:
     """Compile a config for a device that need not be here. Where a kernel launches several binaries, it is the last.
-
-    Args:
-        spec, problem, config: what to compile.
-        device: the target; its arch decides.
-        time_limit_s: how long the compile may take.
 
     Raises:
         KernelError: it does not compile: what the compiler said, or how it died, in one line.
     """
-    with scratch_folder() as folder:
-        log, result = Path(folder) / "output", Path(folder) / "result"
-        request = {
-            "arch": device.arch,
-            "kernel": spec.name,
-            "references": registry.references(),
-            "problem": problem.fields(),
-            "config": dict(config),
-            "result": str(result),
-        }
-        ended = _run(request, log, time_limit_s)
-        if ended is None:
-            raise KernelError(f"{config} for {device.arch}: compile took more than {time_limit_s:g} s")
-        if ended or not result.exists():
-            raise KernelError(
-                f"{config} for {device.arch}: compiler died with {describe_exit(ended)}{last_output_line(log)}"
-            )
-        found = json.loads(result.read_text())
-    if "error" in found:
-        raise KernelError(f"{config} for {device.arch}: {found['error']}")
-    return _binary(config, device.arch, found)
-
-
-def _run(request: Mapping[str, Any], log: Path, time_limit_s: float) -> int | None:
-    """How the child ended; None when it was killed for its time."""
-    # The child finds modules as this process does, and no others: `-m` would put the working folder before them all.
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    ready = Path(request["result"]).with_name("ready")
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tuner.inspection.child", str(ready)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            cwd=log.parent,
-        )
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    with process.scratch_folder() as folder, ours:
+        log = Path(folder) / "output"
+        kernels = registry.references()
+        child = context.Process(target=_serve, args=(theirs, str(log), device.arch, kernels, (problem, config)))
+        with process.interrupts_blocked():
+            child.start()
+        theirs.close()
         try:
-            assert child.stdin is not None
-            with child.stdin:
-                child.stdin.write(json.dumps(request).encode())
-            return _wait(child, ready, time_limit_s)
-        except BrokenPipeError:
-            return child.wait()
+            found = ours.recv() if ours.poll(_START_S) else None
+            if found == _READY:
+                found = ours.recv() if ours.poll(time_limit_s) else None
+        except EOFError:
+            child.join()
+            found = f"compiler died with {process.describe_exit(child.exitcode)}{process.last_output_line(log)}"
         finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+            child.kill()
+            child.join()
+    if isinstance(found, Binary):
+        return found
+    raise KernelError(f"{config} for {device.arch}: {found or f'compile took more than {time_limit_s:g} s'}")
 
 
-def _wait(child: subprocess.Popen[bytes], ready: Path, time_limit_s: float) -> int | None:
-    deadline = time.monotonic() + _START_S + time_limit_s
-    while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+def _serve(
+    connection: Connection, log: str, arch: str, references: Sequence[str], task: tuple[Problem, Config]
+) -> None:
+    """Run in the child: say when all is imported, then send the binary, or in one line why there is none."""
+    problem, config = task
+    process.die_with_parent()
+    process.redirect_output(Path(log))
+    os.environ.pop("TRITON_INTERPRET", None)  # read when Triton is imported, which has not happened yet
     try:
-        return child.wait(time_limit_s)
-    except subprocess.TimeoutExpired:
-        return None
+        cross_target.activate(arch)
+        registry.load(references)
+        spec = registry.find(problem.op, config.kernel, problem.source)
+        connection.send(_READY)
+        connection.send(_compiled(spec, problem, config, arch))
+    except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
+        connection.send(in_short(e))
 
 
-def _binary(config: Config, arch: str, found: Mapping[str, Any]) -> Binary:
-    metadata, resources = found["metadata"], found["resources"]
+def _compiled(spec: KernelSpec, problem: Problem, config: Config, arch: str) -> Binary:
+    start = time.perf_counter()
+    compiled = spec.compile(problem, config)
+    resources = read_resources(compiled, (time.perf_counter() - start) * 1e3)
+    stages = {name: _text(compiled.asm[name]) for name in _TEXTS if name in compiled.asm}
+    if sass := _sass(compiled):
+        stages["sass"] = sass
+    num_warps = int(compiled.metadata.num_warps)
+    registers, shared_bytes = resources.registers, resources.shared_bytes or 0
     return Binary(
         config,
         arch,
-        found["stages"],
-        num_warps=metadata["num_warps"],
-        num_stages=metadata["num_stages"],
-        num_ctas=metadata["num_ctas"],
-        shared_bytes=resources["shared_bytes"],
-        registers=resources["registers"],
-        spill_bytes=resources["spill_bytes"],
-        compile_ms=resources["compile_ms"],
-        occupancy=occupancy(
-            arch,
-            num_warps=metadata["num_warps"],
-            registers=resources["registers"],
-            shared_bytes=resources["shared_bytes"],
-        ),
+        stages,
+        num_warps=num_warps,
+        num_stages=int(getattr(compiled.metadata, "num_stages", 0)),
+        num_ctas=int(getattr(compiled.metadata, "num_ctas", 1)),
+        shared_bytes=shared_bytes,
+        registers=registers,
+        spill_bytes=resources.spill_bytes,
+        compile_ms=resources.compile_ms or 0.0,
+        occupancy=occupancy(arch, num_warps=num_warps, registers=registers, shared_bytes=shared_bytes),
     )
+
+
+def _text(stage: Any) -> str:
+    return stage.decode(errors="replace") if isinstance(stage, bytes) else str(stage)
+
+
+def _sass(compiled: Any) -> str | None:
+    """The machine code as cuobjdump writes it, None without one."""
+    if "cubin" not in compiled.asm:
+        return None
+    try:
+        return str(compiled.asm["sass"])
+    except (OSError, RuntimeError, KeyError, ValueError):
+        # The disassembler is no part of every wheel; without it the other stages are there all the same.
+        return None

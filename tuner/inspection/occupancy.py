@@ -55,13 +55,8 @@ def occupancy(arch: str, *, num_warps: int, registers: int | None, shared_bytes:
 
     Registers: a warp gets those of its threads, rounded up to whole units; warps go round the four parts of a
     multiprocessor, each with a quarter of the registers. Shared memory: a block's, rounded up, and what is reserved for
-    each. Warps: as many as reside. Slots: blocks that can reside at all. The least of them counts.
-
-    Args:
-        arch: "sm_90", "gfx942".
-        num_warps: warps of a block.
-        registers: registers of a thread; None where that is not known, and then they limit nothing.
-        shared_bytes: shared memory of a block.
+    each. Warps: as many as reside. Slots: blocks that can reside at all. The least of them counts; registers that are
+    not known limit nothing.
     """
     has = ARCHES.get(arch)
     if has is None:

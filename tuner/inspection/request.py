@@ -1,11 +1,13 @@
-"""Reads what was typed for a kernel, a problem, a target and a config; what does not fit is one clear line."""
+"""Reads what was typed for a kernel, a problem, a target and a config.
+
+What cannot be meant is a UsageError; a problem that a kernel does not serve on a device is a KernelError.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from tuner import reference
 from tuner.errors import ConfigError, DeviceError, KernelError, UsageError
 from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN, Device
@@ -34,16 +36,7 @@ class Chosen:
 
 
 def find_kernel(name: str) -> KernelSpec:
-    """The registered kernel of a name or of "op/name", or the one under `tuner.tuned` of a reference "module:name".
-
-    Raises:
-        UsageError: none has it, or several ops have one of it.
-    """
-    if ":" in name:
-        spec = registry.spec_in(reference.load(name))
-        if spec is None:
-            raise UsageError(f"{name} is no kernel under tuner.tuned: put @tuner.tuned(...) above its @triton.jit")
-        return spec
+    """The registered kernel of a name or of "op/name"."""
     specs = registry.specs()
     found = [spec for (op, kernel), spec in sorted(specs.items()) if name in (kernel, f"{op}/{kernel}")]
     if len(found) == 1:
@@ -58,20 +51,13 @@ def read_problem(text: str, spec: KernelSpec) -> Problem:
     """A problem of a kernel, from "M=4096,N=4096,K=1024,dtype=bf16,layout=nt" and whatever else a suite's columns name.
 
     A kernel under `tuner.tuned` has names of its own: those of its key.
-
-    Raises:
-        UsageError: a name that no column has, one that is there twice, a value that cannot be, a size that is missing.
     """
     cells = generic_key.cells(text)
     return problem_text.read(spec.op, cells) if spec.read is None else spec.read(cells)
 
 
 def find_target(text: str | None) -> Device:
-    """The device of a target such as cuda:90 or hip:gfx942; without one, this machine's GPU or an H200.
-
-    Raises:
-        UsageError: a target that nobody described.
-    """
+    """The device of a target such as cuda:90 or hip:gfx942; without one, this machine's GPU or an H200."""
     if text is None:
         try:
             here = devices.current()
@@ -91,11 +77,7 @@ def target_of(device: Device) -> str:
 
 
 def choose(spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
-    """The config that a lookup gives, where it is one of this kernel; else the one of the kernel's own formula.
-
-    Raises:
-        KernelError: the kernel does not serve the problem on the device.
-    """
+    """The config that a lookup gives, where it is one of this kernel; else the one of the kernel's own formula."""
     check_served(spec, problem, device)
     _, _, decision = resolver().explanation(problem, device)
     match = decision.match
@@ -106,12 +88,7 @@ def choose(spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
 
 
 def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
-    """A config from its JSON ("parameters_json"), or from pairs NAME=VALUE, which change the config of `choose`.
-
-    Raises:
-        ConfigError: no config, an unknown or missing parameter, or one that cannot run there, with the rule's reason.
-        KernelError: the kernel does not serve the problem on the device.
-    """
+    """A config from its JSON ("parameters_json"), or from pairs NAME=VALUE, which change the config of `choose`."""
     check_served(spec, problem, device)
     space = spec.space(problem, device)
     usual = choose(spec, problem, device).config
@@ -138,11 +115,7 @@ def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -
 
 
 def check_served(spec: KernelSpec, problem: Problem, device: Device) -> None:
-    """Refuse a problem that a kernel does not serve on a device.
-
-    Raises:
-        KernelError: it does not; with its reason.
-    """
+    """Refuse a problem that a kernel does not serve on a device."""
     if reason := spec.supports(problem, device):
         raise KernelError(f"{spec.op}/{spec.name} does not serve {problem} on {target_of(device)}: {reason}")
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 @functools.cache
 def points() -> tuple[EntryPoint, ...]:
     """Return the entry points of all installed kernels, sorted by name; nothing is loaded."""
-    return tuple(entry_points(GROUP))
+    return entry_points(GROUP)
 
 
 def add(spec: KernelSpec, *, instead_of: KernelSpec | None = None) -> None:

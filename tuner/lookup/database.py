@@ -103,12 +103,7 @@ class Winners:
 
 
 def is_database(path: Path) -> bool:
-    """Whether a file is a SQLite database.
-
-    Raises:
-        OSError: it cannot be read.
-        TableError: it is no regular file.
-    """
+    """Whether a file is a SQLite database; OSError or TableError where it cannot be read."""
     files.check_regular(path, "database", error=TableError)
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
@@ -124,11 +119,7 @@ def read_winners(path: Path, slug: str) -> Winners:
 
 
 def read_devices(path: Path) -> list[Device]:
-    """The devices a database knows, by slug.
-
-    Raises:
-        TableError: see `read_winners`.
-    """
+    """The devices a database knows, by slug."""
     devices, faults = describe_devices(path)
     for each in faults:
         _log.warning("%s: %s", path, each)
@@ -136,11 +127,7 @@ def read_devices(path: Path) -> list[Device]:
 
 
 def describe_devices(path: Path) -> tuple[list[Device], list[Fault]]:
-    """The devices a database knows, by slug, and the faults of those that were left out.
-
-    Raises:
-        TableError: see `read_winners`.
-    """
+    """The devices a database knows, by slug, and the faults of those that were left out."""
     return _read(path, _devices)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.lookup.families import TunedBatches
@@ -40,22 +41,5 @@ def by_problem(rows: Iterable[Row]) -> Rows:
 
 
 def merged(parts: Sequence[Rows]) -> Rows:
-    """Several mappings, or none, as one, in which the rows of the first come first."""
-    return parts[0] if len(parts) == 1 else _Merged(parts)
-
-
-class _Merged(Mapping[Problem, Sequence[Row]]):
-    def __init__(self, parts: Sequence[Rows]) -> None:
-        self._parts = parts
-
-    def __getitem__(self, problem: Problem) -> Sequence[Row]:
-        found = [part[problem] for part in self._parts if problem in part]
-        if not found:
-            raise KeyError(problem)
-        return [row for rows in found for row in rows]
-
-    def __iter__(self) -> Iterator[Problem]:
-        return iter(dict.fromkeys(problem for part in self._parts for problem in part))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+    """Several mappings, or none, as one; of rows for one problem, which two ops' tables do not have, the first's."""
+    return parts[0] if len(parts) == 1 else ChainMap(*parts)  # type: ignore[arg-type]  # nobody writes into it

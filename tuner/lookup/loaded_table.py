@@ -66,26 +66,24 @@ def load(path: Traversable) -> LoadedTable:
     parsed = table.parsed(document, name, is_as_written=True) if is_large else table.parse(content, name)
     if parsed.is_as_written:
         try:
-            rows = _UnmadeRows(parsed, name, is_large=is_large)
+            rows = _Rows(parsed, name, is_large=is_large)
             tuned = tuple(families.from_fields(raw, parsed.op) for raw in parsed.families)
         except BAD_VALUE:
             pass  # whoever wrote it knew how to sign it: the reading of every row says what is wrong
         else:
-            return LoadedTable(parsed.device, len(parsed.rows), _RowsByProblem(rows), tuned)
+            return LoadedTable(parsed.device, len(parsed.rows), rows, tuned)
     found = table.from_parsed(table.parse(content, name) if is_large else parsed)
     return LoadedTable(found.device, len(found.rows), by_problem(found.rows), found.families, found.faults)
 
 
-class _UnmadeRows:
-    """The rows of a parsed file, of which those that were asked for are made, and kept."""
+class _Rows(Mapping[Problem, Sequence[Row]]):
+    """The rows of a parsed file by their problem: those that are asked for are made, and kept.
+
+    There is none for a problem whose row cannot be read.
+    """
 
     def __init__(self, parsed: ParsedTable, name: str, *, is_large: bool) -> None:
-        """Note where each problem's row is.
-
-        Args:
-            parsed: the file.
-            name: what messages call it.
-            is_large: whether `large_table.decode` gave the rows.
+        """Note where each problem's row is; `large_table.decode` gave the rows of a large table.
 
         Raises:
             One of BAD_VALUE: a row has no key, or two rows have one.
@@ -95,48 +93,41 @@ class _UnmadeRows:
         self._is_large = is_large
         part = attrgetter if is_large else itemgetter
         problems = zip(map(part(*PROBLEM[:-1]), parsed.rows), map(part(PROBLEM[-1]), parsed.rows), strict=True)
-        self.places = {_key(parsed.op, parts, extras): place for place, (parts, extras) in enumerate(problems)}
-        if len(self.places) != len(parsed.rows):
+        self._places = {_key(parsed.op, parts, extras): place for place, (parts, extras) in enumerate(problems)}
+        if len(self._places) != len(parsed.rows):
             raise ValueError("a problem is there twice")
-        self._made: dict[int, Row | None] = {}
+        self._made: dict[int, tuple[Row, ...]] = {}
 
-    def row(self, place: int) -> Row | None:
-        """The row at a place; None for one that cannot be read, which is one warning."""
-        if place in self._made:
-            return self._made[place]
-        parsed, row = self._parsed, None
+    def _row(self, place: int) -> tuple[Row, ...]:
+        """The row at a place; none where it cannot be read, which is one warning."""
+        parsed = self._parsed
         raw = parsed.rows[place]
         if self._is_large:
             raw = {name: getattr(raw, name) for name in (*PROBLEM, *RESULT)}
         try:
-            row = Row.from_fields(raw, parsed.op, parsed.kernels, parsed.made)
+            return (Row.from_fields(raw, parsed.op, parsed.kernels, parsed.made),)
         except BAD_VALUE as e:
             _log.warning("%s: %s", self._name, fault.unreadable(f"row {place + 1}", e))
-        return self._made.setdefault(place, row)
-
-
-class _RowsByProblem(Mapping[Problem, Sequence[Row]]):
-    """Rows by their problem; none for a problem whose row cannot be read."""
-
-    def __init__(self, rows: _UnmadeRows) -> None:
-        self._rows = rows
+            return ()
 
     def __contains__(self, problem: object) -> bool:
-        return isinstance(problem, Problem) and (problem.m, problem.family) in self._rows.places
+        return isinstance(problem, Problem) and (problem.m, problem.family) in self._places
 
     def __getitem__(self, problem: Problem) -> Sequence[Row]:
-        row = self._rows.row(self._rows.places[problem.m, problem.family])
-        return () if row is None else (row,)
+        place = self._places[problem.m, problem.family]
+        if place not in self._made:
+            self._made[place] = self._row(place)
+        return self._made[place]
 
     def __iter__(self) -> Iterator[Problem]:
-        for m, (op, *parts, extras) in self._rows.places:
+        for m, (op, *parts, extras) in self._places:
             try:
                 yield problem_of({"op": op, **dict(zip(PROBLEM, (m, *parts, dict(extras)), strict=True))})
             except BAD_VALUE:
                 continue  # a warning says so when its rows are asked for
 
     def __len__(self) -> int:
-        return len(self._rows.places)
+        return len(self._places)
 
 
 def _key(op: str, parts: tuple[Any, ...], extras: Mapping[str, Any]) -> Key:

@@ -75,9 +75,6 @@ def default_config(
     Args:
         problem, device: what is looked up, and where.
         lost: configs that could not be launched for it, and why: then the formula is asked for this M alone.
-
-    Raises:
-        KernelError: no kernel serves the problem.
     """
     if not (lost or problem.is_keyed):
         first, last = default_range(problem.m)

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def folder(name: str, group: str) -> Traversable:
-    """The folder of an installed package.
-
-    Args:
-        name: the package's name.
-        group: the group of the entry point that names it, for messages.
+    """The folder of an installed package, which an entry point of a group names.
 
     Raises:
         TableError: there is no such package, or its files cannot be read.

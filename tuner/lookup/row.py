@@ -1,4 +1,4 @@
-"""A row: a winner as tables and databases hold it. Reading one from JSON checks its every part."""
+"""A row: a winner as tables and databases hold it. Reading one from JSON checks its every part, or raises BAD_VALUE."""
 
 from __future__ import annotations
 
@@ -24,13 +24,7 @@ _LONGEST = 300  # characters of a reason
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a row was made.
-
-    Attributes:
-        environment: the versions it was measured under.
-        protocol: the measuring protocol's number.
-        tool_version: the version of triton-tuner that decided the winner.
-    """
+    """How a row was made: under which versions, by which protocol, and which triton-tuner decided the winner."""
 
     environment: Environment
     protocol: int
@@ -42,11 +36,7 @@ class Provenance:
 
     @staticmethod
     def from_fields(fields: Mapping[str, Any]) -> Provenance:
-        """What `fields` described.
-
-        Raises:
-            LookupError, TypeError, ValueError: a part is missing or cannot be.
-        """
+        """What `fields` described."""
         versions = {name: str(fields[name]) for name in ("triton", "torch", "backend", "driver", "python")}
         return Provenance(Environment(**versions), int(fields["protocol"]), str(fields["tool_version"]))
 
@@ -102,9 +92,6 @@ class Row:
             raw: the row in its file.
             op, kernels, made: what the file says of all its rows: the op, versions by kernel, how they were made (or,
                 of an entry that cannot be read, why).
-
-        Raises:
-            one of BAD_VALUE: a part is missing or cannot be.
         """
         problem = problem_of({"op": op} | {name: raw[name] for name in raw if name not in RESULT})
         kernel = raw["kernel"]
@@ -125,11 +112,7 @@ class Row:
 
 
 def problem_of(fields: Mapping[str, Any]) -> Problem:
-    """Make a problem whose every part is named: a part left out must not become a default that nobody measured.
-
-    Raises:
-        TunerError, ValueError, TypeError, AttributeError: a part is missing, unknown, or cannot be.
-    """
+    """Make a problem whose every part is named: a part left out must not become a default that nobody measured."""
     problem = Problem.from_fields(fields)
     if missing := problem.fields().keys() - fields.keys():
         raise ValueError(f"{', '.join(sorted(missing))} missing")

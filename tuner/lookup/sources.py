@@ -1,6 +1,10 @@
 """Where tuned configs are found, in the order the sources are asked.
 
 First what `tuner.use` named, then `$TUNER_TABLES`, the user's database, and the tables of installed packages.
+
+`check` and `devices` of a source raise TableError where it cannot be read. `winners` never raises: what cannot be read
+is one warning, and holds nothing. `slugs` gives the slugs of its devices without reading rows, and neither raises nor
+warns, because `winners` does.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tuner import files
 from tuner.entry_points import entry_points
@@ -27,31 +31,6 @@ if TYPE_CHECKING:
 
 GROUP = "tuner.tables"
 VARIABLE = "TUNER_TABLES"
-
-
-class Source(Protocol):
-    """A place that may hold tuned configs."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        ...
-
-    def check(self) -> None:
-        """Raise TableError where it cannot be read."""
-        ...
-
-    def winners(self, slug: str) -> DeviceWinners:
-        """What it holds for a device. It never raises: what cannot be read is one warning, and holds nothing."""
-        ...
-
-    def devices(self) -> list[Device]:
-        """The devices it holds something for; raises TableError where it cannot be read."""
-        ...
-
-    def slugs(self) -> list[str]:
-        """The slugs of its devices, without reading rows. It neither raises nor warns: `winners` does."""
-        ...
 
 
 class TableFile:
@@ -166,10 +145,8 @@ class Database:
         """The current winners of this device."""
         try:
             path = self._path()
-            if not path.exists():
-                return table_files.holding(self.name, (), "not there")
-            if path.stat().st_size == 0:
-                return table_files.holding(self.name, (), "an empty file")
+            if not _holds(path):
+                return table_files.holding(self.name, (), "an empty file" if path.exists() else "not there")
             found = _reader().read_winners(path, slug)
         except OSError as e:
             error = TableError(f"cannot read the database {self.location}: {e.strerror}")
@@ -183,16 +160,15 @@ class Database:
     def devices(self) -> list[Device]:
         """The devices it has seen."""
         path = self._path()
-        return _reader().read_devices(path) if path.exists() and path.stat().st_size else []
+        return _reader().read_devices(path) if _holds(path) else []
 
     def slugs(self) -> list[str]:
         """The slugs of these devices."""
         try:
             path = self._path()
-            known = _reader().describe_devices(path)[0] if path.exists() and path.stat().st_size else []
+            return [device.slug for device in _reader().describe_devices(path)[0]] if _holds(path) else []
         except (OSError, TableError):
             return []
-        return [device.slug for device in known]
 
     def _path(self) -> Path:
         path = sqlite_path(self.location)
@@ -200,6 +176,13 @@ class Database:
             raise _on_server(self.location)
         files.check_regular(path, "database", error=TableError)
         return path
+
+
+Source = TableFile | TableFolder | TablePackage | Database
+
+
+def _holds(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def named(where: str | Path) -> Source:

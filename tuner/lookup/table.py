@@ -3,6 +3,8 @@
 The file is JSON with one row a line, sorted so that two exports differ only where the winners do. Reading is lenient:
 a row that cannot be used is left out and reported, and the others stay. Lookups read it by `tuner.lookup.loaded_table`,
 which makes the rows that are asked for and no others.
+
+A file that cannot be read, is no table or is of a newer format is a TableError, which calls it by `name`.
 """
 
 from __future__ import annotations
@@ -90,28 +92,12 @@ class Table:
         return table_digest.digest(table_digest.unsigned_text(_document(self)))
 
     def dumps(self) -> str:
-        """The file's text.
-
-        Raises:
-            TableError: two versions of one kernel: the file holds one.
-        """
+        """The file's text."""
         return table_digest.signed_text(table_digest.unsigned_text(_document(self)), self.date)
 
     def write(self, directory: Path) -> Path:
-        """Write the file into a folder, complete or not at all; returns its path.
-
-        Raises:
-            TableError: the folder cannot be written.
-        """
-        return self.write_to(directory / self.file_name)
-
-    def write_to(self, path: Path) -> Path:
-        """Write the file under another name, complete or not at all; returns its path.
-
-        Raises:
-            TableError: it cannot be written.
-        """
-        return files.write_text(path, self.dumps(), error=TableError)
+        """Write the file into a folder, complete or not at all; returns its path."""
+        return files.write_text(directory / self.file_name, self.dumps(), error=TableError)
 
 
 def file_name(op: str, slug: str) -> str:
@@ -130,11 +116,7 @@ def load(path: Path | Traversable) -> Table:
 
 
 def read_bytes(path: Path | Traversable) -> bytes:
-    """A table's file.
-
-    Raises:
-        TableError: it cannot be read.
-    """
+    """A table's file."""
     if isinstance(path, Path):
         return files.read_bytes(path, "table", error=TableError)
     try:
@@ -144,15 +126,7 @@ def read_bytes(path: Path | Traversable) -> bytes:
 
 
 def loads(content: str, name: str) -> Table:
-    """Read a table from its text.
-
-    Args:
-        content: what `Table.dumps` wrote.
-        name: what messages call it.
-
-    Raises:
-        TableError: see `load`.
-    """
+    """Read a table from its text, as `Table.dumps` wrote it."""
     return from_parsed(parse(content.encode(errors="surrogatepass"), name))
 
 
@@ -196,29 +170,12 @@ def _families(found: ParsedTable, faults: list[Fault]) -> Iterator[Family]:
 
 
 def parse(content: bytes, name: str) -> ParsedTable:
-    """Parse a table's file and check all but its rows.
-
-    Args:
-        content: the file's bytes.
-        name: what messages call it.
-
-    Raises:
-        TableError: it is no table, or one of a newer format.
-    """
+    """Parse a table's file and check all but its rows."""
     return parsed(_json(content, name), name, is_as_written=table_digest.is_as_written(content))
 
 
 def parsed(document: Any, name: str, *, is_as_written: bool) -> ParsedTable:
-    """Check all but the rows of a table's document.
-
-    Args:
-        document: what the file holds.
-        name: what messages call it.
-        is_as_written: see `ParsedTable`.
-
-    Raises:
-        TableError: it is no table, or one of a newer format.
-    """
+    """Check all but the rows of a table's document."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TableError(f'{name}: not a table of triton-tuner: expected "format": "{FORMAT}"')
     version = document.get("version")

@@ -20,9 +20,6 @@ _ONE_A_LINE = ("environments", "rows", "families")
 def unsigned_text(document: Mapping[str, Any]) -> str:
     """A file's text without its date and digest.
 
-    Args:
-        document: the other parts by name, in the order of a file.
-
     Raises:
         ValueError: a number is none that JSON has.
     """

@@ -26,11 +26,7 @@ _log = logging.getLogger("tuner.lookup.sources")  # the name under which people 
 
 
 def of_folder(name: str, slug: str, folder: Traversable) -> DeviceWinners:
-    """The rows for a device in a folder's tables.
-
-    Raises:
-        TableError: see `tables_in`.
-    """
+    """The rows for a device in a folder's tables."""
     paths = tables_in(folder)
     mine = [path for path in paths if slug_in(path) == slug]
     others = sorted({slug_in(path) for path in paths} - {slug})

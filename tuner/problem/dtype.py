@@ -1,4 +1,7 @@
-"""Names of dtypes. Torch's names are canonical and short ones are understood; torch itself is not needed."""
+"""Names of dtypes. Torch's names are canonical and short ones are understood; torch itself is not needed.
+
+A name that nobody knows is a ProblemError.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,6 @@ def canonical(name: str | torch.dtype) -> str:
 
     Args:
         name: a torch dtype, its name ("bfloat16", "torch.bfloat16") or a short one ("bf16", "e4m3").
-
-    Raises:
-        ProblemError: the name is unknown.
     """
     plain = str(name).strip().lower().removeprefix("torch.")
     plain = SHORT.get(plain, plain)
@@ -55,11 +55,7 @@ def canonical(name: str | torch.dtype) -> str:
 
 
 def spelled(name: str | torch.dtype) -> str:
-    """Return torch's name of any dtype, even one that no GEMM has ("int64"); short names are understood.
-
-    Raises:
-        ProblemError: the text is not a name.
-    """
+    """Return torch's name of any dtype, even one that no GEMM has ("int64"); short names are understood."""
     plain = str(name).strip().removeprefix("torch.")
     plain = SHORT.get(plain.lower(), plain)
     if not plain.isidentifier():
@@ -90,11 +86,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def to_torch(name: str) -> torch.dtype:
-    """Return the torch dtype of a canonical name.
-
-    Raises:
-        ProblemError: torch has no dtype of that name.
-    """
+    """Return the torch dtype of a canonical name."""
     import torch
 
     dtype = getattr(torch, name, None)

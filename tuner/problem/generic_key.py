@@ -9,6 +9,8 @@ arguments that may change which config is fastest, by argument and fact, where t
 
 One more word, `SOURCE`, says which kernel the problem is of: two packages may give their kernels one name, and a kernel
 that was edited is another one (`tuner.tuned.source`).
+
+What is no such key, here or as text, is a ProblemError.
 """
 
 from __future__ import annotations
@@ -40,11 +42,7 @@ _TRUTH = {"true": True, "false": False}
 
 
 def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, int, int]) -> dict[str, Any]:
-    """Return the fields of a problem whose key is all in `extras`.
-
-    Raises:
-        ProblemError: a part is invalid.
-    """
+    """Return the fields of a problem whose key is all in `extras`."""
     check_op(op)
     if shape != (1, 1, 1):
         raise ProblemError(f"{op} has keys of its own: expected M, N and K of 1, got {'x'.join(map(str, shape))}")
@@ -120,11 +118,7 @@ def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:
 
 
 def cells(text: str) -> dict[str, str]:
-    """Read "M=4096,N=1024" into cells by name. A cell in double quotes may hold commas, and keeps its quotes.
-
-    Raises:
-        ProblemError: a part is not NAME=VALUE, or a name occurs twice.
-    """
+    """Read "M=4096,N=1024" into cells by name. A cell in double quotes may hold commas, and keeps its quotes."""
     found: dict[str, str] = {}
     start = 0
     while start <= len(text):
@@ -143,9 +137,6 @@ def value(cell: str) -> Extra:
     """Return a cell's value: a whole number, a number, true or false, or else a word.
 
     A cell in double quotes is a JSON string, and always a word: "true", "12" and "" are.
-
-    Raises:
-        ProblemError: the quotes hold no JSON string.
     """
     if cell.startswith('"'):
         try:

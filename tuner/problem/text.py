@@ -1,4 +1,7 @@
-"""Problems as text: read from and written as "M=4096,N=1024,dtype=bf16", matched and sorted by what they hold."""
+"""Problems as text: read from and written as "M=4096,N=1024,dtype=bf16", matched and sorted by what they hold.
+
+A text that is no problem is a ProblemError.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,12 @@ _COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS[1:])
 
 
 def read(op: str, cells: Mapping[str, str]) -> Problem:
-    """Build a problem of an op from cells by column name, in any case; a missing cell means the problem's default.
-
-    Raises:
-        ProblemError: a name is no column or occurs twice, a value is invalid, or a size is missing.
-    """
+    """Build a problem of an op from cells by column name, in any case; a missing cell means the problem's default."""
     return suite.problem_of(_row(op, cells))
 
 
 def read_all(op: str, cells: Mapping[str, str]) -> Sequence[Problem | Ladder]:
-    """Build what cells ask for as `read` does, where m and batch may be ranges.
-
-    Raises:
-        ProblemError: see `read`; or a range cannot be.
-    """
+    """Build what cells ask for as `read` does, where m and batch may be ranges."""
     return suite.named(_row(op, cells))
 
 
@@ -78,11 +73,7 @@ def write_key(problem: Problem) -> str:
 
 
 def key_values(text: str) -> tuple[tuple[str, Extra], ...]:
-    """Parse "N=1024,dtype=fp16" into the values that `has` looks for in a problem.
-
-    Raises:
-        ProblemError: a part is not NAME=VALUE, or the dtype is unknown.
-    """
+    """Parse "N=1024,dtype=fp16" into the values that `has` looks for in a problem."""
     cells = generic_key.cells(text).items()
     return tuple((name, dtype.spelled(cell) if name == "dtype" else generic_key.value(cell)) for name, cell in cells)
 

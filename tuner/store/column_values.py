@@ -100,11 +100,7 @@ class Stored(TypeDecorator[Any]):
 
 
 def read_list(text: str, name: str) -> list[Any]:
-    """Read the JSON list that a column holds as text.
-
-    Raises:
-        StrayValue: it holds something else.
-    """
+    """Read the JSON list that a column holds as text; anything else is a StrayValue."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -115,11 +111,7 @@ def read_list(text: str, name: str) -> list[Any]:
 
 
 def read_one_of(words: Iterable[str], word: str, name: str) -> str:
-    """Check that a column holds one of some words; returns it.
-
-    Raises:
-        StrayValue: it is none of these.
-    """
+    """Return what a column holds if it is one of some words; anything else is a StrayValue."""
     if word not in words:
         raise StrayValue(f"{name} holds {word!r:.60}: expected one of {', '.join(words)}")
     return word

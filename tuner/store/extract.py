@@ -9,11 +9,14 @@ from pathlib import Path
 from sqlalchemy import Column, Connection, Engine, delete, select, union, update
 
 from tuner import files
+from tuner.errors import StoreError, UsageError
+from tuner.location import database_location, sqlite_path
 from tuner.store import models
 from tuner.store.backup import backup_file
 from tuner.store.engine import Database, opened, writing
 from tuner.store.schema import HEAD
 
+FILE_NAME = "winners.db"
 _REFERENCES: tuple[tuple[Column[int], tuple[Column[int], ...]], ...] = (
     (models.trial.c.trial_id, (models.winner.c.trial_id,)),
     (models.run.c.run_id, (models.winner.c.run_id, models.trial.c.run_id, models.family.c.run_id)),
@@ -35,28 +38,35 @@ _REFERENCES: tuple[tuple[Column[int], tuple[Column[int], ...]], ...] = (
 """A key and the columns that refer to it. Rows that none refers to are removed, in this order."""
 
 
-def extract(source: Path, target: Path, slugs: Collection[str]) -> None:
-    """Copy a database and keep of the copy only current winners of some devices.
+def extract(location: str | None, directory: Path, slugs: Collection[str]) -> Path:
+    """Copy the current winners of some devices, with the trials behind them, into `winners.db`; returns the file.
 
-    The copy has no write-ahead log and no free pages, so that it can be opened with `immutable=1` wherever it lies. A
-    file of that name is replaced at the end, whole.
-
-    Args:
-        source: a database at the head; it may be in use.
-        target: the copy.
-        slugs: the devices.
+    The database is at the head, and may be in use. The copy has no write-ahead log and no free pages, so that it can be
+    opened with `immutable=1` wherever it lies. A file of that name is replaced whole, at the end. Commands and hosts
+    of the runs are blanked: what ships is for others to read.
 
     Raises:
-        StoreError: the copy could not be written; what was there is as it was.
+        UsageError: the database is no SQLite file, or the copy would replace it.
+        StoreError, TableError: the copy could not be written; what was there is as it was.
     """
-    with files.replacing(target) as partial:
-        partial.unlink(missing_ok=True)
-        database = Database(str(target), partial)
-        backup_file(source, revision=HEAD, destination=partial)
-        with opened(database, read_only=False) as engine:
-            with writing(engine).begin() as connection:
-                _thin_out(connection, slugs)
-            _vacuum(engine)
+    source = sqlite_path(database_location(location))
+    if source is None:
+        raise UsageError("--format sqlite copies a SQLite file, and this database is on a server: use --format table")
+    files.make_folder(directory)
+    target = directory / FILE_NAME
+    if target.exists() and target.samefile(source):
+        raise UsageError(f"{target} is the database itself: name another folder")
+    try:
+        with files.replacing(target) as partial:
+            partial.unlink(missing_ok=True)
+            backup_file(source, revision=HEAD, destination=partial)
+            with opened(Database(str(target), partial), read_only=False) as engine:
+                with writing(engine).begin() as connection:
+                    _thin_out(connection, slugs)
+                _vacuum(engine)
+    except OSError as e:
+        raise StoreError(f"cannot write {target}: {e.strerror}") from e
+    return target
 
 
 def _thin_out(connection: Connection, slugs: Collection[str]) -> None:

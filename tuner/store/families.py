@@ -10,9 +10,9 @@ from tuner.problem.family import Check, Family, Range
 from tuner.store.column_values import StrayValue
 from tuner.store.keys import Keys, insert_row
 from tuner.store.models import device, environment, family, family_range, problem
-from tuner.store.records import DecidedFamily
+from tuner.store.records import DecidedFamily, now
 from tuner.store.rows import problem_of, value_of
-from tuner.store.runs import Run, now
+from tuner.store.runs import Run
 
 
 def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
@@ -47,11 +47,7 @@ def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
 
 
 def decided(connection: Connection, *conditions: ColumnElement[bool]) -> list[DecidedFamily]:
-    """Families of every kind, the one decided last first.
-
-    Args:
-        conditions: on the tables family, device, environment.
-    """
+    """Families of every kind, the one decided last first; conditions are on the tables family, device, environment."""
     ranges = _ranges(connection)
     query = (
         select(family, device, environment, problem)

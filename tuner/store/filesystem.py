@@ -29,12 +29,7 @@ def journal_mode(path: Path) -> str:
 
 
 def file_system(path: PurePosixPath, mounts: str) -> str:
-    """The type of the file system an absolute path lies on.
-
-    Args:
-        path: with symbolic links resolved.
-        mounts: the text of /proc/mounts. Of two mounts at one point the later covers the earlier.
-    """
+    """The type of the file system an absolute path lies on; of two mounts at one point the later covers the earlier."""
     best, found = -1, ""
     for line in mounts.splitlines():
         fields = line.split(" ")

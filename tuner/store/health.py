@@ -24,14 +24,7 @@ _CHUNK = 1000  # rows in memory at a time
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What `check` found.
-
-    Attributes:
-        location: where the database is.
-        revision: its schema's revision; None when it is empty.
-        head: the revision this version needs.
-        complaints: what is wrong, one sentence each; nothing when it is sound.
-    """
+    """What `check` found: a sentence for each complaint. `head` is the revision needed; an empty database has none."""
 
     location: str
     revision: str | None

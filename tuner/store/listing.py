@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, and_, func, or_, select
 
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem, generic_key
 from tuner.problem.generic_key import Extra
 from tuner.problem.text import problem_order
+from tuner.store.engine import Database, faults
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
 from tuner.store.records import Outcome, State
 from tuner.store.rows import TRIAL_JOINS, argv_of, config_of, joined, outcome_of, problem_of, read, value_of
@@ -102,123 +104,138 @@ class ProblemRow:
     winners: int
 
 
-def trials(connection: Connection, asked: TrialFilter, limit: int | None) -> list[TrialRow]:
-    """Trials, the newest first."""
-    query = (
-        select(trial, run.c.uuid, device.c.slug, problem, config, kernel)
-        .select_from(joined(trial, TRIAL_JOINS))
-        .where(*asked.conditions())
-        .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())  # a merge brings old ones later
-        .limit(limit)
+class Listings:
+    """What `tuner show` lists of an open database."""
+
+    def __init__(self, engine: Engine, database: Database) -> None:
+        """Use an engine whose database is at the head."""
+        self._engine, self._database = engine, database
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with faults(self._database), self._engine.connect() as connection:
+            yield connection
+
+    def trials(self, asked: TrialFilter = TrialFilter(), *, limit: int | None = None) -> list[TrialRow]:
+        """Trials, the newest first."""
+        query = (
+            select(trial, run.c.uuid, device.c.slug, problem, config, kernel)
+            .select_from(joined(trial, TRIAL_JOINS))
+            .where(*asked.conditions())
+            .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())  # a merge brings old ones later
+            .limit(limit)
+        )
+        with self._reading() as connection:
+            return read(connection, query, _trial)
+
+    def count_trials(self, asked: TrialFilter = TrialFilter()) -> int:
+        """How many trials there are."""
+        query = select(func.count()).select_from(joined(trial, TRIAL_JOINS)).where(*asked.conditions())
+        with self._reading() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def runs(self, *, device_slug: str | None = None, limit: int | None = None) -> list[RunRow]:
+        """Runs, the newest first."""
+        recorded = select(func.count()).where(trial.c.run_id == run.c.run_id).correlate(run).scalar_subquery()
+        query: Select[Any] = (
+            select(run, device.c.slug, environment, recorded.label("trials"))
+            .join_from(run, device, run.c.device_id == device.c.device_id)
+            .join(environment, run.c.environment_id == environment.c.environment_id)
+            .order_by(run.c.started_at.desc(), run.c.run_id.desc())
+            .limit(limit)
+        )
+        if device_slug is not None:
+            query = query.where(device.c.slug == device_slug)
+        with self._reading() as connection:
+            return read(connection, query, _run)
+
+    def devices(self) -> list[DeviceRow]:
+        """Devices by slug."""
+        with self._reading() as connection:
+
+            def counts(query: Select[Any]) -> dict[int, int]:
+                return {row[0]: row[1] for row in connection.execute(query)}
+
+            of_device = select(run.c.device_id, func.count()).group_by(run.c.device_id)
+            run_counts = counts(of_device)
+            trial_counts = counts(of_device.join_from(trial, run, trial.c.run_id == run.c.run_id))
+            current = select(winner.c.device_id, func.count()).where(winner.c.superseded_by.is_(None))
+            winner_counts = counts(current.group_by(winner.c.device_id))
+            aliases: dict[int, list[str]] = {}
+            columns = (device_alias.c.device_id, device_alias.c.name)
+            for device_id, name in read(connection, select(*columns), lambda row: (row[columns[0]], row[columns[1]])):
+                aliases.setdefault(device_id, []).append(name)
+
+            def known(row: RowMapping) -> DeviceRow:
+                key = row[device.c.device_id]
+                counted = (count.get(key, 0) for count in (run_counts, trial_counts, winner_counts))
+                return DeviceRow(value_of(Device, device, row), tuple(sorted(aliases.get(key, ()))), *counted)
+
+            # Sorted here, for databases differ in the order of words.
+            return sorted(read(connection, select(device), known), key=lambda row: row.device.slug)
+
+    def problems(
+        self,
+        *,
+        device_slug: str | None = None,
+        shape: tuple[int, int, int] | None = None,
+        key: Sequence[tuple[str, Extra]] = (),
+        limit: int | None = None,
+    ) -> list[ProblemRow]:
+        """Problems that were tried, sorted; with a device, those tried there and what is known there."""
+        complete = func.count().filter(trial.c.state == State.COMPLETE.value)
+        tried = (
+            select(trial.c.problem_id, func.count().label("trials"), complete.label("complete"))
+            .join_from(trial, run, trial.c.run_id == run.c.run_id)
+            .group_by(trial.c.problem_id)
+        )
+        won = (
+            select(winner.c.problem_id, func.count().label("winners"))
+            .where(winner.c.superseded_by.is_(None))
+            .group_by(winner.c.problem_id)
+        )
+        if device_slug is not None:
+            here = select(device.c.device_id).where(device.c.slug == device_slug).scalar_subquery()
+            tried, won = tried.where(run.c.device_id == here), won.where(winner.c.device_id == here)
+        trial_counts, winner_counts = tried.subquery(), won.subquery()
+        winners = func.coalesce(winner_counts.c.winners, 0).label("winners")
+        query: Select[Any] = (
+            select(problem, trial_counts.c.trials, trial_counts.c.complete, winners)
+            .join_from(problem, trial_counts, problem.c.problem_id == trial_counts.c.problem_id)
+            .outerjoin(winner_counts, problem.c.problem_id == winner_counts.c.problem_id)
+            .where(*_is_of(shape, key))
+        )
+        with self._reading() as connection:
+            found = read(connection, query, _problem)
+        return sorted(found, key=lambda known: problem_order(known.problem))[:limit]
+
+
+def _trial(row: RowMapping) -> TrialRow:
+    return TrialRow(
+        trial_id=row[trial.c.trial_id],
+        run=row[run.c.uuid],
+        device=row[device.c.slug],
+        problem=problem_of(row),
+        config=config_of(row),
+        kernel_version=row[kernel.c.version],
+        outcome=outcome_of(row),
+        measured_at=row[trial.c.measured_at],
     )
-    return read(
-        connection,
-        query,
-        lambda row: TrialRow(
-            trial_id=row[trial.c.trial_id],
-            run=row[run.c.uuid],
-            device=row[device.c.slug],
-            problem=problem_of(row),
-            config=config_of(row),
-            kernel_version=row[kernel.c.version],
-            outcome=outcome_of(row),
-            measured_at=row[trial.c.measured_at],
-        ),
-    )
 
 
-def count_trials(connection: Connection, asked: TrialFilter) -> int:
-    """How many trials there are."""
-    query = select(func.count()).select_from(joined(trial, TRIAL_JOINS)).where(*asked.conditions())
-    return int(connection.execute(query).scalar_one())
-
-
-def runs(connection: Connection, *, device_slug: str | None, limit: int | None) -> list[RunRow]:
-    """Runs, the newest first."""
-    recorded = select(func.count()).where(trial.c.run_id == run.c.run_id).correlate(run).scalar_subquery()
-    query: Select[Any] = (
-        select(run, device.c.slug, environment, recorded.label("trials"))
-        .join_from(run, device, run.c.device_id == device.c.device_id)
-        .join(environment, run.c.environment_id == environment.c.environment_id)
-        .order_by(run.c.started_at.desc(), run.c.run_id.desc())
-        .limit(limit)
-    )
-    if device_slug is not None:
-        query = query.where(device.c.slug == device_slug)
+def _run(row: RowMapping) -> RunRow:
     plain = ("run_id", "uuid", "protocol", "tool_version", "host", "started_at", "ended_at", "status")
-    return read(
-        connection,
-        query,
-        lambda row: RunRow(
-            device=row[device.c.slug],
-            environment=value_of(Environment, environment, row),
-            argv=argv_of(row),
-            trials=row["trials"],
-            **{name: row[run.c[name]] for name in plain},
-        ),
+    return RunRow(
+        device=row[device.c.slug],
+        environment=value_of(Environment, environment, row),
+        argv=argv_of(row),
+        trials=row["trials"],
+        **{name: row[run.c[name]] for name in plain},
     )
 
 
-def devices(connection: Connection) -> list[DeviceRow]:
-    """Devices by slug."""
-
-    def counts(query: Select[Any]) -> dict[int, int]:
-        return {row[0]: row[1] for row in connection.execute(query)}
-
-    of_device = select(run.c.device_id, func.count()).group_by(run.c.device_id)
-    run_counts = counts(of_device)
-    trial_counts = counts(of_device.join_from(trial, run, trial.c.run_id == run.c.run_id))
-    current = select(winner.c.device_id, func.count()).where(winner.c.superseded_by.is_(None))
-    winner_counts = counts(current.group_by(winner.c.device_id))
-    aliases: dict[int, list[str]] = {}
-    columns = (device_alias.c.device_id, device_alias.c.name)
-    for device_id, name in read(connection, select(*columns), lambda row: (row[columns[0]], row[columns[1]])):
-        aliases.setdefault(device_id, []).append(name)
-
-    def known(row: RowMapping) -> DeviceRow:
-        key = row[device.c.device_id]
-        counted = (count.get(key, 0) for count in (run_counts, trial_counts, winner_counts))
-        return DeviceRow(value_of(Device, device, row), tuple(sorted(aliases.get(key, ()))), *counted)
-
-    # Sorted here, for databases differ in the order of words.
-    return sorted(read(connection, select(device), known), key=lambda row: row.device.slug)
-
-
-def problems(
-    connection: Connection,
-    *,
-    device_slug: str | None,
-    shape: tuple[int, int, int] | None,
-    key: Sequence[tuple[str, Extra]],
-    limit: int | None,
-) -> list[ProblemRow]:
-    """Problems that were tried, sorted; with a device, those tried there and what is known there."""
-    complete = func.count().filter(trial.c.state == State.COMPLETE.value)
-    tried = (
-        select(trial.c.problem_id, func.count().label("trials"), complete.label("complete"))
-        .join_from(trial, run, trial.c.run_id == run.c.run_id)
-        .group_by(trial.c.problem_id)
-    )
-    won = (
-        select(winner.c.problem_id, func.count().label("winners"))
-        .where(winner.c.superseded_by.is_(None))
-        .group_by(winner.c.problem_id)
-    )
-    if device_slug is not None:
-        here = select(device.c.device_id).where(device.c.slug == device_slug).scalar_subquery()
-        tried, won = tried.where(run.c.device_id == here), won.where(winner.c.device_id == here)
-    trial_counts, winner_counts = tried.subquery(), won.subquery()
-    winners = func.coalesce(winner_counts.c.winners, 0).label("winners")
-    query: Select[Any] = (
-        select(problem, trial_counts.c.trials, trial_counts.c.complete, winners)
-        .join_from(problem, trial_counts, problem.c.problem_id == trial_counts.c.problem_id)
-        .outerjoin(winner_counts, problem.c.problem_id == winner_counts.c.problem_id)
-        .where(*_is_of(shape, key))
-    )
-    found = read(
-        connection, query, lambda row: ProblemRow(problem_of(row), row["trials"], row["complete"], row["winners"])
-    )
-    return sorted(found, key=lambda known: problem_order(known.problem))[:limit]
+def _problem(row: RowMapping) -> ProblemRow:
+    return ProblemRow(problem_of(row), row["trials"], row["complete"], row["winners"])
 
 
 def _is_of(shape: tuple[int, int, int] | None, key: Sequence[tuple[str, Extra]]) -> list[ColumnElement[bool]]:

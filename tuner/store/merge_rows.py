@@ -72,7 +72,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A database that is read in one transaction.
+    """A database that is read in one transaction. StoreError where that fails, in one line that names it.
 
     Attributes:
         left_out: its damaged rows, which stay where they are.
@@ -89,9 +89,6 @@ class Source:
             table: whose rows.
             ids: the destination's ids, which the rows' references become. A row that refers to another is left out.
             conditions: which rows.
-
-        Raises:
-            StoreError: they cannot be read.
         """
         (primary,) = table.primary_key.columns
         query = select(table).where(*conditions).order_by(primary).execution_options(yield_per=_CHUNK)
@@ -106,11 +103,7 @@ class Source:
                     yield found[primary], theirs
 
     def runs_with_trials(self) -> list[int]:
-        """The runs that trials name, whether or not they are there.
-
-        Raises:
-            StoreError: they cannot be read.
-        """
+        """The runs that trials name, whether or not they are there."""
         query = select(models.trial.c.run_id).distinct().order_by(models.trial.c.run_id)
         with faults(self.database):
             runs = list(self.connection.execute(query).scalars())
@@ -144,9 +137,6 @@ class Destination:
 
         Returns:
             How many rows came, by table; what the source says of its decisions.
-
-        Raises:
-            StoreError: the source cannot be read, or holds another run under the uuid of one that is here.
         """
         ids: Ids = {}
         counts: dict[str, int] = {}

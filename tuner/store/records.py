@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from enum import Enum
 
 from tuner.hardware.device import Device, Environment
@@ -12,6 +13,11 @@ from tuner.problem.family import Family
 
 PROTOCOL = 1
 """The number of the measuring protocol (docs/protocol.md). Figures of two protocols are never compared."""
+
+
+def now() -> str:
+    """The time as the database and other files hold it: UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class State(str, Enum):

@@ -1,4 +1,4 @@
-"""Rows of the database, read back as the values that they were written from."""
+"""Rows of the database, read back as the values that they were written from. One that is damaged is a StrayValue."""
 
 from __future__ import annotations
 
@@ -96,11 +96,7 @@ class LeftOut:
 
 
 def sound(row: RowMapping) -> RowMapping:
-    """A row without a value that its column cannot hold.
-
-    Raises:
-        StrayValue: it has one.
-    """
+    """A row, unless one of its values is none that its column can hold."""
     for value in row.values():
         if type(value) is Stray:
             (key,) = metadata.tables[value.table].primary_key
@@ -109,11 +105,7 @@ def sound(row: RowMapping) -> RowMapping:
 
 
 def check_row(table: Table, row: RowMapping) -> None:
-    """Read a row of one table, of which it holds every column.
-
-    Raises:
-        StrayValue: it cannot be read.
-    """
+    """Read a row of one table, of which it holds every column."""
     sound(row)
     if table is problem:
         problem_of(row)
@@ -148,11 +140,7 @@ def value_of(kind: type[V], table: Table, row: RowMapping) -> V:
 
 
 def problem_of(row: RowMapping) -> Problem:
-    """The problem of a row that holds the table's columns.
-
-    Raises:
-        StrayValue: the row does not describe a problem.
-    """
+    """The problem of a row that holds the table's columns."""
     fields = {column.name: row[column] for column in problem.c if column is not problem.c.problem_id}
     try:
         return Problem.from_fields(fields | {"extras": files.parse_json(fields["extras"])})
@@ -161,11 +149,7 @@ def problem_of(row: RowMapping) -> Problem:
 
 
 def config_of(row: RowMapping) -> Config:
-    """The config of a row that holds the columns of config and kernel.
-
-    Raises:
-        StrayValue: the row does not describe a config.
-    """
+    """The config of a row that holds the columns of config and kernel."""
     return _config_of(row[kernel.c.name], row)
 
 
@@ -177,11 +161,7 @@ def _config_of(name: str, row: RowMapping) -> Config:
 
 
 def outcome_of(row: RowMapping) -> Outcome:
-    """The outcome of a row that holds trial's columns.
-
-    Raises:
-        StrayValue: the row does not describe one.
-    """
+    """The outcome of a row that holds trial's columns."""
     names = {field.name for field in dataclasses.fields(Outcome)} - {"state", "resources"}
     return Outcome(
         state=_state_of(row),
@@ -199,11 +179,7 @@ def _state_of(row: RowMapping) -> State:
 
 
 def argv_of(row: RowMapping) -> tuple[str, ...]:
-    """The command line of a row that holds run's columns.
-
-    Raises:
-        StrayValue: it is no list, or the run's status is none.
-    """
+    """The command line of a row that holds run's columns."""
     place = _row("run", row[run.c.run_id])
     read_one_of(RUN_STATUSES, row[run.c.status], f"{place}: run.status")
     return tuple(map(str, read_list(row[run.c.argv], f"{place}: run.argv")))

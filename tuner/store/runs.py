@@ -8,7 +8,6 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from enum import Enum
 
 from sqlalchemy import Connection, insert, select, update
@@ -16,7 +15,7 @@ from sqlalchemy import Connection, insert, select, update
 from tuner.hardware.device import Device, Environment
 from tuner.store import models
 from tuner.store.keys import Keys, insert_row
-from tuner.store.records import PROTOCOL
+from tuner.store.records import PROTOCOL, now
 from tuner.version import __version__
 
 _PASSWORD = re.compile(r"(://[^:/@]*:|password=)[^@&]*")
@@ -84,11 +83,6 @@ def end(connection: Connection, run: Run, status: RunStatus) -> None:
     """Record how a run ended, and when."""
     ended = {"status": status.value, "ended_at": now()}
     connection.execute(update(models.run).where(models.run.c.run_id == run.id).values(ended))
-
-
-def now() -> str:
-    """The time as the database holds it: UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _keep_rates(connection: Connection, device_id: int, device: Device) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from sqlalchemy import Connection, Engine
 
@@ -14,12 +13,11 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family
-from tuner.problem.generic_key import Extra
-from tuner.store import families, listing, models, rows, runs, schema
+from tuner.store import families, models, rows, runs, schema
 from tuner.store import winners as verdicts
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate, open_engine, settle_journal, writing
 from tuner.store.keys import Keys
-from tuner.store.listing import DeviceRow, ProblemRow, RunRow, TrialFilter, TrialRow
+from tuner.store.listing import Listings, TrialFilter
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
 from tuner.store.runs import Run, RunStatus
 from tuner.store.trials import newest_at, record, settled
@@ -27,10 +25,8 @@ from tuner.store.writer_lock import sole_writer
 
 __all__ = ["Run", "RunStatus", "Store", "TrialFilter"]
 
-_EVERY_TRIAL = TrialFilter()
 
-
-class Store:
+class Store(Listings):
     """An open database of trials and winners; a context manager. `Store.open` makes one.
 
     Every method raises StoreError, one line, when the database cannot be read or written; each write is one
@@ -39,8 +35,7 @@ class Store:
 
     def __init__(self, engine: Engine, database: Database) -> None:
         """Use an engine whose database is at the head; `Store.open` makes sure of that."""
-        self._engine = engine
-        self._database = database
+        super().__init__(engine, database)
         self._file = None if database.path is None else file_id(database.path)
         self._keys = Keys()
 
@@ -84,18 +79,12 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
     def sole_writer(self) -> Iterator[None]:
-        """Keep other sweeps out of a SQLite file for as long as the block runs; a server's database is shared.
-
-        Raises:
-            StoreError: another process sweeps into it.
-        """
+        """Keep other sweeps out of a SQLite file while the block runs; a server's database is shared."""
         if self._database.path is None:
             yield
             return
@@ -108,11 +97,6 @@ class Store:
         """Start a run under the current protocol.
 
         A run of this host and device that was killed still says RUNNING: it becomes INTERRUPTED.
-
-        Args:
-            device, environment: where trials will be measured.
-            argv: the command line.
-            host: the machine's name.
         """
         with self._writing() as connection:
             return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
@@ -156,12 +140,6 @@ class Store:
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
         """Make a verdict the current winner of (device, environment, problem); the one before is superseded.
 
-        Args:
-            run: the run that held the finals.
-            problem: what was decided.
-            kernel: the kernel of the verdict's config.
-            verdict: the outcome of the finals.
-
         Raises:
             StoreError: also when the config has no COMPLETE trial on this device, environment and protocol.
         """
@@ -200,43 +178,6 @@ class Store:
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
         with self._reading() as connection:
             return families.decided(connection, *conditions)
-
-    def trials(self, asked: TrialFilter = _EVERY_TRIAL, *, limit: int | None = None) -> list[TrialRow]:
-        """Trials, the newest first."""
-        with self._reading() as connection:
-            return listing.trials(connection, asked, limit)
-
-    def count_trials(self, asked: TrialFilter = _EVERY_TRIAL) -> int:
-        """How many trials there are."""
-        with self._reading() as connection:
-            return listing.count_trials(connection, asked)
-
-    def runs(self, *, device_slug: str | None = None, limit: int | None = None) -> list[RunRow]:
-        """Runs, the newest first."""
-        with self._reading() as connection:
-            return listing.runs(connection, device_slug=device_slug, limit=limit)
-
-    def devices(self) -> list[DeviceRow]:
-        """Devices by slug."""
-        with self._reading() as connection:
-            return listing.devices(connection)
-
-    def problems(
-        self,
-        *,
-        device_slug: str | None = None,
-        shape: tuple[int, int, int] | None = None,
-        key: Sequence[tuple[str, Extra]] = (),
-        limit: int | None = None,
-    ) -> list[ProblemRow]:
-        """Problems that were tried, sorted; with a device, those tried there and what is known there."""
-        with self._reading() as connection:
-            return listing.problems(connection, device_slug=device_slug, shape=shape, key=key, limit=limit)
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with faults(self._database), self._engine.connect() as connection:
-            yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:

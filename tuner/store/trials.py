@@ -12,8 +12,8 @@ from tuner.problem import Problem
 from tuner.store import rows
 from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
-from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial
-from tuner.store.runs import Run, now
+from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, now
+from tuner.store.runs import Run
 
 _UNCERTAIN = (State.CRASHED, State.TIMEOUT)
 """States that may not be the config's fault: such a trial settles nothing until a second one agrees."""

@@ -12,9 +12,9 @@ from tuner.problem import Problem
 from tuner.store.keys import Keys, insert_row
 from tuner.store.models import config, kernel, trial, winner
 from tuner.store.models import run as run_table
-from tuner.store.records import KernelVersion, State, Verdict
+from tuner.store.records import KernelVersion, State, Verdict, now
 from tuner.store.rows import TRIAL_JOINS, joined
-from tuner.store.runs import Run, now
+from tuner.store.runs import Run
 
 
 def decide(

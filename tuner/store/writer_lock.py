@@ -17,14 +17,9 @@ def lock_file(path: Path) -> Path:
 
 @contextmanager
 def sole_writer(path: Path, label: str) -> Iterator[None]:
-    """Hold the lock file beside a database; the system releases it when the process ends, however it ends.
+    """Hold the lock file beside a database, or raise StoreError where another process holds it.
 
-    Args:
-        path: the database's file.
-        label: what messages call the database.
-
-    Raises:
-        StoreError: another process holds it.
+    The system releases it when the process ends, however it ends.
     """
     with lock_file(path).open("a") as file:
         # A file system without locks (some network mounts) raises other errors: SQLite's own locks keep the file whole.

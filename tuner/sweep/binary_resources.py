@@ -15,12 +15,7 @@ _RESERVED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
 
 
 def read_resources(compiled: Any, compile_ms: float) -> Resources:
-    """Read the resources of one of Triton's CompiledKernels.
-
-    Args:
-        compiled: its `asm` holds a cubin or amdgcn text.
-        compile_ms: how long the compile took; kept in the result.
-    """
+    """Read the resources of one of Triton's CompiledKernels."""
     registers = spill_bytes = None
     if cubin := compiled.asm.get("cubin"):
         registers, spill_bytes = _cubin_usage(cubin)

@@ -43,16 +43,14 @@ class WorkerDiedError(Exception):
 
 
 class Child:
-    """One child process and the pipe to it. Its first reply but for `Importing` is `Hello` or `Refused`."""
+    """One child process and the pipe to it. Its first reply but for `Importing` is `Hello` or `Refused`.
+
+    Once it ended, or was silent for too long and killed, `ask`, `receive`, `wait` and `check_alive` raise
+    WorkerDiedError.
+    """
 
     def __init__(self, serve: Serve, gpu: int | None, *, heartbeat_limit_s: float) -> None:
-        """Start the process.
-
-        Args:
-            serve: what it runs; a function at the top of a module.
-            gpu: CUDA index, None for the interpreter.
-            heartbeat_limit_s: how long it may be silent after a `Heartbeat`.
-        """
+        """Start a process that runs `serve`, and may be silent for `heartbeat_limit_s` after a `Heartbeat`."""
         self.heartbeat_limit_s = heartbeat_limit_s
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
@@ -70,10 +68,7 @@ class Child:
         self._set_deadline(START_LIMIT_S)
 
     def hello(self, stop: threading.Event | None = None) -> Hello:
-        """Wait until the child has opened its device.
-
-        Args:
-            stop: once set, nobody waits any longer.
+        """Wait until the child has opened its device; a child that does not is killed.
 
         Raises:
             KeyboardInterrupt: `stop` was set.
@@ -83,23 +78,18 @@ class Child:
         try:
             while isinstance(reply := self.wait(stop), Importing):
                 pass
+            if isinstance(reply, Refused):
+                raise DeviceError(reply.message)
         except WorkerDiedError as e:
             raise SweepError(f"the worker did not start: {e} (during {self._doing})") from e
-        if isinstance(reply, Refused):
-            raise DeviceError(reply.message)
+        except BaseException:
+            self.kill()
+            raise
         assert isinstance(reply, Hello)
         return reply
 
     def ask(self, request: object, limit_s: float) -> None:
-        """Send a request; replies come through `receive`.
-
-        Args:
-            request: a request that the child's `serve` understands.
-            limit_s: how long it may be silent before its first reply.
-
-        Raises:
-            WorkerDiedError: the child is gone; no config of the request is to blame.
-        """
+        """Send a request, to which the first reply must come within `limit_s`; replies come through `receive`."""
         self._config, self._doing, self._told = None, "the inputs and reference of a problem", False
         self._set_deadline(limit_s)
         try:
@@ -108,11 +98,7 @@ class Child:
             raise self._died() from None
 
     def receive(self) -> Any:
-        """Return the next reply; call it when `connection` is readable.
-
-        Raises:
-            WorkerDiedError: the child ended.
-        """
+        """Return the next reply; call it when `connection` is readable."""
         try:
             reply = self.connection.recv()
         except (EOFError, OSError):
@@ -128,12 +114,7 @@ class Child:
         return reply
 
     def wait(self, stop: threading.Event | None = None) -> Any:
-        """Wait for the next reply within the child's time limits.
-
-        Raises:
-            KeyboardInterrupt: `stop` was set.
-            WorkerDiedError: the child ended, or was silent for too long.
-        """
+        """Wait for the next reply within the child's time limits; KeyboardInterrupt once `stop` is set."""
         while not self.connection.poll(0.2):
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
@@ -141,11 +122,7 @@ class Child:
         return self.receive()
 
     def check_alive(self) -> None:
-        """Kill the child if it gave no sign of life within its limit; warn before, once a request.
-
-        Raises:
-            WorkerDiedError: it was silent for too long.
-        """
+        """Kill the child if it gave no sign of life within its limit; warn before, once a request."""
         now = time.monotonic()
         if now > self._deadline and not self.connection.poll():
             self.kill()

@@ -27,23 +27,15 @@ from typing import ParamSpec, TypeVar
 
 import pebble
 
-from tuner.errors import SweepError
+from tuner.errors import SweepError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Resources, State
+from tuner.sweep import process
 from tuner.sweep.binary_resources import program, read_resources
 from tuner.sweep.child import IMPORT_LIMIT_S
-from tuner.sweep.process import (
-    clear_output,
-    describe_exit,
-    die_with_parent,
-    interrupts_blocked,
-    last_output_line,
-    redirect_output,
-    scratch_folder,
-)
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -99,7 +91,7 @@ def cpu_count() -> int:
 def start_fork_server() -> None:
     """Start the process that compile children are forked from, with their imports done."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tuner.sweep.preload"])
-    with interrupts_blocked():
+    with process.interrupts_blocked():
         forkserver.ensure_running()
 
 
@@ -117,7 +109,7 @@ class CompilePool:
         self.workers = workers or max(1, cpu_count() - 1)
         self.arch = device.arch
         self._time_limit_s = time_limit_s
-        self._scratch = scratch_folder()
+        self._scratch = process.scratch_folder()
         self._results: dict[str, CompileResult] = {}
         self._requested: dict[str, tuple[str, str, Problem, Config]] = {}
         self._queue: list[tuple[Urgency, int, str]] = []
@@ -283,32 +275,30 @@ class CompilePool:
         exitcode, pid = getattr(error, "exitcode", None), getattr(error, "pid", None)
         if exitcode is None:
             return f"{type(error).__name__}: {error}"
-        return (
-            f"compiler died with {describe_exit(exitcode)}{last_output_line(Path(self._scratch.name) / f'{pid}.log')}"
-        )
+        log = Path(self._scratch.name) / f"{pid}.log"
+        return f"compiler died with {process.describe_exit(exitcode)}{process.last_output_line(log)}"
 
     def _last_output(self) -> str:
         logs = sorted(Path(self._scratch.name).glob("*.log"), key=lambda log: log.stat().st_mtime)
-        return last_output_line(logs[-1]) if logs else ""
+        return process.last_output_line(logs[-1]) if logs else ""
 
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
     """Compile one config for the active driver's target. Runs in a child of the pool."""
-    clear_output()
+    process.clear_output()
     start = time.perf_counter()
     try:
         compiled = registry.find(op, kernel, problem.source).compile(problem, config)
         compile_ms = (time.perf_counter() - start) * 1e3
         return Compiled(read_resources(compiled, compile_ms), program(compiled))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
-        first_line = (str(e).strip().splitlines() or [""])[0]
-        return Failed(State.COMPILE_ERROR, f"{type(e).__name__}: {first_line}"[:500])
+        return Failed(State.COMPILE_ERROR, in_short(e))
 
 
 def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:
-    die_with_parent()
+    process.die_with_parent()
     sys.path[:] = path
-    redirect_output(Path(log_folder) / f"{os.getpid()}.log")
+    process.redirect_output(Path(log_folder) / f"{os.getpid()}.log")
     from tuner.sweep import cross_target
 
     cross_target.activate(arch)

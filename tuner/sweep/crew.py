@@ -15,7 +15,6 @@ from tuner.sweep.worker import Worker
 
 if TYPE_CHECKING:
     from tuner.sweep.compile_pool import CompilePool
-    from tuner.sweep.supervisor import WorkerSupervisor
 
 
 class Crew:
@@ -38,7 +37,11 @@ class Crew:
         self.begun = time.monotonic()
         self._compilers = compilers
         self._stack = contextlib.ExitStack()
-        self.supervisors = _supervise([Worker(gpu) for gpu in gpus])
+        workers = [Worker(gpu) for gpu in gpus]
+        # This imports numpy and the search, which takes a while: by now the workers are starting.
+        from tuner.sweep.supervisor import WorkerSupervisor
+
+        self.supervisors = [WorkerSupervisor(worker) for worker in workers]
         for supervisor in self.supervisors:
             self._stack.callback(supervisor.close)
         self.arch = None if None in gpus else first_arch()
@@ -77,18 +80,6 @@ class Crew:
         return device, environment
 
     def _start_pool(self, device: Device) -> CompilePool | None:
-        pool = _pool_for(device)
-        return None if pool is None else self._stack.enter_context(pool)
+        from tuner.sweep.compile_pool import CompilePool
 
-
-def _pool_for(device: Device) -> CompilePool | None:
-    from tuner.sweep.compile_pool import CompilePool
-
-    return None if device.is_interpreter else CompilePool(device)
-
-
-def _supervise(workers: Sequence[Worker]) -> list[WorkerSupervisor]:
-    # This imports numpy and the search, which takes a while: by now the workers are starting.
-    from tuner.sweep.supervisor import WorkerSupervisor
-
-    return [WorkerSupervisor(worker) for worker in workers]
+        return None if device.is_interpreter else self._stack.enter_context(CompilePool(device))

@@ -16,10 +16,8 @@ def activate(arch: str) -> None:
     """Make Triton compile for `arch` from here on, in this process.
 
     Kernels then compile through `warmup`, with Triton's real specialization rules and its real cache key, but they
-    cannot be launched. This is meant for child processes that only compile.
-
-    Args:
-        arch: "sm_90", "gfx942" and so on, as `Device.arch` names them.
+    cannot be launched. This is meant for child processes that only compile. An architecture is named as `Device.arch`
+    names it.
 
     Raises:
         DeviceError: no compiler serves an architecture of that name.

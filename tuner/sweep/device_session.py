@@ -26,13 +26,7 @@ from tuner.sweep.timer import GraphTimer, HostTimer, Timer
 
 @dataclass(frozen=True, slots=True)
 class DeviceSession:
-    """A device that this process has opened.
-
-    Attributes:
-        device, environment: what it is, and the versions in use.
-        torch_device: "cuda" or "cpu".
-        timer, clocks: the device's own.
-    """
+    """A device that this process has opened."""
 
     device: Device
     environment: Environment

@@ -1,4 +1,8 @@
-"""The finals of protocol 1: paired rounds, bootstrap intervals, and ties."""
+"""The finals of protocol 1: paired rounds, bootstrap intervals, and ties.
+
+A contestant's figures are microseconds a call. The i-th of all contestants come from the same round; those of one that
+left early are fewer.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +90,7 @@ def play(
 
 
 def compare_to_fastest(times: Mapping[str, Sequence[float]]) -> dict[str, PairedRatio]:
-    """Compare each contestant with the fastest by median, over the rounds that both played.
-
-    Args:
-        times: microseconds of each contestant, the i-th of all from the same round; those that left early have fewer.
-    """
+    """Compare each contestant with the fastest by median, over the rounds that both played."""
     medians = {name: float(np.median(figures)) for name, figures in times.items()}
     longest = max(len(figures) for figures in times.values())
     # The fastest is one that played to the end, since a shorter list's median comes from other rounds.
@@ -99,12 +99,7 @@ def compare_to_fastest(times: Mapping[str, Sequence[float]]) -> dict[str, Paired
 
 
 def compare(figures: Sequence[float], base: Sequence[float]) -> PairedRatio:
-    """Compare one contestant with another, over the rounds that both played.
-
-    Args:
-        figures: its times, microseconds.
-        base: the other's times; the i-th of both come from the same round.
-    """
+    """Compare one contestant with another, over the rounds that both played."""
     logs = paired_logs(figures, base)
     picks = np.random.default_rng(0).integers(0, len(logs), size=(_RESAMPLES, len(logs)))
     low, high = np.percentile(np.median(logs[picks], axis=1), [2.5, 97.5])

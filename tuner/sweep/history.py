@@ -17,13 +17,7 @@ class History:
     """The trials and winners that a store holds for one device and environment."""
 
     def __init__(self, store: Store | None, device: Device, environment: Environment, *, fresh: bool) -> None:
-        """Remember where to look; nothing is read yet.
-
-        Args:
-            store: the database; None when there is none yet.
-            device, environment: only trials and winners measured on these count.
-            fresh: ignore earlier trials, so that everything is measured again.
-        """
+        """Remember where to look; nothing is read yet. With `fresh` nothing counts, so everything is measured again."""
         self._store, self._fresh = store, fresh
         self._device, self._environment = device, environment
 

@@ -69,13 +69,7 @@ class Job:
     """
 
     def __init__(self, task: SearchTask, strategy: Strategy, *, must_play: Sequence[Config] = ()) -> None:
-        """Begin a search; nothing is proposed yet.
-
-        Args:
-            task: what may be tried.
-            strategy: picks the configs.
-            must_play: configs that play the finals however fast their trials were.
-        """
+        """Begin a search; nothing is proposed yet. `must_play` play the finals however fast their trials were."""
         self.problem, self.device, self.strategy = task.problem, task.device, strategy
         self.specs, self.default = task.specs, task.default
         self._versions = {name: _version(spec) for name, spec in self.specs.items()}
@@ -188,12 +182,7 @@ class Job:
                     self._todo.append(config)
 
     def take(self, limit: int, pool: CompilePool | None) -> tuple[list[Config], list[tuple[Config, Outcome]]]:
-        """Return configs to measure now, and the outcomes of configs that need no measurement.
-
-        Args:
-            limit: the most configs to measure now.
-            pool: where the binaries come from, None under the interpreter.
-        """
+        """Return at most `limit` configs to measure now, and the outcomes of configs that need no measurement."""
         self._advance()
         if pool is not None:
             self.request(pool)
@@ -255,8 +244,7 @@ class Job:
     def verdict(self, times: Mapping[str, Sequence[float]]) -> Verdict | None:
         """Return the winner of the finals, None when no contestant but the vendor's library finished.
 
-        Args:
-            times: microseconds a call by config digest, and by "vendor"; the i-th of all come from the same round.
+        The contestants are named by their configs' digests, and "vendor".
         """
         ours = {name: figures for name, figures in times.items() if name != VENDOR}
         if not ours:

@@ -47,13 +47,7 @@ class Past:
 
 
 def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, pool: CompilePool | None = None) -> Job:
-    """List a problem's search space and begin a job on it.
-
-    Args:
-        step, device: what is tuned, and where.
-        plan: how it is searched.
-        past: what is known of other problems, read again whenever the search asks for it.
-        pool: whose children may list the search space.
+    """List a problem's search space, in a child of the pool where there is one, and begin a job on it.
 
     Raises:
         KernelError: no kernel serves the problem, or it cannot be measured.
@@ -96,11 +90,7 @@ class JobPrefetcher:
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Start without any request.
-
-        Args:
-            plan: what to do for each problem.
-        """
+        """Start without any request; each problem is searched as the plan says."""
         self.past = Past()
         self.pool: CompilePool | None = None
         self._plan = plan

@@ -54,14 +54,8 @@ class Loop:
     ) -> None:
         """Prepare; nothing is measured yet.
 
-        Args:
-            store: open for writing, with `run` begun in it.
-            run: the run that trials and winners are recorded under.
-            plan: what to do for each problem.
-            crew: workers and compilers, ready.
-            prefetcher: makes the jobs; the first may have been requested already.
-            observer: told what happens.
-            report: filled in as problems end.
+        The store is open for writing with `run` begun in it, the crew is ready, and the report is filled in as problems
+        end.
         """
         self._store, self._run = store, run
         self._supervisors, self._pool, self._prefetcher = crew.supervisors, crew.pool, prefetcher

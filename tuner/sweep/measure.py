@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.errors import in_short
 from tuner.kernel import Inputs, KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -42,17 +43,10 @@ class _Candidate:
 
 
 class Measurement:
-    """Inputs, reference and timer of one problem."""
+    """Inputs, reference and timer of one problem. A config that loses the CUDA context raises ContextLostError."""
 
     def __init__(self, spec: KernelSpec, problem: Problem, timer: Timer, clocks: Clocks, torch_device: str) -> None:
-        """Make the buffer sets and the float64 reference.
-
-        Args:
-            spec: any kernel of the op; inputs, reference and vendor call are the same for all of them.
-            problem: what to measure.
-            timer, clocks: the device's own.
-            torch_device: "cuda" or "cpu".
-        """
+        """Make the buffer sets and the float64 reference, which are the same for all kernels of the op."""
         self._spec, self._problem, self._timer, self._clocks = spec, problem, timer, clocks
         self._torch_device = torch_device
         first = spec.make_inputs(problem, torch_device, 0)
@@ -73,9 +67,6 @@ class Measurement:
                 replayed.
             drop: every config is replayed once, and then once more for each of these factors if its time is within
                 that factor of the fastest so far.
-
-        Raises:
-            ContextLostError: a config lost the CUDA context; the rest of `configs` has no outcome.
         """
         candidates: list[_Candidate] = []
         for config in configs:
@@ -102,9 +93,6 @@ class Measurement:
 
         Returns:
             Times by config digest ("vendor" for the library), and the reasons why finalists were rejected.
-
-        Raises:
-            ContextLostError: a finalist lost the CUDA context.
         """
         # The search is over, so its reference can make room for the next.
         self._reference = None
@@ -209,11 +197,8 @@ def context_is_lost(timer: Timer) -> bool:
 
 def failure_of(error: Exception) -> Outcome:
     """Return the outcome of a launch that raised."""
-    name = type(error).__name__
-    first_line = (str(error).strip().splitlines() or [""])[0]
-    resources = name in ("OutOfResources", "OutOfMemoryError")
-    state = State.OUT_OF_RESOURCES if resources else State.RUNTIME_ERROR
-    return Outcome(state, f"{name}: {first_line}"[:500])
+    resources = type(error).__name__ in ("OutOfResources", "OutOfMemoryError")
+    return Outcome(State.OUT_OF_RESOURCES if resources else State.RUNTIME_ERROR, in_short(error))
 
 
 def _complete(candidate: _Candidate, sample: ClockSample) -> Outcome:

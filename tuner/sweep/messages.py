@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tuner.errors import first_line
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -19,11 +20,9 @@ class SetProblem:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """To the worker: measure configs of the problem in rotation. Answered by a `Result` for each, then `Idle`.
+    """To the worker: measure configs of the problem in rotation, with the `drop` of a `tuner.sweep.search.Strategy`.
 
-    Attributes:
-        configs: what to measure.
-        drop: see `tuner.sweep.search.Strategy`.
+    Answered by a `Result` for each, then `Idle`.
     """
 
     configs: tuple[Config, ...]
@@ -73,6 +72,11 @@ class Refused:
     """From the worker: the request cannot be carried out on this device, and why."""
 
     message: str
+
+
+def too_large(error: BaseException) -> Refused:
+    """Refuse a problem that does not fit into memory."""
+    return Refused(f"operands and reference do not fit into memory: {first_line(error)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,6 @@ def errors_nearby(
 
     A config that took 1.1 times its estimate for 64 rows will take about 1.1 times its estimate for 48.
 
-    Args:
-        problem, device: the problem to tune, and where.
-        times_us: by problem, microseconds of each config measured there.
-
     Returns:
         By config, the error in log time at the nearest of these problems, and its weight from 0 to 1.
     """
@@ -90,10 +86,6 @@ def fitted(winners: Iterable[Config], spaces: Mapping[str, SearchSpace]) -> Iter
 
     A winner itself may be in no space here: it may carry an option, or stages, splits and groups that suited its own
     shape.
-
-    Args:
-        winners: configs from `nearest`.
-        spaces: the problem's search spaces by kernel; winners of other kernels are skipped.
     """
     found: set[Config] = set()
     for config in winners:

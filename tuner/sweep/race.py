@@ -50,14 +50,7 @@ class Pace(NamedTuple):
     patience: Share
 
 
-TRIALS = Share(14, 48, 320)
-"""The most configs tried for a problem unless `--trials` says otherwise."""
-FIRST = Share(56, 14, 36)
-"""The size of the first wave; it grows where there are more kernels or a larger portfolio."""
-WAVE = Share(200, 4, 16)
-PATIENCE = Share(110, 16, 44)
-"""A race ends after this many trials without a gain."""
-FULL = Pace(TRIALS, FIRST, WAVE, PATIENCE)
+FULL = Pace(trials=Share(14, 48, 320), first=Share(56, 14, 36), wave=Share(200, 4, 16), patience=Share(110, 16, 44))
 """The pace where nothing like the problem was measured."""
 TAUGHT = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))
 """The pace where rungs of the same ladder were measured: their winners, and what their times teach the model."""
@@ -89,12 +82,7 @@ class Race:
     """The race for one problem's winner."""
 
     def __init__(self, task: SearchTask, *, taught: Pace = TAUGHT) -> None:
-        """Rank every config by its kernel's estimate.
-
-        Args:
-            task: what may be tried.
-            taught: the pace where something like the problem was measured.
-        """
+        """Rank every config by its kernel's estimate; `taught` is the pace where something like it was measured."""
         self._taught = taught
         self.stopped = ""
         self._task = task

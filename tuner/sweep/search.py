@@ -64,12 +64,7 @@ class Strategy:
 
 @dataclass(slots=True)
 class FixedList:
-    """A search whose configs are known from the start.
-
-    Attributes:
-        configs: what it proposes.
-        exhausted: what `stopped` says once they were proposed.
-    """
+    """A search whose configs are known from the start; `stopped` says `exhausted` once they were proposed."""
 
     configs: Sequence[Config]
     exhausted: str

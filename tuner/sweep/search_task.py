@@ -114,16 +114,10 @@ def make_search_task(
     errors: Callable[[], Mapping[Config, tuple[float, float]]] = dict,
     listing: Listing | None = None,
 ) -> SearchTask:
-    """List what may be tried for a problem.
+    """List what may be tried for a problem; the arguments are those of `SearchTask`.
 
-    Args:
-        problem, device: what is tuned, and where.
-        trials, seed: see `SearchTask`.
-        nearby: returns the winning configs of similar problems, as they were tuned there.
-        suggested: configs from elsewhere; those whose kernel does not serve the problem, or that cannot run, are left
-            out.
-        errors: see `SearchTask`.
-        listing: what `list_spaces` found, where it was called before.
+    Suggested configs whose kernel does not serve the problem, or that cannot run, are left out. `listing` is what
+    `list_spaces` found, where it was called before.
 
     Raises:
         KernelError: see `list_spaces`.

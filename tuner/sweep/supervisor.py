@@ -10,24 +10,10 @@ from enum import Enum, auto
 from tuner.errors import SweepError
 from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State, Verdict
+from tuner.sweep import messages
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import Compiled, CompilePool
 from tuner.sweep.job import SPENT, Job
-from tuner.sweep.messages import (
-    FinalsPlayed,
-    Heartbeat,
-    Hello,
-    Idle,
-    Importing,
-    Measure,
-    PlayFinals,
-    Ready,
-    Refused,
-    Reply,
-    Request,
-    Result,
-    SetProblem,
-)
 from tuner.sweep.worker import Worker
 
 BATCH = 16
@@ -62,11 +48,7 @@ class WorkerSupervisor:
     """
 
     def __init__(self, worker: Worker) -> None:
-        """Begin without a problem.
-
-        Args:
-            worker: a worker that was started; it need not be ready.
-        """
+        """Begin without a problem, with a worker that need not be ready."""
         self.gpu = worker.gpu
         self.worker = worker
         self.pool: CompilePool | None = None
@@ -122,11 +104,11 @@ class WorkerSupervisor:
         elif late and not self.job.outcomes:
             self._end(SPENT)
         elif not self._problem_set:
-            self._ask(SetProblem(self.job.problem))
+            self._ask(messages.SetProblem(self.job.problem))
         elif self.phase is Phase.SEARCHING:
             self._search(self.job, late=late)
         elif finalists := self.job.finalists():
-            self._ask(PlayFinals(tuple(finalists), seed=len(self.job.rejected)))
+            self._ask(messages.PlayFinals(tuple(finalists), seed=len(self.job.rejected)))
         else:
             self._end(SPENT if late else f"no config worked{self.job.failure_summary}")
 
@@ -161,7 +143,7 @@ class WorkerSupervisor:
         if batch:
             job.stopwatch.enter("search")
             self._in_flight = batch
-            self._ask(Measure(tuple(batch), job.strategy.drop))
+            self._ask(messages.Measure(tuple(batch), job.strategy.drop))
         elif job.searching:
             job.stopwatch.enter("compile")
         elif not decided:
@@ -169,41 +151,41 @@ class WorkerSupervisor:
             job.stopwatch.enter("finals")
             self.phase = Phase.FINALS
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, request: messages.Request) -> None:
         self.busy, self._request_begun, self._asked = True, False, time.monotonic()
         try:
-            self.worker.send(request, slowest_s=self._slowest_s if isinstance(request, Measure) else None)
+            self.worker.send(request, slowest_s=self._slowest_s if isinstance(request, messages.Measure) else None)
         except WorkerDiedError as e:
             self._handle_death(e)
 
-    def _take(self, reply: Reply) -> None:
-        if isinstance(reply, Heartbeat):
+    def _take(self, reply: messages.Reply) -> None:
+        if isinstance(reply, messages.Heartbeat):
             self._request_begun = True
             return
-        if isinstance(reply, Importing):
+        if isinstance(reply, messages.Importing):
             return
-        if isinstance(reply, Result):
+        if isinstance(reply, messages.Result):
             self._deaths = 0
             if reply.outcome.state is State.COMPLETE:
                 self._slowest_s = max(self._slowest_s or 0.0, time.monotonic() - self._asked)
             self._settle(reply.config, reply.outcome)
             return
         self.busy = False
-        if isinstance(reply, Hello):
+        if isinstance(reply, messages.Hello):
             self._hello_received = True
-        elif isinstance(reply, Ready):
+        elif isinstance(reply, messages.Ready):
             self._problem_set = True
             self.phase = Phase.SEARCHING
-        elif isinstance(reply, Refused):
+        elif isinstance(reply, messages.Refused):
             if not self._hello_received:
                 raise SweepError(f"a new worker found its device gone: {reply.message}")
             self._end(reply.message)
-        elif isinstance(reply, Idle) and reply.context_lost:
+        elif isinstance(reply, messages.Idle) and reply.context_lost:
             self._replace_worker()
-        elif isinstance(reply, FinalsPlayed):
+        elif isinstance(reply, messages.FinalsPlayed):
             self._decide(reply)
 
-    def _decide(self, played: FinalsPlayed) -> None:
+    def _decide(self, played: messages.FinalsPlayed) -> None:
         assert self.job is not None
         self._deaths = self._given_up = 0
         self.job.rejected |= played.rejected

@@ -1,6 +1,6 @@
 """Protocol 1's timer: a CUDA graph of n calls over rotating buffers, replayed after the L2 was swept.
 
-What is timed is a call that takes the index of a buffer set. `Timer.capture` captures it; `Timer.replay` replays a list
+What is timed is a call that takes the index of a buffer set. `capture` captures it; `replay` replays a list
 of captures one after the other and returns microseconds a call for each. docs/protocol.md says why each step is there.
 """
 
@@ -10,7 +10,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -38,36 +38,6 @@ def unstopped(measure: Callable[[], list[float]]) -> list[float]:
     return figures
 
 
-class Timer(Protocol):
-    """What measuring needs of a device.
-
-    Attributes:
-        search_rounds: the most replays of a config in the search.
-        final_rounds: paired rounds that every finalist plays.
-        max_final_rounds: the most rounds, played by those that may still be ties.
-    """
-
-    search_rounds: int
-    final_rounds: int
-    max_final_rounds: int
-
-    def buffer_sets(self, nbytes: int) -> int:
-        """Return how many input sets to make when one takes `nbytes`."""
-        ...
-
-    def capture(self, call: Call, sets: int) -> Any:
-        """Capture enough calls to last `REPLAY_US`, over `sets` buffer sets in turn."""
-        ...
-
-    def replay(self, captures: Sequence[Any]) -> list[float]:
-        """Replay each capture once, in the order given; return microseconds a call for each."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait for the device; an error of an earlier launch is raised here."""
-        ...
-
-
 class CapturedGraph:
     """A captured CUDA graph of some calls."""
 
@@ -83,7 +53,13 @@ class CapturedGraph:
 
 
 class GraphTimer:
-    """Times on a GPU. Everything runs on one side stream, which must be the current one."""
+    """Times on a GPU. Everything runs on one side stream, which must be the current one.
+
+    Attributes:
+        search_rounds: the most replays of a config in the search.
+        final_rounds: paired rounds that every finalist plays.
+        max_final_rounds: the most rounds, played by those that may still be ties.
+    """
 
     search_rounds = 3
     final_rounds = 30
@@ -172,16 +148,6 @@ def _calls(call_us: float) -> int:
     return max(1, min(MAX_CALLS, math.ceil(REPLAY_US / max(call_us, 1e-3))))
 
 
-class HostCall:
-    """One call, timed on the host."""
-
-    __slots__ = ("call", "calls")
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.calls = 1
-
-
 class HostTimer:
     """Times under Triton's interpreter with the host's clock. Its figures say nothing about a GPU."""
 
@@ -193,21 +159,24 @@ class HostTimer:
         """Return 1, because there is no L2 to keep cold."""
         return 1
 
-    def capture(self, call: Call, sets: int) -> HostCall:  # noqa: ARG002
+    def capture(self, call: Call, sets: int) -> Call:  # noqa: ARG002
         """Return the call itself."""
-        return HostCall(call)
+        return call
 
-    def replay(self, captures: Sequence[HostCall]) -> list[float]:
+    def replay(self, captures: Sequence[Call]) -> list[float]:
         """Call each once and time it."""
         return unstopped(lambda: self._replay(captures))
 
-    def _replay(self, captures: Sequence[HostCall]) -> list[float]:
+    def _replay(self, captures: Sequence[Call]) -> list[float]:
         times: list[float] = []
-        for capture in captures:
+        for call in captures:
             start = time.perf_counter()
-            capture.call(0)
+            call(0)
             times.append((time.perf_counter() - start) * 1e6)
         return times
 
     def synchronize(self) -> None:
         """Return at once, because every call has ended already."""
+
+
+Timer = GraphTimer | HostTimer

@@ -81,13 +81,7 @@ def check(inputs: Inputs, reference: torch.Tensor, k: int, tolerance: float) -> 
 
 
 def error(output: torch.Tensor, reference: torch.Tensor, k: int) -> float:
-    """Return the largest |output - reference| over sqrt(k) + 1; infinite when any element is not finite.
-
-    Args:
-        output: any dtype.
-        reference: float64, of the same shape.
-        k: length of the sums.
-    """
+    """Return the largest |output - float64 reference| over sqrt(k) + 1; infinite when any element is not finite."""
     worst = 0.0
     rows = max(1, _CHUNK * len(output) // max(1, output.numel()))
     for out, ref in zip(output.split(rows), reference.split(rows), strict=True):

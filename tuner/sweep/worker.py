@@ -9,21 +9,9 @@ from typing import Any
 from tuner.errors import TunerError
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.sweep import messages
 from tuner.sweep.child import Child
 from tuner.sweep.device_session import DeviceSession, serve_requests
-from tuner.sweep.messages import (
-    FinalsPlayed,
-    Heartbeat,
-    Idle,
-    Measure,
-    PlayFinals,
-    Ready,
-    Refused,
-    Reply,
-    Request,
-    Result,
-    SetProblem,
-)
 from tuner.sweep.process import clear_output
 
 PROBLEM_LIMIT_S = 180.0
@@ -33,22 +21,14 @@ TRIAL_LIMIT_S = 30.0
 
 
 class Worker(Child):
-    """The parent's handle of one worker process.
-
-    Attributes:
-        gpu: CUDA index, None for the interpreter.
-    """
+    """The parent's handle of one worker process."""
 
     def __init__(self, gpu: int | None) -> None:
-        """Start the process; its first reply is `Hello` or `Refused`.
-
-        Args:
-            gpu: CUDA index, None for the interpreter.
-        """
+        """Start the process."""
         self.gpu = gpu
         super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S)
 
-    def send(self, request: Request, *, slowest_s: float | None = None) -> None:
+    def send(self, request: messages.Request, *, slowest_s: float | None = None) -> None:
         """Send a request; replies come through `receive`.
 
         Under the interpreter the first trial has four times the limit of a GPU. The configs of a problem take about
@@ -58,23 +38,11 @@ class Worker(Child):
             request: what to do.
             slowest_s: the problem's longest complete trial; 0 where a config hung before any was complete, None where
                 nothing is known yet.
-
-        Raises:
-            WorkerDiedError: the worker is gone; no config of the request is to blame.
         """
         if self.gpu is None:
             self.heartbeat_limit_s = max(TRIAL_LIMIT_S, 4 * (TRIAL_LIMIT_S if slowest_s is None else slowest_s))
         # Before its first heartbeat a worker may make inputs and a reference, unless it is asked to measure.
-        self.ask(request, self.heartbeat_limit_s if isinstance(request, Measure) else PROBLEM_LIMIT_S)
-
-    def receive(self) -> Reply:
-        """Return the next reply; call it when `connection` is readable.
-
-        Raises:
-            WorkerDiedError: the worker ended.
-        """
-        reply: Reply = super().receive()
-        return reply
+        self.ask(request, self.heartbeat_limit_s if isinstance(request, messages.Measure) else PROBLEM_LIMIT_S)
 
 
 def serve(connection: Connection, gpu: int | None, log: str) -> None:
@@ -89,30 +57,30 @@ class _ProblemHandler:
         self._session = session
         self.measurement: Any = None
 
-    def answer(self, request: Request, connection: Connection) -> bool:
+    def answer(self, request: messages.Request, connection: Connection) -> bool:
         """Carry out one request; return False when the process must end."""
         from tuner.sweep.measure import ContextLostError
 
         def heartbeat(config: Config | None) -> None:
             clear_output()
-            connection.send(Heartbeat(config))
+            connection.send(messages.Heartbeat(config))
 
         try:
-            if isinstance(request, SetProblem):
+            if isinstance(request, messages.SetProblem):
                 connection.send(self._set_problem(request))
-            elif isinstance(request, Measure):
+            elif isinstance(request, messages.Measure):
                 for config, outcome in self.measurement.search(request.configs, heartbeat, drop=request.drop):
-                    connection.send(Result(config, outcome))
-                connection.send(Idle())
-            elif isinstance(request, PlayFinals):
+                    connection.send(messages.Result(config, outcome))
+                connection.send(messages.Idle())
+            elif isinstance(request, messages.PlayFinals):
                 connection.send(self._play(request, heartbeat))
         except ContextLostError as e:
-            connection.send(Result(e.config, e.outcome))
-            connection.send(Idle(context_lost=True))
+            connection.send(messages.Result(e.config, e.outcome))
+            connection.send(messages.Idle(context_lost=True))
             return False
         return True
 
-    def _set_problem(self, request: SetProblem) -> Reply:
+    def _set_problem(self, request: messages.SetProblem) -> messages.Reply:
         import torch
 
         from tuner.sweep.measure import Measurement
@@ -124,21 +92,17 @@ class _ProblemHandler:
         try:
             self.measurement = Measurement(spec, request.problem, session.timer, session.clocks, session.torch_device)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
-            return _too_large(e)
+            return messages.too_large(e)
         except TunerError as e:
             session.timer.synchronize()  # raises where the context is lost, which ends this process
-            return Refused(str(e))
-        return Ready()
+            return messages.Refused(str(e))
+        return messages.Ready()
 
-    def _play(self, request: PlayFinals, heartbeat: Callable[[Config | None], None]) -> Reply:
+    def _play(self, request: messages.PlayFinals, heartbeat: Callable[[Config | None], None]) -> messages.Reply:
         import torch
 
         try:
-            return FinalsPlayed(*self.measurement.finals(request.finalists, seed=request.seed, heartbeat=heartbeat))
+            times, rejected = self.measurement.finals(request.finalists, seed=request.seed, heartbeat=heartbeat)
+            return messages.FinalsPlayed(times, rejected)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
-            return _too_large(e)
-
-
-def _too_large(error: BaseException) -> Refused:
-    first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    return Refused(f"operands and reference do not fit into memory: {first_line}")
+            return messages.too_large(e)

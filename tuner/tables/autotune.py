@@ -40,11 +40,7 @@ class ConfigList:
         return f"{self.op}.{self.kernel}.{self.device}.triton.json"
 
     def write(self, directory: Path) -> Path:
-        """Write the list into a folder, complete or not at all; returns its path.
-
-        Raises:
-            TableError: the folder cannot be written.
-        """
+        """Write the list into a folder, complete or not at all; returns its path."""
         lines = ",\n".join(f"  {json.dumps(entry)}" for entry in self.entries)
         return files.write_text(directory / self.file_name, f"[\n{lines}\n]\n", error=TableError)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import files
-from tuner.errors import KernelError, TableError
+from tuner.errors import KernelError, TableError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -26,14 +26,7 @@ _BINARIES = ("cubin", "hsaco")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A folder of kernels that was written.
-
-    Attributes:
-        path: the folder.
-        kernels: how many are in it.
-        nbytes: their size together.
-        failed: configs that did not compile, and why.
-    """
+    """A folder of kernels that was written, and the configs that did not compile, with the reasons."""
 
     path: Path
     kernels: int
@@ -55,10 +48,6 @@ def write(table: Table, directory: Path) -> Written:
     It needs no GPU: Triton's active driver says what to compile for. Each row's problem has a default for two
     alignments: its own, and operands that 16 bytes do not divide.
 
-    Args:
-        table: a table for the device that the active driver compiles for.
-        directory: the table's folder.
-
     Raises:
         TableError: the folder cannot be written, or nothing compiled.
     """
@@ -69,7 +58,7 @@ def write(table: Table, directory: Path) -> Written:
             for kernel in _compiled(problem, config):
                 made.setdefault(kernel.entry["key"], kernel)
         except Exception as e:  # noqa: BLE001  a compiler raises anything; that config compiles where it is launched
-            failed.append(f"{problem}: {config}: {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300])
+            failed.append(f"{problem}: {config}: {in_short(e)}"[:300])
     if not made:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
     folder = directory / folder_name(table.op, table.device.slug)

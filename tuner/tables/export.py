@@ -57,11 +57,7 @@ def select(winners: Iterable[Winner], decided: Iterable[DecidedFamily] = ()) -> 
 
 
 def write(tables: Iterable[Table], directory: Path) -> list[Path]:
-    """Write tables into a folder, which is made when missing; returns the files.
-
-    Raises:
-        TableError: the folder cannot be made or written.
-    """
+    """Write tables into a folder, which is made when missing; returns the files."""
     files.make_folder(directory)
     return [table.write(directory) for table in tables]
 

@@ -15,15 +15,8 @@ DOCSTRING = '"""Tuned configs, found by triton-tuner through the entry point gro
 def prepare(root: Path, name: str) -> Path:
     """Make sure that a package is there for tables to be written into; returns its folder.
 
-    A folder that is made gets an `__init__.py`. Of those that exist only the last gets one, where it has none.
-
-    Args:
-        root: the folder that packages are in: the top of a project, or its `src`.
-        name: the package's import name, "mylib.tuned".
-
-    Raises:
-        UsageError: the name is no import name.
-        TableError: a folder or file cannot be made.
+    A folder that is made gets an `__init__.py`. Of those that exist only the last gets one, where it has none. The root
+    is the top of a project, or its `src`.
     """
     check_name(name)
     folder = root
@@ -39,11 +32,7 @@ def prepare(root: Path, name: str) -> Path:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that cannot be imported.
-
-    Raises:
-        UsageError: it is no dotted import name, or lies inside triton-tuner's own package.
-    """
+    """Refuse, by a UsageError, a name that cannot be imported or that lies inside triton-tuner's own package."""
     parts = name.split(".")
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
         raise UsageError(f"{name!r} is not an import name: expected for instance mylib.tuned")

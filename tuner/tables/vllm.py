@@ -41,13 +41,7 @@ _BLOCK_SHAPES = {"vllm": f"[{BLOCK},{BLOCK}]", "sglang": f"[{BLOCK}, {BLOCK}]"}
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One file: the configs of one weight shape on one device.
-
-    Attributes:
-        device_name: the driver's name of the device.
-        n, k: the weight's sizes.
-        rows: launch parameters by M.
-    """
+    """One file: the launch parameters by M of one weight shape on one device, which goes by its driver's name."""
 
     device_name: str
     n: int
@@ -65,11 +59,7 @@ class ConfigFile:
         return json.dumps({str(m): self.rows[m] for m in sorted(self.rows)}, indent=4) + "\n"
 
     def write(self, directory: Path, dialect: str) -> Path:
-        """Write the file into a folder, complete or not at all; returns its path.
-
-        Raises:
-            TableError: the folder cannot be written.
-        """
+        """Write the file into a folder, complete or not at all; returns its path."""
         return files.write_text(directory / self.name(dialect), self.dumps(), error=TableError)
 
 

@@ -34,13 +34,7 @@ def accepted(dtype: Any) -> float:
 
 
 def error_ratio(output: Any, expected: Any, tolerance: float | None = None) -> float:
-    """Return an output's error as a share of the accepted error: above 1, the output is wrong.
-
-    Args:
-        output: what a launch wrote.
-        expected: what it should be, in the same shape and any dtype.
-        tolerance: the largest error accepted; by default it follows from the output's dtype.
-    """
+    """Return an output's error as a share of the accepted error: above 1, the output is wrong."""
     import torch
 
     limit = accepted(output.dtype) if tolerance is None else tolerance

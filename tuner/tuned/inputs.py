@@ -28,14 +28,7 @@ class CallInputs:
         restore_value: Sequence[str] = (),
         tolerance: float | None = None,
     ) -> None:
-        """Copy what has to be restored before each launch.
-
-        Args:
-            arguments: the call's arguments, with all outputs.
-            named: the same arguments by name.
-            reset_to_zero, restore_value: names of arguments, as for `triton.autotune`.
-            tolerance: the largest error accepted; by default it follows from each output's dtype.
-        """
+        """Copy what has to be restored before each launch; without a tolerance, each output's dtype has its own."""
         self.arguments, self.named, self.checking = arguments, named, False
         self._tolerance = tolerance
         self._zeroed = [memory for name in reset_to_zero if (memory := memory_of(named.get(name))) is not None]

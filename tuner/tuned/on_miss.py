@@ -13,7 +13,7 @@ import platform
 import time
 from typing import Any
 
-from tuner.errors import KernelError, StoreError, SweepError
+from tuner.errors import KernelError, StoreError, SweepError, first_line
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -35,12 +35,6 @@ _log = logging.getLogger(__name__)
 def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: Device) -> Config | None:
     """Measure a problem now and return its winner; None, with one warning, where that is impossible.
 
-    Args:
-        kernel: the kernel that was called.
-        problem: the call's problem.
-        arguments: the call's arguments; they are copied, never written.
-        device: this process's device.
-
     Raises:
         SweepError: a config lost the CUDA context, so nothing works in this process any more.
     """
@@ -53,7 +47,7 @@ def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: De
     try:
         job, verdict, trials, environment = _measured(kernel, problem, arguments, device)
     except (torch.cuda.OutOfMemoryError, MemoryError, KernelError) as e:
-        _log.warning("%s is not tuned now: %s", problem, (str(e).splitlines() or [type(e).__name__])[0])
+        _log.warning("%s is not tuned now: %s", problem, first_line(e))
         return None
     except ContextLostError as e:
         raise SweepError(f"{e.config} lost the CUDA context while it was measured: {e}") from e

@@ -12,12 +12,9 @@ def origin_of(kernel: Any, base: FunctionType, modules: Iterable[str | None]) ->
     """Return a reference to a kernel: "package.module:name", or "path/of/script.py:name".
 
     It is the plain function's own module and name, unless what belongs to the kernel stands in another module. Then it
-    is the name that the kernel has there, because importing the function's module would not run that one.
-
-    Args:
-        kernel: the decorated kernel.
-        base: the plain function below all decorators.
-        modules: names of the modules of `make_inputs` and `reference`, and where the decorator was applied.
+    is the name that the kernel has there, because importing the function's module would not run that one. `modules` are
+    those of `make_inputs` and `reference`, and where the decorator was applied; `base` is the plain function below all
+    decorators.
     """
     nested = "<locals>" in base.__qualname__
     for name in dict.fromkeys([*modules, base.__module__]):

@@ -25,16 +25,7 @@ def pruned(
 ) -> list[Any]:
     """Return the `triton.Config`s left for a call: `early_config_prune` first, then the `top_k` of `perf_model`.
 
-    Args:
-        op: the kernel's name.
-        prune: the options of `prune_configs_by`.
-        configs: all configs; a single one is never pruned.
-        named: the names and values of the call's positional arguments.
-        kwargs: its keyword arguments.
-
-    Raises:
-        KernelError: no config is left.
-        UsageError: `top_k` is not a number.
+    A single config is never pruned. KernelError where none is left, UsageError where `top_k` is no number.
     """
     kept = list(configs)
     if len(kept) == 1:

@@ -22,11 +22,7 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 
 
 def source_hash(function: Any) -> str:
-    """Return the SHA-256 of a jit function's source, equal under all versions of Python and Triton.
-
-    Args:
-        function: a function under `triton.jit`, maybe with other decorators of Triton's above it.
-    """
+    """Return the SHA-256 of a jit function's source, equal under all versions of Python and Triton."""
     return hashlib.sha256(_Reader().function(function).encode()).hexdigest()
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.errors import KernelError, ProblemError
+from tuner.errors import KernelError, ProblemError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
@@ -133,7 +133,7 @@ def expected_from_first_config(kernel: TunedKernel, inputs: CallInputs) -> dict[
         try:
             launch(kernel, inputs, config)
         except Exception as e:  # noqa: BLE001  a config that fails here fails its own trial too
-            reasons.append(f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}")
+            reasons.append(in_short(e))
         else:
             return inputs.written()
     raise KernelError(f"no config of {op} runs, the first for {reasons[0]}"[:500])

@@ -46,11 +46,7 @@ class ConfigList:
         return len(self.listed)
 
     def of(self, config: Any) -> Config:
-        """Convert a `triton.Config`, without its pre_hook.
-
-        Raises:
-            ConfigError: it is no `triton.Config`, or a value cannot be stored.
-        """
+        """Convert a `triton.Config`, without its pre_hook; ConfigError where that cannot be."""
         if not hasattr(config, "all_kwargs"):
             raise ConfigError(f"{self._kernel}: {config!r} is no config: expected a triton.Config")
         given = config.all_kwargs()

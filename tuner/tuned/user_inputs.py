@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tuner.errors import KernelError, TunerError
+from tuner.errors import KernelError, TunerError, in_short
 from tuner.problem import Problem
 from tuner.problem.generic_key import SOURCE
 from tuner.tuned.arguments import Arguments, memory_of
@@ -27,13 +27,7 @@ class ArgumentsFactory:
     """
 
     def __init__(self, signature: Signature, make_inputs: MakeInputs | None, outputs: Sequence[str]) -> None:
-        """Keep what is needed; nothing runs yet.
-
-        Args:
-            signature: the kernel's signature.
-            make_inputs: returns the arguments of a problem's call.
-            outputs: names of arguments that are written, used where `Arguments.outputs` is empty.
-        """
+        """Keep what is needed; nothing runs yet. `outputs` are written where `Arguments.outputs` is empty."""
         self.make_inputs = make_inputs
         self.heuristics: list[dict[str, Callable[[dict[str, Any]], Any]]] = []
         self._signature, self._outputs = signature, tuple(outputs)
@@ -45,9 +39,6 @@ class ArgumentsFactory:
         Args:
             wanted: the problem as it was typed.
             any_dtype: whether no dtype was typed.
-
-        Raises:
-            KernelError: there is no `make_inputs`, it failed, or it made another problem.
         """
         arguments = self._anywhere(wanted)
         found = self._problem(arguments)
@@ -56,11 +47,7 @@ class ArgumentsFactory:
         return found
 
     def shaped(self, problem: Problem) -> Arguments:
-        """Return the arguments of a problem's call, without memory where possible; they must not be written.
-
-        Raises:
-            KernelError: see `made`.
-        """
+        """Return the arguments of a problem's call, without memory where possible; they must not be written."""
         if problem not in self._shaped:
             arguments = self._anywhere(problem)
             self._compare(problem, self._problem(arguments), None)
@@ -105,8 +92,7 @@ class ArgumentsFactory:
             raise
         except Exception as e:
             # A user's function may raise anything. This problem then cannot be tuned, but others can.
-            first = (str(e).strip().splitlines() or [""])[0]
-            raise KernelError(f"make_inputs of {op} failed for {problem}: {type(e).__name__}: {first}"[:500]) from e
+            raise KernelError(f"make_inputs of {op} failed for {problem}: {in_short(e)}"[:500]) from e
         if not isinstance(arguments, Arguments):
             raise KernelError(f"make_inputs of {op} returned a {type(arguments).__name__}: expected tuner.Arguments")
         return self._completed(arguments)

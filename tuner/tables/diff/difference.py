@@ -43,12 +43,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A family whose ranges of M differ.
-
-    Attributes:
-        family: the family in words.
-        before, after: the ranges that the other edition lacks.
-    """
+    """A family whose ranges of M differ: those before and those after that the other edition lacks."""
 
     family: str
     before: tuple[Range, ...]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tuner import files
 from tuner.errors import TableError
 from tuner.location import sqlite_path
@@ -12,10 +10,7 @@ from tuner.lookup.table import Table
 
 
 def load(where: str) -> list[Table]:
-    """Every table of a place, sorted by op and device.
-
-    Args:
-        where: a table, a folder of tables (`<op>--<device slug>.json`), a SQLite database, or the URL of a database.
+    """Every table of a place, sorted by op and device: of a file, a folder, a SQLite database or a server's URL.
 
     Raises:
         TableError: it is not there, cannot be read, or holds no table.
@@ -28,7 +23,8 @@ def load(where: str) -> list[Table]:
     if not path.exists():
         raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
     if path.is_dir():
-        return _of_folder(path)
+        found = [table.load(each) for each in table_files.tables_in(path)]
+        return sorted(found, key=lambda one: (one.op, one.device.slug))
     try:
         is_database = database.is_database(path)
     except OSError as e:
@@ -36,17 +32,10 @@ def load(where: str) -> list[Table]:
     return _of_database(where) if is_database else [table.load(path)]
 
 
-def _of_folder(folder: Path) -> list[Table]:
-    return _sorted([table.load(path) for path in table_files.tables_in(folder)])
-
-
 def _of_database(where: str) -> list[Table]:
     from tuner.store.store import Store
     from tuner.tables.export import select
 
     with Store.open(where, read_only=True) as store:
-        return _sorted(list(select(store.winners(), store.families()).tables))
-
-
-def _sorted(tables: list[Table]) -> list[Table]:
-    return sorted(tables, key=lambda found: (found.op, found.device.slug))
+        found = select(store.winners(), store.families()).tables
+    return sorted(found, key=lambda one: (one.op, one.device.slug))

@@ -45,11 +45,7 @@ def dumps(candidates: Iterable[Candidate]) -> str:
 
 
 def load(path: Path) -> list[Candidate]:
-    """Read a file of candidates.
-
-    Raises:
-        TableError: it cannot be read, is no such file, or one of a newer version.
-    """
+    """Read a file of candidates."""
     document = files.read_json(path, "file of candidates", "import it again with `tuner import`", error=TableError)
     found = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
     if found != (FORMAT, VERSION):

@@ -66,11 +66,7 @@ def _parts(problem: Problem) -> tuple[str, ...]:
 
 
 def read(path: Path) -> Imported:
-    """Read one file; rows that cannot be meant for us are left out and counted.
-
-    Raises:
-        TableError: the file cannot be read, or is none that is known.
-    """
+    """Read one file; rows that cannot be meant for us are left out and counted."""
     try:
         text = files.read_bytes(path, "file that others tuned", error=TableError).decode()
     except UnicodeDecodeError as e:

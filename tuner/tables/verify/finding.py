@@ -50,8 +50,3 @@ class Finding:
     expected: str
     advice: str = ""
     problem: Problem | None = None
-
-
-def worst_first(findings: list[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes, each in the order they came in."""
-    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))

@@ -17,7 +17,7 @@ from tuner.lookup.fault import Fault
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.tables.verify import lint
-from tuner.tables.verify.finding import Finding, Level, worst_first
+from tuner.tables.verify.finding import LEVELS, Finding, Level
 from tuner.tables.verify.lint import Subject
 
 if TYPE_CHECKING:
@@ -45,9 +45,8 @@ class Inspection:
 def inspect(where: str) -> Inspection:
     """Read a place through and say what is wrong with it. No GPU is needed and nothing is written.
 
-    Args:
-        where: a table, a folder of tables (`<op>--<device slug>.json`), an installed package that ships tables (the
-            name of the package or of its entry point), a SQLite database, or the URL of a database.
+    It is a table, a folder of tables (`<op>--<device slug>.json`), an installed package that ships tables (the name of
+    the package or of its entry point), a SQLite database, or the URL of a database.
 
     Raises:
         UsageError: there is no such place.
@@ -218,4 +217,5 @@ def _result(
 ) -> Inspection:
     found = [*findings, *(finding for subject in subjects for finding in lint.check(subject))]
     rows = sum(len(subject.table.rows) for subject in subjects)
-    return Inspection(where, kind, *(read or (len(subjects), rows)), tuple(worst_first(found)))
+    found.sort(key=lambda finding: LEVELS.index(finding.level))
+    return Inspection(where, kind, *(read or (len(subjects), rows)), tuple(found))
