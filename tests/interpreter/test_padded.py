@@ -55,6 +55,16 @@ def test_every_width_of_element(dtype):
     assert failure(Problem(17, 35, 67, dtype=dtype, layout="nt"), config_of("tma")) is None
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt"])
+@pytest.mark.parametrize("inner", list(INNER))
+@pytest.mark.parametrize("dtypes", [("float8_e4m3fn", "float32"), ("float16", "float32")], ids=str)
+def test_an_output_that_tma_stores_whose_operands_rows_are_no_multiple_of_16_bytes(inner, dtypes, layout):
+    """N x 4 bytes are such a multiple, N x 1 and 2 are not: TMA's coordinates along N must be, all the same."""
+    dtype, out_dtype = dtypes
+    problem = Problem(40, 100, 48, dtype=dtype, out_dtype=out_dtype, layout=layout, aligned=False)
+    assert failure(problem, config_of(inner)) is None
+
+
 def test_the_two_8_bit_floats_are_copied_in_one_launch():
     problem = Problem(17, 35, 67, a_dtype="e4m3", b_dtype="e5m2", layout="nt")
     assert failure(problem, config_of("tma")) is None

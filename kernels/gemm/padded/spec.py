@@ -35,7 +35,7 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "padded"
-VERSION = 3
+VERSION = 4
 _PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
     tma.SPEC.name: (tma.SPEC, tma.program),
     persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),

@@ -58,11 +58,11 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     )
     start_m = pid_m * BLOCK_SIZE_M
     start_n = pid_n * BLOCK_SIZE_N
-    # What an operand or a pointer has contiguous stays aligned to 16 bytes; with a descriptor of C all extents are.
+    # C through a pointer keeps what it has contiguous in place; C's descriptor has extents of whole 16 bytes.
     if B_TRANSPOSED if BIAS_ALONG_M else stride_cm is None:
-        start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N)
+        start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N, None if B_TRANSPOSED else b_desc)
     if stride_cm is None if BIAS_ALONG_M else not A_TRANSPOSED:
-        start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M)
+        start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M, a_desc if A_TRANSPOSED else None)
     first, beyond = blocks.steps_of(K, BLOCK_SIZE_K, partials_ptr)
 
     if PREFETCH > 0:
@@ -136,7 +136,7 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
         if not A_TRANSPOSED:
             start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M)
         if stride_cm is None:
-            start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N)
+            start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N, None if B_TRANSPOSED else b_desc)
         sums = sum_products(
             *(a_desc, b_desc, start_m, start_n, 0, steps, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
             *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
