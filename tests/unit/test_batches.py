@@ -22,6 +22,7 @@ from tuner.problem import Problem, batches, generic_key, suite, text
 from tuner.problem.family import Family, Ladder, Range
 from tuner.tables.diff.difference import compare
 
+pytest.importorskip("triton")
 H200 = KNOWN["sm_90"]
 MADE = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11"), 1, "0.1.0")
 TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 1}

@@ -15,6 +15,7 @@ from tuner.lookup.row import Provenance, Row
 from tuner.problem import Problem, generic_key, suite, text
 from tuner.problem.family import Family, Ladder, Range
 
+pytest.importorskip("triton")
 H200 = KNOWN["sm_90"]
 MADE = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11"), 1, "0.1.0")
 NT = {"layout": "nt", "dtype": "bfloat16"}

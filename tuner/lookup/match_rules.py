@@ -54,7 +54,7 @@ def decide(
 
 
 def default_range(m: int) -> tuple[int, int]:
-    """The Ms that get one default config: up to 16, to each power of two, from 64 to each half, from 256 each quarter.
+    """The Ms that get one default config: up to 16, to each power of two, from 64 to each half, from 256 each eighth.
 
     So a process that nobody tuned for asks few formulas a weight, whatever Ms it calls. The formula is asked for the
     last M, so powers of two get what is best for them. docs/benchmarks.md has what the others lose.
@@ -62,7 +62,7 @@ def default_range(m: int) -> tuple[int, int]:
     if m <= 16:
         return 1, 16
     octave = 1 << ((m - 1).bit_length() - 1)
-    step = octave // (1 if m <= 64 else 2 if m <= 256 else 4)
+    step = octave // (1 if m <= 64 else 2 if m <= 256 else 8)
     last = -(-m // step) * step
     return last - step + 1, min(last, MAX_SIZE)
 
