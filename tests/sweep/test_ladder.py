@@ -183,6 +183,42 @@ def test_where_both_points_configs_lose_at_the_other_the_first_row_of_the_higher
     assert all(each.evidence == "measured" for each in found[0].ranges)
 
 
+def test_a_check_that_loses_much_becomes_a_point_and_others_are_drawn():
+    (ladder,) = family.ladders(range(1, 257), problem)
+    usual, better = CONFIGS[0], CONFIGS[1]
+
+    def us(config: Config, m: int) -> float:
+        return 20.0 if config == usual else 10.0 if 194 <= m <= 254 else 30.0  # between two rungs, and not at them
+
+    def run(agenda: Agenda, tuned: dict[Problem, Winner]) -> tuple[list[Family], list[int]]:
+        found, checked = list[Family](), list[int]()
+        while agenda:
+            step = agenda.take()
+            m = step.problem.m
+            checked += [m] * step.must_play
+            best = min((usual, better), key=lambda config: us(config, m))
+            ratios = {config: us(config, m) / us(best, m) for config in (usual, better)}
+            tuned[step.problem] = dataclasses.replace(winner(step.problem, best), median_us=us(best, m))
+            measured = {config: us(config, m) for config in (usual, better)}
+            found += agenda.ended(step.problem, Result(tuned[step.problem], ratios, measured), tuned.values())
+        return found, checked
+
+    tuned: dict[Problem, Winner] = {}
+    (found,), checked = run(Agenda([], [ladder]), tuned)
+    assert len(checked) > CHECKS
+    assert found.check is not None
+    assert found.check.played == CHECKS
+    assert any(194 <= m <= 254 for m in checked[:CHECKS])
+    assert found.check.worst < 1.03
+    served = {
+        m: tuned[problem(next(each for each in found.ranges if m <= each.last_m).row_m)].config for m in (100, 221)
+    }
+    assert served == {100: usual, 221: better}
+    again = Agenda([], [ladder])
+    again.know([found])
+    assert run(again, tuned) == ([], [])
+
+
 def test_configs_that_tie_are_one_range():
     (ladder,) = family.ladders(range(1, 5), problem)
     agenda = Agenda([], [ladder], time_us)

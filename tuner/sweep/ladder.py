@@ -28,6 +28,8 @@ ANCHOR_FACTOR = FARTHEST**2
 CHECKS = 3
 """At how many random Ms a family's configs are played against a short race; at one, with a random batch, of each
 of a range of batches."""
+MOST_MENDS = 2
+"""How often checks are drawn anew, after one that lost more than GAP became a point of its own."""
 MOST_PROBES = 24
 """The most Ms played between one ladder's rungs."""
 GAP = 0.03
@@ -108,7 +110,9 @@ class Climb:
     _later: list[list[int]] = field(default_factory=list)
     _probes: int = 0
     _served: dict[int, Config] = field(default_factory=dict)
-    _lost: list[float] = field(default_factory=list)
+    _lost: dict[int, float] = field(default_factory=dict)
+    _mends: int = 0
+    _is_recalled: bool = False
 
     def begin(self) -> list[Step]:
         """Return the first steps: the anchors, each raced in full unless the ladder learns from another."""
@@ -129,10 +133,10 @@ class Climb:
             winners: the device's; no check is made of a problem that has one.
         """
         self._waiting.discard(m)
-        if m in self._served:
-            if (ratio := result.ratios.get(self._served[m])) is not None:
-                self._lost.append(max(1.0, ratio))
-        elif result.winner is not None:
+        ratio = result.ratios.get(self._served[m]) if m in self._served else None
+        if ratio is not None:
+            self._lost[m] = max(1.0, ratio)
+        if result.winner is not None and (m not in self._served or (ratio or 1.0) > 1 + GAP):
             self._points[m] = result.winner
             self._times[m] = result.times_us
         return [] if self._waiting else self._next(winners)
@@ -141,6 +145,14 @@ class Climb:
         while self._later:
             if ms := self._later.pop(0):
                 return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in ms)
+        if not self._is_recalled:
+            self._is_recalled = True
+            if ms := self._rows_of_known():
+                return self._wait_for(Step(self.ladder.at(m), PROBE, taught=True) for m in ms)
+        if self._mends < MOST_MENDS and not self._points.keys().isdisjoint(self._served):
+            self._mends += 1  # a check that lost much is a point now: others are drawn, after what it calls for
+            self._served.clear()
+            self._lost.clear()
         if not self._served and (probes := self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
         if not self._points or self._is_known():
@@ -149,6 +161,11 @@ class Climb:
             return self._wait_for(checks)
         self.family = Family(self.ladder.family, tuple(self.ranges()), self._check(), self.ladder.batches)
         return []
+
+    def _rows_of_known(self) -> list[int]:
+        """Return the Ms whose rows serve what is known already, beside those that are points."""
+        rows = {each.row_m for found in self.known for each in found.ranges} - self._points.keys()
+        return sorted(m for m in rows if self.ladder.first_m <= m <= self.ladder.rungs[-1].m)
 
     def _is_known(self) -> bool:
         return (tuple(self.ranges()), self.ladder.batches) in [(found.ranges, found.batches) for found in self.known]
@@ -268,7 +285,8 @@ class Climb:
     def _check(self) -> Check | None:
         if not self._lost:
             return None
-        return Check(len(self._lost), statistics.geometric_mean(self._lost), max(self._lost))
+        lost = self._lost.values()
+        return Check(len(lost), statistics.geometric_mean(lost), max(lost))
 
 
 def _anchors(ms: Sequence[int]) -> list[int]:
