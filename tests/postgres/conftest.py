@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,25 @@ class Server:
     """A running server; its superuser is `tuner`, and the user `guarded` has the password "secret"."""
 
     folder: Path
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the server and its children, as a machine that hangs does: the system still takes connections."""
+        postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children")
+        os.kill(postmaster, signal.SIGSTOP)  # first, so that it has no more children than are read next
+        processes = [*map(int, children.read_text().split()), postmaster]
+
+        def send(number: int) -> None:
+            for process in processes:
+                with suppress(ProcessLookupError):  # a connection that ended just now
+                    os.kill(process, number)
+
+        send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            send(signal.SIGCONT)
 
     def url(self, database: str, user: str = "tuner", **options: str) -> str:
         """What `--db` takes."""

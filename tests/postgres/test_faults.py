@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 
 import pytest
 from sqlalchemy import func, select
@@ -11,7 +12,8 @@ from tuner.cli import main
 from tuner.errors import StoreError
 from tuner.hardware.device import KNOWN, Environment
 from tuner.store import models, schema
-from tuner.store.engine import locate, open_engine, writing
+from tuner.store import server as server_module
+from tuner.store.engine import faults, locate, open_engine, writing
 from tuner.store.store import Store
 
 COMMANDS = (
@@ -104,12 +106,65 @@ def test_a_lock_that_another_process_holds(url):
     engine.dispose()
 
 
-def test_a_connection_that_the_server_ends(server, url):
+def test_a_connection_that_the_server_ends_is_replaced_and_one_in_use_is_one_line(server, url):
     name = locate(url).url.database
+    end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
     with Store.open(url) as store:
-        server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
-        with pytest.raises(StoreError, match=r"^[^\n]*type the same command again[^\n]*$"):
+        server.execute(end)
+        assert store.count_trials() == 0
+        reading = store._reading()
+        used = reading.__enter__()
+        server.execute(end)
+        with pytest.raises(StoreError, match=r"^[^\n]*type the same command again[^\n]*$"), faults(locate(url)):
+            used.execute(select(models.run))
+
+
+@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[1], COMMANDS[-1]])
+def test_a_stopped_server_is_one_line_after_the_time_to_connect(refused, server, url, command):
+    with server.stopped():
+        assert "no server answers there" in refused(command, f"{url}&connect_timeout=2")
+
+
+def test_a_server_that_stops_in_the_middle_of_a_statement_is_one_line(server, url, monkeypatch):
+    monkeypatch.setattr("tuner.store.server.SILENCE_S", 0.3)
+    stopping = ExitStack()
+    with Store.open(f"{url}&connect_timeout=2") as store, store._reading() as used, stopping:
+        stopping.enter_context(server.stopped())
+        with pytest.raises(StoreError, match=r"^[^\n]*no server answers there[^\n]*$"), faults(locate(url)):
+            used.execute(select(models.run))
+
+
+def test_a_long_statement_is_not_cut_while_the_server_answers(url, monkeypatch):
+    monkeypatch.setattr("tuner.store.server.SILENCE_S", 0.2)
+    probes = []
+    probe = server_module._Connection._probe
+    monkeypatch.setattr(server_module._Connection, "_probe", lambda self: (probes.append(1), probe(self)))
+    with Store.open(url) as store, store._reading() as used:
+        assert used.exec_driver_sql("SELECT 7 FROM pg_sleep(1)").scalar() == 7
+    assert len(probes) > 1
+
+
+def test_a_reader_does_not_wait_for_ever_for_an_upgrade(server, url):
+    with writing(open_engine(locate(url), read_only=False)).begin() as upgrade:
+        upgrade.exec_driver_sql("LOCK TABLE trial IN ACCESS EXCLUSIVE MODE")
+        with Store.open(url, busy_timeout_s=0.2) as store, pytest.raises(StoreError, match="holds its lock"):
             store.count_trials()
+
+
+def test_a_schema_is_chosen_by_the_search_path_and_others_are_not_touched(server, make_url, capsys):
+    """The options of a URL are libpq's: what they name is where every command works."""
+    url = make_url("blank")
+    server.execute("CREATE SCHEMA mine", "CREATE TABLE song (title text)", database=locate(url).url.database)
+    mine = f"{url}&options=-csearch_path%3Dmine"
+    for command in ("db upgrade", "db check", "show winners"):
+        with pytest.raises(SystemExit) as ended:
+            main([*command.split(), "--db", mine])
+        assert ended.value.code == 0, capsys.readouterr()
+    query = "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename IN ('trial', 'alembic_version')"
+    engine = open_engine(locate(url), read_only=True)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql(query).scalars().all() == ["mine"]
+    engine.dispose()
 
 
 def test_what_is_read_in_one_transaction_does_not_change_under_it(url):

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, StatementError
+from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
 from sqlalchemy.pool import QueuePool
 
 from tuner import files
@@ -26,9 +26,6 @@ from tuner.store.filesystem import journal_mode
 BUSY_TIMEOUT_S = 30.0
 """How long a statement waits for another process's lock."""
 
-_CONNECT_TIMEOUT_S = 10
-"""How long a server may take to answer, unless its URL says otherwise."""
-_ADVISORY_LOCK = 0x7475_6E65  # any number that nobody else takes: "tune"
 _log = logging.getLogger(__name__)
 _WAL_HEADER = 2
 """Bytes 18 and 19 of a database's header: https://www.sqlite.org/fileformat.html#file_format_version_numbers."""
@@ -43,19 +40,39 @@ _MEANINGS = {
     "unable to open": "could not be opened: check its permissions and its folder's, or name another with --db",
 }
 """What SQLite's messages mean here, by words of theirs; the first that fits counts."""
-_SERVER_MEANINGS = {
+_NO_SERVER = "no server answers there: start it, or name another database with --db or $TUNER_DB"
+_ENDED = "the server ended the connection: type the same command again, committed rows are kept"
+_BUSY = "the server takes nobody in just now: type the same command again"
+_AWAY = {
     "lock timeout": "another process holds its lock: one writes at a time, try again when that one has ended",
-    "Is the server running": "no server answers there: start it, or name another database with --db or $TUNER_DB",
-    "connection timeout expired": "no server answers there: start it, or name another database with --db or $TUNER_DB",
+    "Is the server running": _NO_SERVER,
+    "connection timeout expired": _NO_SERVER,
+    "No route to host": _NO_SERVER,
+    "Network is unreachable": _NO_SERVER,
+    "Temporary failure in name resolution": _NO_SERVER,
+    "terminating connection": _ENDED,
+    "connection unexpectedly": _ENDED,
+    "Connection reset": _ENDED,
+    "Connection timed out": _ENDED,
+    "connection is lost": _ENDED,
+    "connection is closed": _ENDED,
+    "starting up": _BUSY,
+    "shutting down": _BUSY,
+    "recovery mode": _BUSY,
+    "not yet accepting connections": _BUSY,
+    "too many clients": _BUSY,
+    "connection slots": _BUSY,
+}
+"""What PostgreSQL's messages mean that time cures; whoever may wait can try again."""
+_SERVER_MEANINGS = {
+    **_AWAY,
     "password": "the server lets nobody in without: give --db postgresql://USER:PASSWORD@HOST/NAME, or set $PGPASSWORD",
     "role ": "the server does not know this user: give --db postgresql://USER@HOST/NAME",
     "database ": "the server cannot open it: make it with createdb, or name another with --db",
     "permission denied": "this user may not do that: its owner can GRANT it",
-    "terminating connection": "the server ended the connection: type the same command again, committed rows are kept",
-    "connection unexpectedly": "the server ended the connection: type the same command again, committed rows are kept",
     "read-only transaction": "not writable: it is a copy that follows another server, name that one with --db",
 }
-"""What PostgreSQL's mean."""
+"""What all of PostgreSQL's mean."""
 _EXPECTED = "expected a path, or postgresql://user@host/name"
 
 
@@ -188,6 +205,10 @@ def file_id(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+class UnavailableError(StoreError):
+    """A server that does not answer, ended the connection or is locked: what was asked may be done or not."""
+
+
 @contextmanager
 def faults(database: Database) -> Iterator[None]:
     """Turn what drivers and the file system raise into one line that names the database.
@@ -198,9 +219,9 @@ def faults(database: Database) -> Iterator[None]:
     try:
         yield
     except StatementError as e:
-        raise StoreError(
-            f"{database.label}: {_meaning(e.orig, _MEANINGS if database.path else _SERVER_MEANINGS)}"
-        ) from e
+        meaning = _meaning(e.orig, _MEANINGS if database.path else _SERVER_MEANINGS)
+        kind = UnavailableError if not database.path and _is_away(e) else StoreError
+        raise kind(f"{database.label}: {meaning}") from e
     except sqlite3.Error as e:
         raise StoreError(f"{database.label}: {_meaning(e)}") from e
     except StrayValue as e:
@@ -210,6 +231,11 @@ def faults(database: Database) -> Iterator[None]:
         raise StoreError(f"{database.label}: {_meaning(sqlite3.DatabaseError(f'malformed schema: {e}'))}") from e
     except OSError as e:
         raise StoreError(f"{database.label}: {e.strerror or e}: name another with --db or $TUNER_DB") from e
+
+
+def _is_away(error: StatementError) -> bool:
+    broken = isinstance(error, DBAPIError) and error.connection_invalidated
+    return broken or any(words in str(error.orig) for words in _AWAY)
 
 
 def _meaning(error: BaseException | None, meanings: dict[str, str] = _MEANINGS) -> str:
@@ -255,24 +281,11 @@ def _reading_mode(path: Path) -> str:
 
 
 def _server_engine(database: Database, timeout_s: float) -> Engine:
-    """Connections to a PostgreSQL server that behave as those to a SQLite file do."""
-    assert database.url is not None
-
-    def begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("begin") == "IMMEDIATE":
-            # One writer at a time here too: `Keys` relies on it, and so do first starts.
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(timeout_s * 1000)}")
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
-        else:
-            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-
-    waiting = {} if "connect_timeout" in database.url.query else {"connect_timeout": _CONNECT_TIMEOUT_S}
     try:
-        options = {"location": database.label}
-        engine = create_engine(database.url, connect_args=waiting, execution_options=options)
+        from tuner.store import server
+
+        return server.connections(database, timeout_s)
     except ImportError as e:
         raise StoreError(
             f"{database.label}: no driver for it ({e}): pip install 'triton-tuner[postgres]', or name a SQLite file"
         ) from e
-    event.listen(engine, "begin", begin)
-    return engine
