@@ -25,6 +25,13 @@ def database_location(given: str | Path | None = None) -> str:
     return str(Path(platformdirs.user_data_dir("triton-tuner", appauthor=False)) / "tuner.db")
 
 
+def state_folder() -> Path:
+    """Return the folder of what must outlive a command but is nobody's document."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("triton-tuner", appauthor=False))
+
+
 def sqlite_path(location: str) -> Path | None:
     """Return the file of a location that is a path or a `sqlite:///` URL, None for other URLs."""
     if location.startswith("sqlite:///"):

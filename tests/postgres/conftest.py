@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -26,11 +27,35 @@ MIGRATED = "CREATE DATABASE migrated TEMPLATE template0 LOCALE_PROVIDER icu ICU_
 """Words are sorted there as people do, unlike in SQLite."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Server:
-    """A running server; its superuser is `tuner`, and the user `guarded` has the password "secret"."""
+    """A server; its superuser is `tuner`, and the user `guarded` has the password "secret"."""
 
     folder: Path
+    command: list[str]
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        import psycopg
+
+        with (self.folder / "log").open("a") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+        for _ in range(600):
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            with suppress(psycopg.OperationalError):
+                self.execute("SELECT 1")
+                return
+            time.sleep(0.05)
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> None:
+        """End every connection, then the server: in order (SIGINT) or as a crash does (SIGQUIT)."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -84,9 +109,7 @@ def programs() -> Path:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """The server, started once; it ends with the fixture, and by the kernel's hand should this process be killed."""
-    try:
-        import psycopg
-    except ImportError:
+    if importlib.util.find_spec("psycopg") is None:
         missing("psycopg is not installed (pip install 'triton-tuner[postgres]')")
     binaries = programs()
     folder = Path(tempfile.mkdtemp(prefix="tuner-pg-"))  # a socket's path has 107 bytes at most: pytest's is too long
@@ -94,7 +117,7 @@ def server() -> Iterator[Server]:
     if os.getuid() == 0:  # PostgreSQL refuses to run as root
         shutil.chown(folder, 65534, 65534)
         as_user += ["--reuid=65534", "--regid=65534", "--clear-groups"]
-    process = None
+    found = None
     try:
         folder.chmod(0o755)
         data = folder / "data"
@@ -104,25 +127,14 @@ def server() -> Iterator[Server]:
         assert made.returncode == 0, made.stderr
         (data / "pg_hba.conf").write_text(RULES)
         options = [f"--{name}={value}" for name, value in {**SETTINGS, "unix_socket_directories": str(folder)}.items()]
-        with (folder / "log").open("w") as log:
-            command = [*as_user, str(binaries / "postgres"), "-D", str(data), *options]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
-        found = Server(folder)
-        for _ in range(600):
-            assert process.poll() is None, (folder / "log").read_text()
-            with suppress(psycopg.OperationalError):
-                found.execute("CREATE ROLE guarded LOGIN PASSWORD 'secret'", MIGRATED, "CREATE DATABASE blank")
-                break
-            time.sleep(0.05)
+        found = Server(folder, [*as_user, str(binaries / "postgres"), "-D", str(data), *options])
+        found.start()
+        found.execute("CREATE ROLE guarded LOGIN PASSWORD 'secret'", MIGRATED, "CREATE DATABASE blank")
         schema.upgrade(found.url("migrated"))
         yield found
     finally:
-        if process is not None:
-            process.send_signal(signal.SIGINT)  # ends every connection, then itself
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        if found is not None:
+            found.end()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -146,3 +158,10 @@ def make_url(server, request) -> Iterator[Callable[..., str]]:
 def url(make_url) -> str:
     """A new database at the head."""
     return make_url()
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch) -> Path:
+    """The user's state folder, empty, of this process and those that it starts."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "triton-tuner" / "spool"

@@ -16,7 +16,10 @@ from tuner.store.runs import Run
 
 
 def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
-    """Insert a family and its ranges; see `Store.record_family`."""
+    """Insert a family and its ranges, unless the run did; see `Store.record_family`."""
+    last = keys.make(connection, found.at(found.last_m))
+    if connection.execute(select(family.c.family_id).filter_by(run_id=run.id, problem_id=last)).first():
+        return  # the answer to that commit was lost
     family_id = insert_row(
         connection,
         family,
@@ -24,7 +27,7 @@ def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
             "run_id": run.id,
             "device_id": keys.make(connection, run.device),
             "environment_id": keys.make(connection, run.environment),
-            "problem_id": keys.make(connection, found.at(found.last_m)),
+            "problem_id": last,
             "checked": found.check.played if found.check else 0,
             "regret_geomean": found.check.geomean if found.check else None,
             "regret_worst": found.check.worst if found.check else None,

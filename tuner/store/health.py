@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, inspect, select
 
-from tuner.store import models, schema
+from tuner.store import models, schema, spool
 from tuner.store.column_values import StrayValue
 from tuner.store.engine import Database, locate, opened, writing
 from tuner.store.rows import check_row
@@ -33,7 +33,7 @@ class Health:
 
 
 def check(location: str | None = None) -> Health:
-    """Read a database through and say what is wrong with it; nothing is written.
+    """Read a database through and say what is wrong with it; only what a run left for a server is written.
 
     Raises:
         StoreError: it is missing, or so damaged that it cannot be read.
@@ -43,6 +43,7 @@ def check(location: str | None = None) -> Health:
         pages = _damage(connection) if database.path is not None else []
         found = schema.revision(connection, database)
         if found == schema.HEAD:
+            spool.replay(connection.engine, database)
             complaints = (*pages, *schema.drift(connection), *_unreadable_rows(connection))
             return Health(database.label, found, schema.HEAD, complaints)
         refusal = str(schema.refusal(found, database)).removeprefix(f"{database.label} ")

@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from tuner.errors import UsageError
-from tuner.store import reconcile, schema
+from tuner.store import reconcile, schema, spool
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, locate, open_engine, opened, settle_journal, writing
 from tuner.store.merge_rows import Conflict, Destination, Source
 from tuner.store.rows import LeftOut
@@ -91,6 +91,7 @@ def _reading(location: str, destination: Database, timeout_s: float) -> Iterator
             raise UsageError(f"{location} is the destination itself: name another database to merge into it")
     with opened(database, read_only=True, timeout_s=timeout_s) as engine:
         schema.prepare(engine, database, read_only=True)
+        spool.replay(engine, database)
         with engine.connect() as connection, LeftOut(connection) as left_out:
             yield Source(database, connection, left_out)
 
@@ -107,6 +108,7 @@ def _destination(database: Database, timeout_s: float) -> Iterator[Connection]:
             undo.callback(_remove, database.path)
         held.callback(engine.dispose)
         schema.prepare(engine, database, read_only=False)
+        spool.replay(engine, database)
         with writing(engine).begin() as connection:
             yield connection
         undo.pop_all()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -13,17 +15,31 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family
-from tuner.store import families, models, rows, runs, schema
+from tuner.store import families, models, rows, runs, schema, spool
 from tuner.store import winners as verdicts
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate, open_engine, settle_journal, writing
 from tuner.store.keys import Keys
 from tuner.store.listing import Listings, TrialFilter
+from tuner.store.patience import Patience
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
 from tuner.store.runs import Run, RunStatus
-from tuner.store.trials import newest_at, record, settled
+from tuner.store.trials import newest_at, record, record_again, settled
 from tuner.store.writer_lock import sole_writer
 
 __all__ = ["Run", "RunStatus", "Store", "TrialFilter"]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def lasting(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
+    """Make a method of a store wait for a server that is away, where a run outlasts that."""
+
+    @wraps(method)
+    def lasts(self: Store, /, *args: P.args, **options: P.kwargs) -> T:
+        operation = partial(method, self, *args, **options)
+        return operation() if self._patience is None else self._patience.wait(operation)
+
+    return lasts
 
 
 class Store(Listings):
@@ -38,6 +54,7 @@ class Store(Listings):
         super().__init__(engine, database)
         self._file = None if database.path is None else file_id(database.path)
         self._keys = Keys()
+        self._patience: Patience | None = None
 
     @classmethod
     def open(
@@ -61,6 +78,7 @@ class Store(Listings):
                 schema.prepare(engine, database, read_only=read_only)
                 if database.path is not None and not read_only:
                     settle_journal(engine, database.path)
+                spool.replay(engine, database)
             except BaseException:
                 engine.dispose()
                 raise
@@ -73,6 +91,7 @@ class Store(Listings):
 
     def close(self) -> None:
         """Close every connection."""
+        self._end_patience()
         with faults(self._database):
             self._engine.dispose()
 
@@ -101,13 +120,31 @@ class Store(Listings):
         with self._writing() as connection:
             return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
 
+    def outlast(self, run: Run) -> None:
+        """From now until its end let a run go on while its server is away (`Patience`); a SQLite file never is."""
+        if self._database.url is not None:
+            kept = spool.Spool(run, self._database)
+            self._patience = Patience(kept, self.location, partial(self._record_again, run))
+
     def end_run(self, run: Run, status: RunStatus) -> None:
-        """Record how a run ended."""
+        """Record how a run ended. Only one that is DONE waits for a server that is away."""
+        if self._patience is not None and status is not RunStatus.DONE:
+            self._patience.given_up = True
+        self._set_status(run, status)
+        self._end_patience()
+
+    @lasting
+    def _set_status(self, run: Run, status: RunStatus) -> None:
         with self._writing() as connection:
             runs.end(connection, run, status)
 
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.close()
+        self._patience = None
+
     def record(self, run: Run, trials: Iterable[Trial]) -> None:
-        """Keep all of some trials, or none.
+        """Keep all of some trials, or none; see `outlast` for a server that is away.
 
         Raises:
             StoreError: also when one of them was recorded by this run before.
@@ -115,9 +152,17 @@ class Store(Listings):
         batch = list(trials)
         if not batch:
             return
+        if self._patience is not None:
+            self._patience.keep(batch)
+            return
         with self._writing() as connection:
-            record(connection, self._keys, run, batch)
+            record(connection, self._keys, run.id, batch)
 
+    def _record_again(self, run: Run, trials: Sequence[spool.Timed]) -> None:
+        with self._writing() as connection:
+            record_again(connection, self._keys, run.id, trials)
+
+    @lasting
     def settled(
         self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
     ) -> dict[Config, Outcome]:
@@ -132,11 +177,13 @@ class Store(Listings):
         with self._reading() as connection:
             return settled(connection, self._keys, (device, environment, problem), kernels)
 
+    @lasting
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
         """When the newest trial of a problem was recorded, in the form of `Winner.decided_at`; None without trials."""
         with self._reading() as connection:
             return newest_at(connection, self._keys, (device, environment, problem))
 
+    @lasting
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
         """Make a verdict the current winner of (device, environment, problem); the one before is superseded.
 
@@ -146,6 +193,7 @@ class Store(Listings):
         with self._writing() as connection:
             verdicts.decide(connection, self._keys, run, problem, version=kernel, verdict=verdict)
 
+    @lasting
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
         """The current winner of a problem, None when nobody decided one."""
         winner = models.winner
@@ -157,12 +205,14 @@ class Store(Listings):
             found = rows.current_winners(connection, *(c == value for c, value in zip(columns, key, strict=True)))
         return found[0] if found else None
 
+    @lasting
     def winners(self, *, device_slug: str | None = None) -> list[Winner]:
         """Current winners of a device, or of all, sorted by device, problem and environment."""
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
         with self._reading() as connection:
             return rows.current_winners(connection, *conditions)
 
+    @lasting
     def record_family(self, run: Run, family: Family) -> None:
         """Keep which range of Ms each winner of a ladder serves.
 
@@ -173,6 +223,7 @@ class Store(Listings):
         with self._writing() as connection:
             families.record(connection, self._keys, run, family)
 
+    @lasting
     def families(self, *, device_slug: str | None = None) -> list[DecidedFamily]:
         """Families of a device, or of all, the one decided last first."""
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]

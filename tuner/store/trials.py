@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import ColumnElement, Connection, Text, func, insert, select, tuple_
+from sqlalchemy.dialects import postgresql
 
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
@@ -13,31 +14,43 @@ from tuner.store import rows
 from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
 from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, now
-from tuner.store.runs import Run
 
 _UNCERTAIN = (State.CRASHED, State.TIMEOUT)
 """States that may not be the config's fault: such a trial settles nothing until a second one agrees."""
 
 
-def record(connection: Connection, keys: Keys, measured_by: Run, trials: Sequence[Trial]) -> None:
+def record(connection: Connection, keys: Keys, run_id: int, trials: Sequence[Trial]) -> None:
     """Insert trials: a handful of statements for any number of them; see `Store.record`."""
+    measured_at = now()
+    connection.execute(insert(trial), _rows(connection, keys, run_id, [(tried, measured_at) for tried in trials]))
+
+
+def record_again(connection: Connection, keys: Keys, run_id: int, trials: Sequence[tuple[Trial, str]]) -> None:
+    """Insert trials with the times when they were measured; those that a server has already stay as they are."""
+    unless_there = postgresql.insert(trial).on_conflict_do_nothing(
+        index_elements=[trial.c.run_id, trial.c.problem_id, trial.c.config_id]
+    )
+    connection.execute(unless_there, _rows(connection, keys, run_id, trials))
+
+
+def _rows(
+    connection: Connection, keys: Keys, run_id: int, trials: Sequence[tuple[Trial, str]]
+) -> list[dict[str, object]]:
     config_ids: dict[tuple[KernelVersion, Config], int] = {}
-    for version in dict.fromkeys(tried.kernel for tried in trials):
-        configs = [tried.config for tried in trials if tried.kernel == version]
+    for version in dict.fromkeys(tried.kernel for tried, _ in trials):
+        configs = [tried.config for tried, _ in trials if tried.kernel == version]
         made = keys.make_configs(connection, keys.make(connection, version), configs)
         config_ids.update({(version, config): config_id for config, config_id in made.items()})
-    measured_at = now()
-    inserted = [
+    return [
         {
-            "run_id": measured_by.id,
+            "run_id": run_id,
             "problem_id": keys.make(connection, tried.problem),
             "config_id": config_ids[tried.kernel, tried.config],
             "measured_at": measured_at,
             **rows.outcome_columns(tried.outcome),
         }
-        for tried in trials
+        for tried, measured_at in trials
     ]
-    connection.execute(insert(trial), inserted)
 
 
 def settled(

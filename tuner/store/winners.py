@@ -28,7 +28,10 @@ def decide(
     }
     trial_id, config_id = _evidence(connection, run, key, version, verdict.config)
     current = (winner.c[name] == value for name, value in key.items())
-    before = connection.execute(select(winner.c.winner_id).where(*current, winner.c.superseded_by.is_(None))).scalar()
+    found = connection.execute(select(winner).where(*current, winner.c.superseded_by.is_(None))).first()
+    if found is not None and (found.run_id, found.config_id, found.median_us) == (run.id, config_id, verdict.median_us):
+        return  # the answer to this commit was lost, not the commit
+    before = None if found is None else found.winner_id
     row = {
         **key,
         "config_id": config_id,

@@ -83,6 +83,7 @@ def sweep(
             todo.know([each.family for each in recorded if each.environment == environment])
         prefetcher.past.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
+        store.outlast(run)
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
         try:

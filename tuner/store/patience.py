@@ -1,0 +1,96 @@
+"""What a run does while its server is away: it keeps its trials in a file, goes on, and tries again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tuner.store.engine import UnavailableError
+from tuner.store.records import Trial
+from tuner.store.spool import Spool, Timed
+
+T = TypeVar("T")
+
+LIMIT_S = 600.0
+"""How long a run waits for its server before it gives up."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
+_log = logging.getLogger(__name__)
+
+
+class Patience:
+    """Writes and reads of one run that outlast a server's absence.
+
+    Trials never wait: they go to the spool, and from there to the database as soon as it takes them. Everything else
+    waits for the server, and sees the trials that came before it. `store` gets trials which it may have had already,
+    since nobody knows what became of a commit whose answer did not come.
+    """
+
+    def __init__(self, spool: Spool, label: str, store: Callable[[Sequence[Timed]], None]) -> None:
+        """Begin with a server that answers."""
+        self._spool, self._label, self._store = spool, label, store
+        self._pause_s = 0.0
+        self._next_try = 0.0
+        self.given_up = False
+
+    def keep(self, trials: Sequence[Trial]) -> None:
+        """Keep trials, in the database where it answers."""
+        self._spool.add(trials)
+        if time.monotonic() >= self._next_try:
+            try:
+                self._flush()
+            except UnavailableError:
+                self._missed()
+
+    def wait(self, operation: Callable[[], T]) -> T:
+        """Do an operation, again and again until the server has done it.
+
+        Raises:
+            StoreError: it cannot be done, or the server has been away for too long.
+        """
+        begun = time.monotonic()
+        while True:
+            try:
+                self._flush()
+                done = operation()
+            except UnavailableError:
+                self._missed()
+                if self.given_up or time.monotonic() + self._pause_s - begun > LIMIT_S:
+                    self.given_up = True  # nothing else is waited for either
+                    raise
+                time.sleep(self._pause_s)
+            else:
+                self._answered()
+                return done
+
+    def close(self) -> None:
+        """Leave to the next command what the database did not take, and say so."""
+        if self._spool.pending:
+            told = (self._label, _trials(self._spool), self._spool.path)
+            _log.warning("%s: %s kept in %s: the next command on this database stores what is there", *told)
+        self._spool.close()
+
+    def _flush(self) -> None:
+        if self._spool.pending:
+            self._store(self._spool.pending)
+            self._answered()
+            self._spool.stored()
+
+    def _missed(self) -> None:
+        if not self._pause_s and not self.given_up:
+            kept = f"{_trials(self._spool)} kept in {self._spool.path}, " if self._spool.pending else ""
+            _log.warning("%s: the database does not answer, %strying again", self._label, kept)
+        self._spool.durable = True
+        self._pause_s = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._next_try = time.monotonic() + self._pause_s
+
+    def _answered(self) -> None:
+        if self._pause_s:
+            stored = f", {_trials(self._spool)} stored" if self._spool.pending else ""
+            _log.warning("%s: the database answers again%s", self._label, stored)
+        self._pause_s = self._next_try = 0.0
+
+
+def _trials(spool: Spool) -> str:
+    return f"{len(spool.pending)} trial{'s' * (len(spool.pending) != 1)}"
