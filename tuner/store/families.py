@@ -15,11 +15,15 @@ from tuner.store.rows import problem_of, value_of
 from tuner.store.runs import Run
 
 
+def is_recorded(connection: Connection, keys: Keys, run: Run, found: Family) -> bool:
+    """Whether a run recorded a family, as one does whose commit was not answered."""
+    last = keys.find(connection, found.at(found.last_m))
+    known = select(family.c.family_id).where(family.c.run_id == run.id, family.c.problem_id == last)
+    return connection.execute(known).first() is not None
+
+
 def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
-    """Insert a family and its ranges, unless the run did; see `Store.record_family`."""
-    last = keys.make(connection, found.at(found.last_m))
-    if connection.execute(select(family.c.family_id).filter_by(run_id=run.id, problem_id=last)).first():
-        return  # the answer to that commit was lost
+    """Insert a family and its ranges; see `Store.record_family`."""
     family_id = insert_row(
         connection,
         family,
@@ -27,7 +31,7 @@ def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
             "run_id": run.id,
             "device_id": keys.make(connection, run.device),
             "environment_id": keys.make(connection, run.environment),
-            "problem_id": last,
+            "problem_id": keys.make(connection, found.at(found.last_m)),
             "checked": found.check.played if found.check else 0,
             "regret_geomean": found.check.geomean if found.check else None,
             "regret_worst": found.check.worst if found.check else None,

@@ -221,7 +221,8 @@ class Store(Listings):
             family: its ranges, each of which ends at an M that has a winner.
         """
         with self._writing() as connection:
-            families.record(connection, self._keys, run, family)
+            if self._patience is None or not families.is_recorded(connection, self._keys, run, family):
+                families.record(connection, self._keys, run, family)
 
     @lasting
     def families(self, *, device_slug: str | None = None) -> list[DecidedFamily]:
