@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -315,3 +316,22 @@ def test_a_disk_without_room_for_the_spool_is_told_once_and_the_server_gets_the_
         store.end_run(run, RunStatus.DONE)
         assert store.count_trials() == 2
     assert caplog.text.count("cannot be written") == 1
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_a_spool_without_half_a_line(server, url, state, caplog):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Store.open(url) as store:
+        run = begin(store)
+        server.end()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+            store.record(run, [trial(1)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        (spool,) = state.iterdir()
+        assert spool.read_bytes() == b""
+        store.record(run, [trial(2)])
+        assert len(in_spool(spool)) == 2
+        server.start()
+    assert caplog.text.count("cannot be written") == 1
+    assert len(stored(url)[run.uuid]) == 2

@@ -71,9 +71,9 @@ class Spool:
 
     def stored(self) -> None:
         """Forget the pending trials: the database has them."""
-        self.pending, self._written, self.durable = [], 0, False
-        if self._file is not None:
+        if self._file is not None and self._written:
             self._file.truncate(len(self._header))
+        self.pending, self._written, self.durable = [], 0, False
 
     def close(self) -> None:
         """Remove the file, unless it holds trials."""
@@ -88,8 +88,9 @@ class Spool:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = io.FileIO(self.path, "a")
             fcntl.flock(file, fcntl.LOCK_EX)  # before its first line: nobody takes a file without one
-            self._file, lines = file, self._header + lines
+            self._file = file
         before = os.fstat(self._file.fileno()).st_size
+        lines = lines if before else self._header + lines
         if self._file.write(lines) != len(lines):
             self._file.truncate(before)  # no half line in the middle
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
