@@ -155,7 +155,7 @@ def check_compiler(*, on_amd: bool = False) -> Diagnosis:
     named = os.environ.get("CC")
     compiler = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
     level = Status.WRONG if on_amd else Status.NOTE
-    use = "every launch needs it" if on_amd else "triton.jit, TorchInductor and users' kernels need it, the ops of tuner.kernels do not"
+    use = "every launch needs it" if on_amd else "other kernels of Triton need it, tuner.kernels does not"
     if compiler is None:
         found = f"$CC is {named}, which is not there" if named else "neither gcc nor clang"
         return Diagnosis("compiler", level, f"{found}: {use}", "unset CC" if named else "apt install gcc")
