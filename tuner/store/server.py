@@ -28,7 +28,7 @@ class _Connection(psycopg.Connection[Any]):
     """
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
-        """Wait for the server's answer, as psycopg does."""
+        """Wait for the server's answer, as psycopg does; before its 3.3 the generator is not told that time passes."""
         return super().wait(self._watched(gen), *args, **options)
 
     def _watched(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
