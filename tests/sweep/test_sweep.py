@@ -31,6 +31,17 @@ def store(tmp_path):
         yield store
 
 
+@pytest.fixture
+def on_a_card(monkeypatch):
+    """Have the interpreter's workers say that they work on a card of some UUID, as those of a GPU do."""
+
+    def say(uuid):
+        hello = child.Child.hello
+        monkeypatch.setattr(child.Child, "hello", lambda *args: dataclasses.replace(hello(*args), gpu_uuid=uuid))
+
+    return say
+
+
 class Interrupting(Observer):
     """Calls `action` after so many trials."""
 
@@ -239,6 +250,18 @@ def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):
     assert ended.winner is not None
     assert ended.states[State.COMPLETE] + ended.states[State.CRASHED] == 12
     assert ended.states[State.CRASHED] <= 1
+
+
+def test_every_trial_names_the_card_of_its_worker_also_where_that_died(faulty, store, on_a_card):
+    on_a_card("GPU-1")
+    sweep(store, [faulty(configs=2, behaviours="good,segfault,wrong")], [None], Plan(EXHAUSTIVE))
+    found = {(row.outcome.state, row.outcome.gpu_uuid) for row in store.trials()}
+    assert found == {(state, "GPU-1") for state in (State.COMPLETE, State.CRASHED, State.WRONG_RESULT)}
+
+
+def test_a_trial_of_the_interpreter_names_no_card(faulty, store):
+    sweep(store, [faulty(configs=1)], [None], Plan(EXHAUSTIVE))
+    assert {row.outcome.gpu_uuid for row in store.trials()} == {None}
 
 
 def test_a_crash_is_tried_once_more_by_the_next_sweep_and_then_known(faulty, store):

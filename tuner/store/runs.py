@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from enum import Enum
+from pathlib import Path
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from tuner.hardware.device import Device, Environment
 from tuner.store import models
 from tuner.store.keys import Keys, insert_row
-from tuner.store.records import PROTOCOL, now
+from tuner.store.records import PROTOCOL, as_text, now
 from tuner.version import __version__
 
 _PASSWORD = re.compile(r"(://[^:/@]*:|password=)[^@&]*")
@@ -75,6 +78,8 @@ def begin(
         "host": host,
         "started_at": now(),
         "status": RunStatus.RUNNING.value,
+        "heartbeat_at": as_text(_clock(connection)),
+        "node": node(),
     }
     return dataclasses.replace(run, id=insert_row(connection, table, row))
 
@@ -83,6 +88,25 @@ def end(connection: Connection, run: Run, status: RunStatus) -> None:
     """Record how a run ended, and when."""
     ended = {"status": status.value, "ended_at": now()}
     connection.execute(update(models.run).where(models.run.c.run_id == run.id).values(ended))
+
+
+def node() -> str | None:
+    """What tells this machine, and this boot of it, from every other; containers share their host's.
+
+    A host's name does not: cloned machines and containers have the same, or a new one at each start. None where the
+    system has no such id.
+    """
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return None
+
+
+def _clock(connection: Connection) -> datetime:
+    """The time by the server's clock, on which all who use it agree; by this machine's for a file."""
+    if connection.dialect.name == "sqlite":
+        return datetime.now(timezone.utc)
+    time: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    return time.astimezone(timezone.utc)
 
 
 def _keep_rates(connection: Connection, device_id: int, device: Device) -> None:

@@ -75,8 +75,8 @@ class Crew:
         device, environment = hellos[0].device, hellos[0].environment
         if self._compilers and (self.pool is None or self.pool.arch != device.arch):
             self.pool = self._start_pool(device)
-        for supervisor in self.supervisors:
-            supervisor.pool = self.pool
+        for supervisor, hello in zip(self.supervisors, hellos, strict=True):
+            supervisor.pool, supervisor.gpu_uuid = self.pool, hello.gpu_uuid
         return device, environment
 
     def _start_pool(self, device: Device) -> CompilePool | None:

@@ -86,7 +86,7 @@ def _measured(
         measurement = Measurement(spec, problem, session.timer, session.clocks, session.torch_device)
         while batch := job.take(BATCH, None)[0]:
             for config, outcome in measurement.search(batch, _silent, drop=RACE.drop):
-                note(config, outcome)
+                note(config, dataclasses.replace(outcome, gpu_uuid=session.gpu_uuid))
         verdict = None
         while verdict is None and (finalists := job.finalists()):
             times, rejected = measurement.finals(finalists, seed=len(job.rejected), heartbeat=_silent)
