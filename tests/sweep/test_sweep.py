@@ -33,17 +33,6 @@ def store(tmp_path):
         yield store
 
 
-@pytest.fixture
-def on_a_card(monkeypatch):
-    """Have the interpreter's workers say that they work on a card of some UUID, as those of a GPU do."""
-
-    def say(uuid):
-        hello = child.Child.hello
-        monkeypatch.setattr(child.Child, "hello", lambda *args: dataclasses.replace(hello(*args), gpu_uuid=uuid))
-
-    return say
-
-
 class Interrupting(Observer):
     """Calls `action` after so many trials."""
 
