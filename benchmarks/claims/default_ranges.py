@@ -51,7 +51,7 @@ def part(name: str, first: int, last: int) -> dict[str, object]:
 def loss(problem: Problem) -> float:
     """How many times as long as the formula's own config a problem takes by that of its range."""
     _, last_m = match_rules.default_range(problem.m)
-    config = formula(problem.with_shape(last_m, problem.n, problem.k))
+    config = formula(problem.with_m(last_m))
     if not match_rules.can_run(config, problem, H200):
         config = formula(problem)
     return estimate_us(problem, config) / estimate_us(problem, formula(problem))

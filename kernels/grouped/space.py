@@ -59,7 +59,7 @@ def supports_tma(problem: Problem, device: Device) -> str | None:
 @functools.lru_cache(maxsize=1024)
 def average(problem: Problem) -> Problem:
     """The product of a group of average size."""
-    return problem.with_shape(-(-problem.m // groups_of(problem)), problem.n, problem.k)
+    return problem.with_m(-(-problem.m // groups_of(problem)))
 
 
 def pointer(problem: Problem, device: Device) -> SearchSpace:

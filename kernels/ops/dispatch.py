@@ -86,7 +86,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     if match.rule in ("exact", "family") and (problem.family, model.slug) not in _families:
         # While the GPU works: no later call of the family is to wait for an import.
         _families.add((problem.family, model.slug))
-        for name in kernels_of_family(problem, model):
+        for name in kernels_of_family(problem, model, match):
             with contextlib.suppress(KernelError):
                 registry.find(problem.op, name)
     if len(_launched) >= _MOST_LAUNCHED:

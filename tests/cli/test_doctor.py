@@ -144,12 +144,12 @@ def test_a_gpu_that_torch_cannot_use_is_wrong(monkeypatch):
 @pytest.mark.parametrize(
     ("torch", "status", "use"),
     [
-        ({}, Status.NOTE, "tuning and compiling need it, serving shipped kernels does not"),
-        ({"cuda": "12.9"}, Status.NOTE, "tuning and compiling need it, serving shipped kernels does not"),
+        ({}, Status.NOTE, "other kernels of Triton need it, tuner.kernels does not"),
+        ({"cuda": "12.9"}, Status.NOTE, "other kernels of Triton need it, tuner.kernels does not"),
         ({"hip": "6.4"}, Status.WRONG, "every launch needs it"),
     ],
 )
-def test_a_compiler_that_is_not_there_is_wrong_only_where_shipped_kernels_need_one(torch, status, use, monkeypatch):
+def test_a_compiler_that_is_not_there_is_wrong_only_where_our_ops_need_one(torch, status, use, monkeypatch):
     devices = [{"name": "a GPU", "slug": "a-gpu"}] if torch else []
     found = {"version": "2.13.0", "cuda": None, "hip": None, "devices": devices} | torch
     probed = {"torch": found, "triton": {"version": "3.7.1"}, "kernels": []}

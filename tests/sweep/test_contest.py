@@ -40,6 +40,7 @@ def test_a_contestant_that_kills_the_child_costs_its_own_figure_and_nothing_else
     assert next_one.ratio(VENDOR) > 0
 
 
+@pytest.mark.long
 def test_a_contestant_that_hangs_is_killed(faulty, monkeypatch):
     monkeypatch.setattr(contest, "STEP_LIMIT_S", 8.0)
     (row,) = play(faulty(default="hang"))

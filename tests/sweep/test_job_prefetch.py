@@ -1,11 +1,15 @@
 """Jobs drafted in a thread: in their order, and what went wrong there comes out where they are taken."""
 
+import os
+import time
+
 import pytest
 
 from tuner.errors import KernelError
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.problem import Problem
+from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job_prefetch import JobPrefetcher, Past, make_job
 from tuner.sweep.ladder import Step
 from tuner.sweep.report import Plan
@@ -51,3 +55,15 @@ def test_only_steps_of_a_ladder_are_searched_shortly_by_what_their_neighbours_to
         job.resume({})
         most[taught] = job.most
     assert most[True] < 30 < most[False]
+
+
+def test_a_child_of_the_pool_lists_the_search_space_once_there_is_one(monkeypatch):
+    here = make_job(Step(SMALL), DEVICE, Plan())
+    with CompilePool(DEVICE, workers=1) as pool, JobPrefetcher(Plan()) as prefetcher:
+        while pool.call(os.getpid) is None:
+            time.sleep(0.1)  # it is starting
+        prefetcher.pool = pool
+        monkeypatch.setattr(registry, "default_config", lambda *_: pytest.fail("listed in this process"))
+        prefetcher.request(Step(SMALL), DEVICE)
+        job = prefetcher.take()
+    assert (job.default, job.considered, job.most) == (here.default, here.considered, here.most)

@@ -74,6 +74,7 @@ def test_every_kind_of_failure_becomes_its_state_and_the_sweep_goes_on(faulty, s
     assert "float64" in messages["wrong"]
 
 
+@pytest.mark.long
 def test_configs_that_hang_are_told_and_only_the_first_trial_is_waited_for_long(faulty, store, monkeypatch, caplog):
     monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 1.0)
     monkeypatch.setattr(child, "NOTICE_S", 0.5)

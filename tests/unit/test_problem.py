@@ -129,3 +129,25 @@ def test_what_is_no_problem_is_one_line_of_a_lookup(ask, problem):
     for device in (INTERPRETER, "nvidia-h200-sm90-132"):
         with pytest.raises(ProblemError, match=r"^not a problem: .*expected a tuner\.Problem"):
             ask(problem, device)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(64, 512, 256, layout="nt", epilogue="bias+silu"),
+        Problem(7, 100, 33, dtype="float32", layout="tn", precision="tf32"),
+        Problem(64, 512, 257, dtype="bf16", layout="nt", b_padded=True),
+        Problem(64, 512, 256, a_dtype="e4m3", b_dtype="e5m2", layout="nt", scaling="row", fast_accum=False),
+        Problem(8, 512, 256, op="bmm", extras={"batch": 4}),
+    ],
+    ids=str,
+)
+def test_a_copy_with_another_part_is_what_its_parts_make(problem):
+    """Copies skip the checks of a new problem, so that a lookup of a new M is fast."""
+    for copy in (problem.with_m(3), problem.with_m(np.int64(2**31 - 1)), problem.exchanged(), problem.group()):
+        made = Problem.from_fields(copy.fields())
+        assert (copy, hash(copy), copy.family, type(copy.m)) == (made, hash(made), made.family, int)
+    assert problem.exchanged().exchanged().shape == problem.shape
+    for wrong in (0, 2**31, True, 1.5):
+        with pytest.raises(ProblemError, match="M must be"):
+            problem.with_m(wrong)

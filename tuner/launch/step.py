@@ -16,7 +16,7 @@ from typing import Any
 
 from tuner.launch import compat, cuda
 from tuner.launch.arguments import BoundedCache
-from tuner.launch.packed import STREAM_AT, arguments_offset, packer_of
+from tuner.launch.packed import STREAM_AT, Packer, arguments_offset, packer_of
 
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call; all of them are integers."""
@@ -135,7 +135,7 @@ def _at(rest: Mapping[str, Any], at: int) -> Any:
 
 def _direct_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
     """A step by the driver itself; None where a launch is more than that."""
-    packer, launch = packer_of(kernel.src.signature, kernel.metadata), cuda.launcher()
+    packer, launch = _packer(kernel), cuda.launcher()
     if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
         return None
     arguments, function = _DeviceArguments(kernel, given), ctypes.c_void_p(kernel.function)
@@ -160,6 +160,12 @@ def _direct_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> St
         frames.append((frame, pack, computed))
 
     return step
+
+
+@functools.lru_cache(maxsize=1024)
+def _packer(kernel: Any) -> Packer | None:
+    """One for all plans of a kernel, which differ in their frames."""
+    return packer_of(kernel.src.signature, kernel.metadata)
 
 
 @functools.cache

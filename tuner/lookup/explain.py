@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from tuner.hardware.device import Device
 from tuner.lookup import strict
 from tuner.lookup.advice import command
-from tuner.lookup.decision import Decision
+from tuner.lookup.decision import TUNED, Decision
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.lookup import resolver
 from tuner.lookup.row import Row
@@ -44,7 +44,7 @@ def explain(problem: Problem, device: Device | str | None = None) -> str:
     if strict.is_on() and not device.is_interpreter:
         instead = "another config whose binary does" if problem.is_keyed else "torch's library"
         lines.append(f"strict: nothing is compiled; where no binary of this config ships, {instead} serves")
-    if decision.match.rule != "exact":
+    if decision.match.rule not in TUNED:
         lines += _nearest(problem, by_source)
         lines.append(f"to tune it: {command(problem, decision.untuned)}")
     return "\n".join(lines)

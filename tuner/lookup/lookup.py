@@ -46,9 +46,9 @@ def lookup(problem: Problem, device: Device | str | None = None) -> Match:
     return _resolver.answer(problem, device)
 
 
-def kernels_of_family(problem: Problem, device: Device) -> set[str]:
-    """The kernels that may serve other Ms of a problem's family."""
-    return _resolver.kernels_of_family(problem, device)
+def kernels_of_family(problem: Problem, device: Device, match: Match) -> set[str]:
+    """The kernels that may serve other Ms of a problem's family; `match` is what `lookup` returned for the problem."""
+    return _resolver.kernels_of_family(problem, device, match)
 
 
 def use(where: str | Path | None) -> None:

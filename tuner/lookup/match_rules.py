@@ -78,7 +78,7 @@ def default_config(
     """
     if not (lost or problem.is_keyed):
         first, last = default_range(problem.m)
-        other = problem.with_shape(last, problem.n, problem.k)
+        other = problem.with_m(last)
         with contextlib.suppress(KernelError, *BAD_VALUE):  # this M may be served where that one is not
             config = registry.default_config(other, device)
             if other == problem or can_run(config, problem, device):

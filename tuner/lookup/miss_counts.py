@@ -145,7 +145,7 @@ def counter_of(problem: Problem, ms: tuple[int, int], slug: str, rule: str, trit
 
     first, last = ms
     if first < last:
-        problem = problem.with_shape(last, problem.n, problem.k)
+        problem = problem.with_m(last)
     return recorder.counter(Miss(problem, slug, rule, triton, __version__, first if first < last else None))
 
 

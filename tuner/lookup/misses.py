@@ -56,8 +56,7 @@ class Miss:
         """What `tuner run` is to tune: the problem itself, or a ladder for the range."""
         if self.first_m is None:
             return self.problem
-        n, k = self.problem.n, self.problem.k
-        (ladder,) = ladders(range(self.first_m, self.problem.m + 1), lambda m: self.problem.with_shape(m, n, k))
+        (ladder,) = ladders(range(self.first_m, self.problem.m + 1), self.problem.with_m)
         return ladder
 
 

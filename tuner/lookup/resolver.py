@@ -170,14 +170,16 @@ class Resolver:
         yield from self._by_source(device.slug)
         yield from self._of_relatives(device)
 
-    def kernels_of_family(self, problem: Problem, device: Device) -> set[str]:
-        """The kernels that the ranges of a problem's family name, in all that was read for the device."""
+    def kernels_of_family(self, problem: Problem, device: Device, match: Match) -> set[str]:
+        """The kernels that the ranges of a problem's family name, in the source that gave an answer and before it."""
         found, (key, batch) = set[str](), split(problem)
         for winners in self._by_source(device.slug):
             tuned = winners.families.get(key)
             family = tuned.at(batch) if tuned else None
             rows = [] if family is None else [family.row(place) for place in range(len(family.ranges))]
             found.update(one.config.kernel for row in rows for one in winners.rows.get(row, ()))
+            if winners.source == match.source:
+                break  # what no lookup has read so far stays unread
         return found
 
     def decide(self, problem: Problem, device: Device) -> Decision:

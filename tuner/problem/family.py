@@ -113,7 +113,7 @@ class Family:
 
     def at(self, m: int) -> Problem:
         """The family's problem with this M."""
-        return self.problem.with_shape(m, self.problem.n, self.problem.k)
+        return self.problem.with_m(m)
 
     def corners(self, first_m: int, last_m: int) -> list[Problem]:
         """The problems with these Ms, at each end of the batches."""
@@ -152,7 +152,7 @@ class Ladder:
 
     def at(self, m: int, batch: int | None = None) -> Problem:
         """The family's problem with this M, and with another batch than its own where that is given."""
-        return batched.with_batch(self.rungs[0].with_shape(m, self.rungs[0].n, self.rungs[0].k), batch)
+        return batched.with_batch(self.rungs[0].with_m(m), batch)
 
     def joined(self, other: Ladder) -> Ladder:
         """The ladder that serves what this one and another that ends with the same problem do."""

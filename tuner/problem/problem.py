@@ -266,8 +266,23 @@ class Problem:
         flipped = {"n": "t", "t": "n"}
         layout = flipped[self.layout[1]] + flipped[self.layout[0]]
         swapped = {"m": self.n, "n": self.m, "a_dtype": self.b_dtype, "b_dtype": self.a_dtype, "layout": layout}
-        swapped["extras"] = {name: value for name, value in self.extras if name != "b_padded"}
-        return _from_fields({**self.fields(), **swapped})
+        return self._changed(**swapped, extras=tuple(pair for pair in self.extras if pair[0] != "b_padded"))
+
+    def with_m(self, m: int) -> Problem:
+        """Return the same problem with another M; `aligned` stays as it is.
+
+        Raises:
+            ProblemError: it is no size, or the problem has a key in place of M, N and K.
+        """
+        if self.is_keyed:
+            return self.with_shape(m, 1, 1)  # which says what is wrong
+        return self._changed(m=gemm_fields.check_size("M", m))
+
+    def _changed(self, **parts: Any) -> Problem:
+        """Return a copy with other parts, known to be valid: checks are most of what a new problem takes."""
+        made = object.__new__(Problem)
+        made._set({name: getattr(self, name) for name in _PARTS} | parts)
+        return made
 
     def with_shape(self, m: int, n: int, k: int) -> Problem:
         """Return the same class of problem at another shape; `aligned` stays as it is."""
@@ -275,12 +290,11 @@ class Problem:
 
     def group(self) -> Problem:
         """Return this problem with M = 1, which is equal for all problems that differ only in M."""
-        return self.with_shape(1, self.n, self.k)
+        return self.with_m(1)
 
     def fields(self) -> dict[str, Any]:
         """Return every part by name as JSON holds it, with `extras` as a dict; `from_fields` reads it back."""
-        names = [f.name for f in dataclasses.fields(self) if f.compare]
-        return {name: getattr(self, name) for name in names} | {"extras": dict(self.extras)}
+        return {name: getattr(self, name) for name in _PARTS} | {"extras": dict(self.extras)}
 
     @staticmethod
     def from_fields(fields: Mapping[str, Any]) -> Problem:
@@ -293,6 +307,9 @@ class Problem:
             return _from_fields(fields)
         except (KeyError, TypeError) as e:
             raise ProblemError(f"not a problem: {json.dumps(dict(fields), default=str)} ({e})") from e
+
+
+_PARTS = tuple(part.name for part in dataclasses.fields(Problem) if part.compare)
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:

@@ -28,9 +28,7 @@ from tuner.sweep.report import Plan
 from tuner.sweep.search_task import Listing, list_spaces, make_search_task
 
 _THREADS = 4
-"""Jobs made at a time, if children list their search spaces."""
-_here = threading.Lock()
-"""Held while this process lists: one after the other, the first is there sooner."""
+"""Jobs whose search spaces children list at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ class Past:
     times_us: dict[Problem, Mapping[Config, float]] = field(default_factory=dict)
 
 
-def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, pool: CompilePool | None = None) -> Job:
-    """List a problem's search space, in a child of the pool where there is one, and begin a job on it.
+def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, listing: Listing | None = None) -> Job:
+    """List a problem's search space, unless that was done already, and begin a job on it.
 
     Raises:
         KernelError: no kernel serves the problem, or it cannot be measured.
@@ -63,22 +61,13 @@ def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, p
             nearby=lambda: nearest(problem, past.winners, device.sm_count),
             suggested=[*step.configs, *plan.suggested.get(problem, ())],
             errors=(lambda: errors_nearby(problem, device, past.times_us)) if step.taught else dict,
-            listing=_listing(problem, device, pool),
+            listing=listing,
         )
         job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
     except SystemExit as e:  # of a user's `make_inputs` or rules
         raise KernelError(f"the code of its kernel called sys.exit({e})") from e
     job.draft_s = time.monotonic() - start
     return job
-
-
-def _listing(problem: Problem, device: Device, pool: CompilePool | None) -> Listing:
-    if pool is not None and not problem.is_keyed:  # what an op with keys lists may hang on what its module did here
-        found = pool.call(list_spaces, problem, device, estimated=True)
-        if found is not None:
-            return found
-    with _here:
-        return list_spaces(problem, device)
 
 
 class JobPrefetcher:
@@ -95,6 +84,7 @@ class JobPrefetcher:
         self.pool: CompilePool | None = None
         self._plan = plan
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tuner-jobs")
+        self._here = threading.Lock()
         self._requested: deque[tuple[Problem, Future[Job]]] = deque()
 
     def __enter__(self) -> JobPrefetcher:
@@ -113,8 +103,15 @@ class JobPrefetcher:
 
     def request(self, step: Step, device: Device) -> None:
         """Have a problem's job made."""
-        future = self._threads.submit(make_job, step, device, self._plan, self.past, self.pool)
+        future = self._threads.submit(self._make, step, device)
         self._requested.append((step.problem, future))
+
+    def _make(self, step: Step, device: Device) -> Job:
+        problem, listing = step.problem, None
+        if self.pool is not None and not problem.is_keyed:  # what a kernel of a user's lists may hang on this process
+            listing = self.pool.call(list_spaces, problem, device, estimated=True)
+        with self._here:  # one after the other: the first is there sooner, and a user's code need not know of threads
+            return make_job(step, device, self._plan, self.past, listing)
 
     @property
     def problems(self) -> list[Problem]:
