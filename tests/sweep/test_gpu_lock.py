@@ -46,10 +46,11 @@ if __name__ == "__main__":  # the worker imports this file too
 
 @pytest.fixture
 def card():
-    """The UUID of a card that no other test measures on; its lock file is removed."""
+    """The UUID of a card that no other test measures on; files of that name are removed."""
     name = f"GPU-test-{uuid.uuid4()}"
     yield name
-    lock_file(name).unlink(missing_ok=True)
+    for path in gpu_lock.FOLDER.glob(f"*{name}*"):
+        path.unlink()
 
 
 def lock_file(card):
@@ -132,8 +133,6 @@ def test_of_several_cards_all_processes_lock_the_same_one_first(start, card):
         assert f"{second} is measured on" in waiting.stderr.readline()
         assert is_busy(first), "it would wait for the other with nothing in hand, and another the other way round"
     assert waiting.stdout.readline() == "held\n"
-    for each in (first, second):
-        lock_file(each).unlink()
 
 
 def test_a_wait_ends_when_the_run_is_to_stop(card):
@@ -154,7 +153,6 @@ def test_what_somebody_lays_in_place_of_the_file_is_neither_followed_nor_a_reaso
     with gpu_lock.hold([card]):
         assert f"{card} is not locked, so others may measure on it too" in caplog.text
     assert victim.read_text() == "kept"
-    victim.unlink()
 
 
 def test_what_a_crew_waits_for_its_card_is_not_counted_and_the_card_is_its_own_until_it_ends(
