@@ -167,7 +167,8 @@ def test_a_name_that_cannot_be_imported_is_wrong_usage(tmp_path, run, db, name):
 
 def test_a_database_that_ships_is_one_file_that_opens_immutable(tmp_path, run, db, make_database, make_row):
     with closing(sqlite3.connect(db)) as connection, connection:
-        connection.execute("UPDATE run SET host = 'secret', argv = '[\"secret\"]'")
+        connection.execute("UPDATE run SET host = 'secret', node = 'secret', argv = '[\"secret\"]'")
+        connection.execute("UPDATE trial SET gpu_uuid = 'secret'")
         connection.execute("UPDATE winner SET superseded_by = 2 WHERE winner_id = 1")
     code, out, _ = run("export", tmp_path / "out", "--db", db, "--format", "sqlite", "--device", H200.slug)
     path = tmp_path / "out" / "winners.db"

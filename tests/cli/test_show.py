@@ -116,7 +116,7 @@ def test_filters_narrow_what_is_listed(document, tuner, arguments, count):
 def test_trials_show_states_and_reasons(document):
     newest, *_, oldest = document("trials")
     assert (newest["problem"]["m"], newest["state"], newest["median_us"]) == (1024, "COMPLETE", 44.0)
-    assert oldest["registers"] == 96
+    assert (oldest["registers"], oldest["gpu_uuid"]) == (96, "GPU-01234567-89ab-cdef-0123-456789abcdef")
     timeout = document("trials", "--state", "TIMEOUT")[0]
     assert (timeout["message"], timeout["median_us"]) == ("how TIMEOUT reads", None)
 
@@ -139,6 +139,8 @@ def test_runs_devices_and_problems_tell_what_is_known(document):
     second, first = document("runs")
     assert (first["status"], first["trials"], first["argv"][:2]) == ("INTERRUPTED", 9, ["tuner", "run"])
     assert (second["status"], second["host"]) == ("DONE", "node1")
+    assert second["started_at"] <= second["heartbeat_at"] <= second["ended_at"]
+    assert second["node"] == "a machine, and its boot"
     (device,) = document("devices")
     assert (device["slug"], device["trials"], device["winners"]) == (H200, 12, 2)
     assert device["aliases"] == ["NVIDIA H200 (another driver's word)"]

@@ -12,8 +12,10 @@ import inspect
 import json
 import logging
 import math
+import os
 import sqlite3
 import sys
+import uuid
 
 import numpy as np
 import pytest
@@ -29,6 +31,8 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup import misses
 from tuner.problem import Problem
+from tuner.sweep import gpu_lock
+from tuner.tuned import on_miss
 
 CONFIGS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 64) for warps in (4, 8)]
 
@@ -199,6 +203,22 @@ def test_tune_on_miss_measures_copies_once_and_the_next_process_looks_it_up(data
     kernel.cache.clear()
     assert call(kernel, 300) == first
     assert caplog.records == []
+
+
+def test_tune_on_miss_does_not_wait_for_a_card_that_another_process_measures_on(database, caplog, monkeypatch):
+    card = f"GPU-test-{uuid.uuid4()}"
+    opened = on_miss.open_session
+    monkeypatch.setattr(on_miss, "open_session", lambda *args: dataclasses.replace(opened(*args), gpu_uuid=card))
+    kernel = tuner.tuned(CONFIGS, ["N"], name="busy", restore_value=["y_ptr"], tune_on_miss=True)(doubled)
+    with gpu_lock.hold([card]):
+        call(kernel, 300)
+    assert f"is not tuned now: {card} is measured on by process {os.getpid()}" in caplog.text
+    call(kernel, 301)
+    with contextlib.closing(sqlite3.connect(database)) as store:
+        assert store.execute("select distinct gpu_uuid from trial").fetchall() == [(card,)]
+        assert store.execute("select count(*) from winner").fetchone() == (1,)
+    gpu_lock.hold([card], wait=False).close()
+    (gpu_lock.FOLDER / f"triton-tuner-gpu-{card}.lock").unlink()
 
 
 def test_what_a_measured_kernel_adds_to_is_added_to_once(database):

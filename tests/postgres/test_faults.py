@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from tuner.cli import main
 from tuner.errors import StoreError
 from tuner.hardware.device import KNOWN, Environment
-from tuner.store import models, schema
+from tuner.store import models, runs, schema
 from tuner.store import server as server_module
 from tuner.store.engine import faults, locate, open_engine, writing
 from tuner.store.store import Store
@@ -175,3 +177,23 @@ def test_what_is_read_in_one_transaction_does_not_change_under_it(url):
         store.begin_run(KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "", "", "3.11"), argv=[], host="h")
         assert connection.execute(count).scalar() == 0
     reader.dispose()
+
+
+def test_a_run_lives_by_the_server_s_clock_and_not_by_its_machine_s(url, monkeypatch):
+    """Machines whose clocks are an hour apart share a server."""
+    environment = Environment("3.7.1", "2.13.0", "", "", "3.11")
+
+    def begin(store):
+        return store.begin_run(KNOWN["sm_90"], environment, argv=[], host="h")
+
+    with Store.open(url) as store:
+        first = begin(store)
+        monkeypatch.setattr(runs, "datetime", SimpleNamespace(now=lambda utc: datetime.now(utc) + timedelta(hours=1)))
+        second = begin(store)
+        assert {row.uuid: row.status for row in store.runs()} == {first.uuid: "RUNNING", second.uuid: "RUNNING"}
+        with writing(store._engine).begin() as connection:
+            connection.execute(update(models.run).values(heartbeat_at="2020-01-01T00:00:00Z"))
+        store.heartbeat(second)
+        third = begin(store)
+        found = {row.uuid: row.status for row in store.runs()}
+    assert found == {first.uuid: "INTERRUPTED", second.uuid: "RUNNING", third.uuid: "RUNNING"}

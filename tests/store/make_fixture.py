@@ -22,6 +22,7 @@ from tuner.store.store import RunStatus, Store
 
 KERNEL = KernelVersion("matmul", "pointer", 1, "0123456789abcdef")
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "580.65.06", "3.11.2")
+GPU = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 DECODE = Problem(16, 4096, 4096, dtype="bfloat16", layout="nt")
 BATCHED = Problem(8, 512, 128, dtype="bfloat16", layout="nt", op="bmm", extras={"batch": 8})
 TF32 = Problem(1024, 1024, 1024, dtype="float32", precision="tf32", epilogue="bias+gelu")
@@ -36,7 +37,7 @@ def config(block: int) -> Config:
 def timed(problem: Problem, block: int, median_us: float) -> Trial:
     resources = Resources(231.5, 96, 0, 49_152)
     outcome = Outcome(
-        State.COMPLETE, "", median_us, median_us - 0.25, median_us + 0.5, 20, 2e-3, resources, 1980, 640.0, 0
+        State.COMPLETE, "", median_us, median_us - 0.25, median_us + 0.5, 20, 2e-3, resources, 1980, 640.0, 0, GPU
     )
     return Trial(problem, config(block), KERNEL, outcome)
 
@@ -71,6 +72,7 @@ def main() -> None:
     with Store.open(str(path)) as store:
         fill(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as plain:
+        plain.execute("UPDATE run SET node = 'a machine, and its boot'")
         plain.execute("PRAGMA journal_mode = DELETE")
         plain.execute("VACUUM")
 

@@ -250,10 +250,15 @@ def test_a_run_that_went_on_after_it_was_copied_is_one_run(tmp_path, store, run,
 
 def test_what_an_export_blanked_comes_back(tmp_path, make):
     source = make("a.db", 16)
+    change(source, "UPDATE run SET node = 'a boot'")
+    change(source, "UPDATE trial SET gpu_uuid = 'GPU-1'")
     shutil.copy(source, tmp_path / "blanked.db")
-    change(tmp_path / "blanked.db", "UPDATE run SET argv = '[]', host = ''")
-    unite(tmp_path / "all.db", tmp_path / "blanked.db", source)
-    assert dump(tmp_path / "all.db") == dump(source)
+    change(tmp_path / "blanked.db", "UPDATE run SET argv = '[]', host = '', node = NULL")
+    change(tmp_path / "blanked.db", "UPDATE trial SET gpu_uuid = NULL")
+    for name, sources in (("1.db", ("blanked.db", source)), ("2.db", (source, "blanked.db"))):
+        merged = unite(tmp_path / name, *(tmp_path / each for each in sources))
+        assert merged.conflicts == ()
+        assert dump(tmp_path / name) == dump(source)
 
 
 def test_drivers_names_and_limits_of_one_device_are_reconciled(tmp_path, make):

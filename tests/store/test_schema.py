@@ -22,12 +22,14 @@ from tuner.store.store import Store
 ROOT = Path(__file__).parents[2]
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.db"))
 
-ADD_COLUMN = """
+HEAD = schema.HEAD
+NEXT = f"{int(HEAD) + 1:04}"
+ADD_COLUMN = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "{NEXT}"
+down_revision = "{HEAD}"
 
 
 def upgrade():
@@ -57,9 +59,9 @@ def newer_version(tmp_path, monkeypatch):
     def release(code: str = ADD_COLUMN) -> None:
         scripts = tmp_path / "migrations"
         shutil.copytree(schema.scripts(), scripts, ignore=shutil.ignore_patterns("__pycache__"))
-        (scripts / "versions" / "0005_next.py").write_text(code)
+        (scripts / "versions" / f"{NEXT}_next.py").write_text(code)
         monkeypatch.setattr(schema, "scripts", lambda: scripts)
-        monkeypatch.setattr(schema, "HEAD", "0005")
+        monkeypatch.setattr(schema, "HEAD", NEXT)
 
     return release
 
@@ -162,7 +164,7 @@ def test_sixteen_processes_that_open_one_new_database_at_once_all_succeed(databa
 def test_an_older_schema_is_refused_with_the_command_and_left_alone(filled, newer_version, read_only):
     newer_version()
     before = filled.read_bytes()
-    with pytest.raises(SchemaError, match=rf"schema 0004.* needs 0005: run `tuner db upgrade --db {filled}`"):
+    with pytest.raises(SchemaError, match=rf"schema {HEAD}.* needs {NEXT}: run `tuner db upgrade --db {filled}`"):
         Store.open(str(filled), read_only=read_only)
     assert filled.read_bytes() == before
 
@@ -215,11 +217,11 @@ def test_an_upgrade_keeps_the_rows_and_makes_a_copy_first(filled, newer_version)
     trials = query(filled, "SELECT * FROM trial")
     newer_version()
     done = schema.upgrade(str(filled))
-    assert (done.before, done.after) == ("0004", "0005")
+    assert (done.before, done.after) == (HEAD, NEXT)
     assert query(filled, "SELECT * FROM trial") == [(*trial, None) for trial in trials]
     assert done.backup is not None
-    assert done.backup.name.startswith("tuner.0004.20")
-    assert query(done.backup, "SELECT version_num FROM alembic_version") == [("0004",)]
+    assert done.backup.name.startswith(f"tuner.{HEAD}.20")
+    assert query(done.backup, "SELECT version_num FROM alembic_version") == [(HEAD,)]
     assert query(done.backup, "SELECT * FROM trial") == trials
     assert schema.upgrade(str(filled)).backup is None
 
@@ -238,7 +240,7 @@ def test_an_upgrade_whose_copy_cannot_be_written_does_not_happen(filled, newer_v
     monkeypatch.setattr(schema, "backup_file", lambda path, revision: copy(path, revision=revision, destination=absent))
     with pytest.raises(StoreError, match="no backup of"):
         schema.upgrade(str(filled))
-    assert query(filled, "SELECT version_num FROM alembic_version") == [("0004",)]
+    assert query(filled, "SELECT version_num FROM alembic_version") == [(HEAD,)]
 
 
 def test_a_migration_that_fails_leaves_everything_as_it_was(filled, newer_version):
@@ -247,7 +249,7 @@ def test_a_migration_that_fails_leaves_everything_as_it_was(filled, newer_versio
     with pytest.raises(StoreError, match="no such table: nowhere"):
         schema.upgrade(str(filled))
     assert (query(filled, "SELECT * FROM sqlite_master"), query(filled, "SELECT * FROM trial")) == before
-    assert query(filled, "SELECT version_num FROM alembic_version") == [("0004",)]
+    assert query(filled, "SELECT version_num FROM alembic_version") == [(HEAD,)]
 
 
 def test_a_migration_that_would_orphan_rows_is_rolled_back(filled, newer_version):
@@ -255,7 +257,7 @@ def test_a_migration_that_would_orphan_rows_is_rolled_back(filled, newer_version
     with pytest.raises(SchemaError, match="would leave 2 rows whose parents are missing"):
         schema.upgrade(str(filled))
     assert query(filled, "SELECT count(*) FROM problem") == [(1,)]
-    assert query(filled, "SELECT version_num FROM alembic_version") == [("0004",)]
+    assert query(filled, "SELECT version_num FROM alembic_version") == [(HEAD,)]
 
 
 def test_every_released_revision_has_a_database_of_its_time():

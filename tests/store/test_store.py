@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from tuner.errors import StoreError, UsageError
-from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store import records
@@ -213,20 +213,59 @@ def test_problems_with_extras_come_back_whole(store, run, device, environment, k
     assert store.problems()[0].problem == problem
 
 
-def test_a_killed_run_becomes_interrupted_when_its_host_begins_the_next(store, device, environment):
-    def begin(on=device, host="node1"):
-        return store.begin_run(on, environment, argv=["tuner"], host=host)
+BEGIN = """
+import sys
+from tuner.hardware.device import INTERPRETER, Environment
+from tuner.store.store import Store
+with Store.open(sys.argv[1]) as store, store.sole_writer():
+    print(store.begin_run(INTERPRETER, Environment("", "", "", "", ""), argv=[], host="node1").uuid, flush=True)
+    sys.stdin.read()
+"""
 
-    killed, elsewhere, other_device = begin(), begin(host="node2"), begin(on=INTERPRETER)
-    done = begin()
+
+def change(database, statement, *values):
+    with closing(sqlite3.connect(database)) as plain, plain:
+        plain.execute(statement, values)
+
+
+def statuses(store):
+    return {row.uuid: row.status for row in store.runs()}
+
+
+@pytest.mark.parametrize("node", ["of this machine", "of another machine", None])
+def test_a_killed_run_of_this_machine_is_interrupted_by_the_next_and_one_elsewhere_when_it_is_silent(
+    database, store, device, environment, python, node
+):
+    killed = python(BEGIN, database)
+    uuid = killed.stdout.readline().strip()
+    killed.kill()
+    killed.wait()
+    if node != "of this machine":
+        change(database, "UPDATE run SET node = ?", node)
+    with store.sole_writer():
+        store.begin_run(device, environment, argv=[], host="node1")
+        assert statuses(store)[uuid] == ("INTERRUPTED" if node == "of this machine" else "RUNNING")
+        change(database, "UPDATE run SET heartbeat_at = strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '-61 seconds')")
+        store.begin_run(device, environment, argv=[], host="node1")
+    assert statuses(store)[uuid] == "INTERRUPTED"
+
+
+def test_without_the_lock_a_run_that_gives_signs_of_life_is_never_taken_for_dead(store, device, environment):
+    begun = [store.begin_run(device, environment, argv=[], host="node1").uuid for _ in range(3)]
+    assert statuses(store) == dict.fromkeys(begun, "RUNNING")
+
+
+@pytest.mark.parametrize("heartbeat_at", [None, "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"])
+def test_a_run_that_was_taken_for_dead_and_goes_on_is_running_again(
+    database, store, run, device, environment, heartbeat_at
+):
+    change(database, "UPDATE run SET heartbeat_at = ?", heartbeat_at)
+    done = store.begin_run(device, environment, argv=[], host="node1")
     store.end_run(done, RunStatus.DONE)
-    begin()
-    assert {row.uuid: (row.status, row.ended_at is None) for row in store.runs()[1:]} == {
-        killed.uuid: ("INTERRUPTED", True),
-        elsewhere.uuid: ("RUNNING", True),
-        other_device.uuid: ("RUNNING", True),
-        done.uuid: ("DONE", False),
-    }
+    assert statuses(store) == {run.uuid: "INTERRUPTED", done.uuid: "DONE"}
+    store.heartbeat(run)
+    store.begin_run(device, environment, argv=[], host="node1")
+    assert (statuses(store)[run.uuid], statuses(store)[done.uuid]) == ("RUNNING", "DONE")
 
 
 def test_a_clock_that_a_driver_gives_later_is_kept_and_does_not_change(store, device, environment):

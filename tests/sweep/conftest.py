@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -6,6 +7,7 @@ import pytest
 
 from tuner.kernel import registry
 from tuner.problem import Problem
+from tuner.sweep.child import Child
 
 FAULTY = Path(__file__).parent / "faulty"
 
@@ -19,3 +21,14 @@ def faulty(monkeypatch):
     yield lambda **extras: Problem(16, 16, 16, dtype="float32", op="faulty", extras=extras)
     registry.forget()
     sys.modules.pop("faulty_kernels", None)
+
+
+@pytest.fixture
+def on_a_card(monkeypatch):
+    """Have the interpreter's workers say that they work on a card of some UUID, as those of a GPU do."""
+    hello = Child.hello
+
+    def say(uuid):
+        monkeypatch.setattr(Child, "hello", lambda *args: dataclasses.replace(hello(*args), gpu_uuid=uuid))
+
+    return say

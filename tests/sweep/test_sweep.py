@@ -3,8 +3,10 @@
 import dataclasses
 import os
 import signal
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -229,6 +231,30 @@ def test_a_problem_begun_too_late_for_a_trial_is_left_to_the_next_sweep(faulty, 
     assert store.trials() == []
 
 
+def test_a_sweep_says_that_it_lives_and_survives_a_database_that_is_locked_for_it(faulty, store, monkeypatch):
+    monkeypatch.setattr(loop, "HEARTBEAT_S", 0.0)
+    beat, failures = store.heartbeat, iter([StoreError("another process holds its lock")])
+
+    def beat_later(run):
+        for failure in failures:
+            raise failure
+        beat(run)
+
+    monkeypatch.setattr(store, "heartbeat", beat_later)
+    found = []
+
+    class Watching(Observer):
+        def trial_ended(self, job, config, outcome):
+            with closing(sqlite3.connect(store.location)) as plain, plain:
+                found.extend(plain.execute("SELECT heartbeat_at, status FROM run"))
+                plain.execute("UPDATE run SET heartbeat_at = 'long ago', status = 'INTERRUPTED'")
+
+    sweep(store, [faulty(configs=4, sleep_ms=20)], [None], Plan(EXHAUSTIVE), observer=Watching())
+    assert len(found) == 4
+    assert all(status == "RUNNING" and "T" in when for when, status in found)
+    assert store.runs()[0].status == "DONE"
+
+
 def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):
     problem = faulty(configs=12, sleep_ms=30)
 
@@ -240,6 +266,18 @@ def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):
     assert ended.winner is not None
     assert ended.states[State.COMPLETE] + ended.states[State.CRASHED] == 12
     assert ended.states[State.CRASHED] <= 1
+
+
+def test_every_trial_names_the_card_of_its_worker_also_where_that_died(faulty, store, on_a_card):
+    on_a_card("GPU-1")
+    sweep(store, [faulty(configs=2, behaviours="good,segfault,wrong")], [None], Plan(EXHAUSTIVE))
+    found = {(row.outcome.state, row.outcome.gpu_uuid) for row in store.trials()}
+    assert found == {(state, "GPU-1") for state in (State.COMPLETE, State.CRASHED, State.WRONG_RESULT)}
+
+
+def test_a_trial_of_the_interpreter_names_no_card(faulty, store):
+    sweep(store, [faulty(configs=1)], [None], Plan(EXHAUSTIVE))
+    assert {row.outcome.gpu_uuid for row in store.trials()} == {None}
 
 
 def test_a_crash_is_tried_once_more_by_the_next_sweep_and_then_known(faulty, store):

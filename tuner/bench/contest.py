@@ -11,6 +11,7 @@ from tuner.kernel import registry
 from tuner.lookup.decision import Match
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
+from tuner.sweep import gpu_lock
 from tuner.sweep.child import Child, WorkerDiedError
 from tuner.sweep.messages import Heartbeat, Refused
 
@@ -29,13 +30,19 @@ class Contest:
         self._child = Child(serve, gpu, heartbeat_limit_s=STEP_LIMIT_S)
         self._preparing: str | None = None
         hello = self._child.hello()
+        try:
+            self._lock = gpu_lock.hold([hello.gpu_uuid])
+        except BaseException:
+            self._child.kill()
+            raise
         self.device, self.environment = hello.device, hello.environment
 
     def __enter__(self) -> Contest:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._child.kill()
+        with self._lock:
+            self._child.kill()
 
     def rows(self, problems: Iterable[ListedProblem], preparing: Callable[[Problem, str], None]) -> Iterator[Row]:
         """Measure problems one after the other; `preparing` is called with each contestant before it is prepared."""

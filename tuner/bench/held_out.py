@@ -18,7 +18,7 @@ from tuner.lookup.decision import Decision
 from tuner.lookup.device_winners import by_problem
 from tuner.lookup.sources import Source
 from tuner.problem import Problem
-from tuner.sweep import finals
+from tuner.sweep import finals, gpu_lock
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.measure import VENDOR
@@ -151,15 +151,24 @@ class CaseRunner:
         """Open a CUDA device by its index; the interpreter needs no worker until something is measured."""
         self._gpu = gpu
         self._worker: Worker | None = None
+        self._lock = contextlib.ExitStack()
         self.environment: Environment | None = None
-        self.device = INTERPRETER if gpu is None else self._open().device
+        self.device = INTERPRETER
+        if gpu is not None:
+            hello = self._open()
+            self.device = hello.device
+            try:
+                self._lock = gpu_lock.hold([hello.gpu_uuid])
+            except BaseException:
+                self._end()
+                raise
 
     def __enter__(self) -> CaseRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._worker is not None:
-            self._worker.kill()
+        with self._lock:
+            self._end()
 
     def play(self, todo: Sequence[Case]) -> Iterator[CaseResult]:
         """Measure cases one after the other; their binaries are compiled first, on all cores."""
@@ -176,6 +185,11 @@ class CaseRunner:
         self.environment = hello.environment
         return hello
 
+    def _end(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
     def _play(self, case: Case) -> CaseResult:
         """Measure one case in paired rounds."""
         if self._worker is None:
@@ -186,8 +200,7 @@ class CaseRunner:
             if isinstance(reply, Ready):
                 reply = self._ask(PlayFinals(case.contestants, _SEED))
         except WorkerDiedError as e:
-            self._worker.kill()
-            self._worker = None
+            self._end()
             return CaseResult(case, None, None, None, str(e))
         if isinstance(reply, FinalsPlayed):
             return _judged(case, reply)

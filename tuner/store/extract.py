@@ -42,8 +42,8 @@ def extract(location: str | None, directory: Path, slugs: Collection[str]) -> Pa
     """Copy the current winners of some devices, with the trials behind them, into `winners.db`; returns the file.
 
     The database is at the head, and may be in use. The copy has no write-ahead log and no free pages, so that it can be
-    opened with `immutable=1` wherever it lies. A file of that name is replaced whole, at the end. Commands and hosts
-    of the runs are blanked: what ships is for others to read.
+    opened with `immutable=1` wherever it lies. A file of that name is replaced whole, at the end. Commands, hosts
+    and nodes of the runs and the trials' GPUs are blanked: what ships is for others to read.
 
     Raises:
         UsageError: the database is no SQLite file, or the copy would replace it.
@@ -81,7 +81,8 @@ def _thin_out(connection: Connection, slugs: Collection[str]) -> None:
     for key, references in _REFERENCES:
         used = union(*(select(column) for column in references)).subquery()
         connection.execute(delete(key.table).where(key.not_in(select(*used.c))))
-    connection.execute(update(models.run).values(argv="[]", host=""))
+    connection.execute(update(models.run).values(argv="[]", host="", node=None))
+    connection.execute(update(models.trial).values(gpu_uuid=None))
 
 
 def _vacuum(engine: Engine) -> None:

@@ -67,7 +67,13 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One `tuner run`, with how many trials it recorded; `ended_at` is None while it runs, or when it was killed."""
+    """One `tuner run`, with how many trials it recorded.
+
+    Attributes:
+        ended_at: None while it runs, or when it was killed.
+        heartbeat_at: when it last gave a sign of life; None before schema 0005.
+        node: the machine and its boot (`tuner.store.runs.node`); None where nothing tells.
+    """
 
     run_id: int
     uuid: str
@@ -81,6 +87,8 @@ class RunRow:
     ended_at: str | None
     status: str
     trials: int
+    heartbeat_at: str | None
+    node: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +232,13 @@ def _trial(row: RowMapping) -> TrialRow:
 
 
 def _run(row: RowMapping) -> RunRow:
-    plain = ("run_id", "uuid", "protocol", "tool_version", "host", "started_at", "ended_at", "status")
+    plain = ("run_id", "uuid", "protocol", "tool_version", "host", "started_at", "ended_at", "status", "heartbeat_at")
     return RunRow(
         device=row[device.c.slug],
         environment=value_of(Environment, environment, row),
         argv=argv_of(row),
         trials=row["trials"],
+        node=row[run.c.node],
         **{name: row[run.c[name]] for name in plain},
     )
 

@@ -47,7 +47,8 @@ _REFERENCES = {
     for table in models.metadata.tables.values()
 }
 """The columns of each table that refer to another table, with that table."""
-_TRIAL = _columns(models.trial)
+_TRIAL = _columns(models.trial, "gpu_uuid")
+"""What two copies of a trial agree on, unless one was edited; an export blanks the rest."""
 _IN_TRIAL = ("run_id", "problem_id", "config_id")
 """A trial's natural key."""
 _DECISION = _columns(models.winner, "superseded_by")
@@ -208,7 +209,10 @@ class Destination:
             if there is None:
                 fresh.append(theirs)
                 added += 1
-            elif _content(there) != _content(theirs):
+            elif _content(there) == _content(theirs):
+                if there["gpu_uuid"] is None and theirs["gpu_uuid"] is not None:
+                    self._replace(there, {"gpu_uuid": theirs["gpu_uuid"]})
+            else:
                 differing += 1
                 self._settle(there, theirs)
             if len(fresh) >= _CHUNK:
@@ -225,8 +229,11 @@ class Destination:
         """Keep a trial that was here before; of two that sources bring, keep the older."""
         came = there["trial_id"] > self._newest_trial
         if came and (theirs["measured_at"], _content(theirs)) < (there["measured_at"], _content(there)):
-            trial = models.trial
-            self._connection.execute(update(trial).where(trial.c.trial_id == there["trial_id"]).values(theirs))
+            self._replace(there, theirs)
+
+    def _replace(self, there: Row, columns: Row) -> None:
+        trial = models.trial
+        self._connection.execute(update(trial).where(trial.c.trial_id == there["trial_id"]).values(columns))
 
     def _take_winners(self, source: Source, ids: Ids) -> tuple[int, list[Claim]]:
         """Take every decision, current or not."""
@@ -261,7 +268,7 @@ class Destination:
 
 
 def _agreed_run(source: Source, mine: Row, theirs: Row) -> Row:
-    """How a run ended, given two copies of it; what an export blanked (command line, host) comes back."""
+    """How a run ended, given two copies of it; what an export blanked (command line, host, node) comes back."""
     fixed = ("device_id", "environment_id", "protocol", "tool_version", "started_at")
     if differ := [name for name in fixed if mine[name] != theirs[name]]:
         raise StoreError(
@@ -270,9 +277,9 @@ def _agreed_run(source: Source, mine: Row, theirs: Row) -> Row:
         )
     return {
         "status": max(mine["status"], theirs["status"], key=RUN_STATUSES.index),
-        "ended_at": max(mine["ended_at"] or "", theirs["ended_at"] or "") or None,
         "argv": max(mine["argv"], theirs["argv"], key=lambda argv: (len(argv), argv)),
         "host": max(mine["host"], theirs["host"]),
+        **{name: max(mine[name] or "", theirs[name] or "") or None for name in ("ended_at", "heartbeat_at", "node")},
     }
 
 

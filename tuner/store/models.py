@@ -125,10 +125,11 @@ run = Table(
     *_columns(Text, "tool_version", "argv", "host", "started_at"),
     *_columns(Text, "ended_at", nullable=True),
     *_columns(Text, "status"),
+    *_columns(Text, "heartbeat_at", "node", nullable=True),
     CheckConstraint("status IN ('RUNNING', 'DONE', 'INTERRUPTED', 'FAILED')", name="status"),
     UniqueConstraint("uuid"),
 )
-"""`argv` is a JSON list."""
+"""`argv` is a JSON list. `heartbeat_at` is the last sign of life, `node` the machine and its boot."""
 
 trial = Table(
     "trial",
@@ -146,6 +147,7 @@ trial = Table(
     *_columns(Float, "power_w", nullable=True),
     *_columns(BigInteger, "throttle", nullable=True),
     *_columns(Text, "measured_at"),
+    *_columns(Text, "gpu_uuid", nullable=True),
     CheckConstraint(
         "state IN ('COMPLETE', 'INVALID', 'COMPILE_ERROR', 'OUT_OF_RESOURCES', 'RUNTIME_ERROR', 'WRONG_RESULT',"
         " 'TIMEOUT', 'CRASHED')",

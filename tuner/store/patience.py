@@ -34,6 +34,11 @@ class Patience:
         self._next_try = 0.0
         self.given_up = False
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the server did not answer when it was last asked."""
+        return self._pause_s > 0
+
     def keep(self, trials: Sequence[Trial]) -> None:
         """Keep trials, in the database where it answers."""
         self._spool.add(trials)

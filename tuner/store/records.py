@@ -17,7 +17,12 @@ PROTOCOL = 1
 
 def now() -> str:
     """The time as the database and other files hold it: UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return as_text(datetime.now(timezone.utc))
+
+
+def as_text(utc: datetime) -> str:
+    """A time of UTC as the database holds it."""
+    return utc.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class State(str, Enum):
@@ -65,6 +70,7 @@ class Outcome:
         error: against the float64 reference, as docs/numerics.md defines it.
         resources: what the compiled config takes.
         sm_clock_mhz, power_w, throttle: the card's clock, power and throttle bits while measuring (NVML).
+        gpu_uuid: the card of the worker that had the config; None under the interpreter and before schema 0005.
     """
 
     state: State
@@ -78,6 +84,7 @@ class Outcome:
     sm_clock_mhz: int | None = None
     power_w: float | None = None
     throttle: int | None = None
+    gpu_uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

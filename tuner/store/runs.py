@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from enum import Enum
+from pathlib import Path
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, update
 
 from tuner.hardware.device import Device, Environment
 from tuner.store import models
 from tuner.store.keys import Keys, insert_row
-from tuner.store.records import PROTOCOL, now
+from tuner.store.records import PROTOCOL, as_text, now
 from tuner.version import __version__
 
 _PASSWORD = re.compile(r"(://[^:/@]*:|password=)[^@&]*")
 """A server's password in a URL: whoever reads a run's command line has no need of it."""
+DEAD_AFTER_S = 60.0
+"""A run that gave no sign of life for so long is taken for dead: a writer may wait half of it for a lock."""
 
 
 class RunStatus(str, Enum):
@@ -54,6 +59,30 @@ class Run:
     tool_version: str
 
 
+def interrupt_dead(connection: Connection, *, alone: bool) -> None:
+    """Make runs INTERRUPTED that say RUNNING and are dead: their last sign of life is too old, or none was kept.
+
+    Args:
+        connection: where a run is about to begin.
+        alone: whether this process holds the database's lock, so that no other run of this machine lives.
+    """
+    run = models.run.c
+    clock, limit = _clock(connection), timedelta(seconds=DEAD_AFTER_S)
+    # A machine whose clock was wrong may have left a time that is still to come.
+    silent = ~run.heartbeat_at.between(as_text(clock - limit), as_text(clock + limit))
+    dead: list[ColumnElement[bool]] = [run.heartbeat_at.is_(None), silent]
+    if alone:
+        dead.append(run.node == node())
+    interrupted = update(models.run).where(run.status == RunStatus.RUNNING.value, or_(*dead))
+    connection.execute(interrupted.values(status=RunStatus.INTERRUPTED.value))
+
+
+def beat(connection: Connection, run: Run) -> None:
+    """Record a sign of life; see `Store.heartbeat`."""
+    alive = {"heartbeat_at": as_text(_clock(connection)), "status": RunStatus.RUNNING.value}
+    connection.execute(update(models.run).where(models.run.c.run_id == run.id).values(alive))
+
+
 def begin(
     connection: Connection, keys: Keys, device: Device, environment: Environment, *, argv: Sequence[str], host: str
 ) -> Run:
@@ -62,8 +91,6 @@ def begin(
     device_id = keys.make(connection, device)
     _keep_name(connection, device_id, device.name)
     _keep_rates(connection, device_id, device)
-    killed = (table.c.device_id == device_id, table.c.host == host, table.c.status == RunStatus.RUNNING.value)
-    connection.execute(update(table).where(*killed).values(status=RunStatus.INTERRUPTED.value))
     run = Run(0, str(uuid.uuid4()), device, environment, PROTOCOL, __version__)
     row = {
         "uuid": run.uuid,
@@ -75,6 +102,8 @@ def begin(
         "host": host,
         "started_at": now(),
         "status": RunStatus.RUNNING.value,
+        "heartbeat_at": as_text(_clock(connection)),
+        "node": node(),
     }
     return dataclasses.replace(run, id=insert_row(connection, table, row))
 
@@ -83,6 +112,25 @@ def end(connection: Connection, run: Run, status: RunStatus) -> None:
     """Record how a run ended, and when."""
     ended = {"status": status.value, "ended_at": now()}
     connection.execute(update(models.run).where(models.run.c.run_id == run.id).values(ended))
+
+
+def node() -> str | None:
+    """What tells this machine, and this boot of it, from every other; containers share their host's.
+
+    A host's name does not: cloned machines and containers have the same, or a new one at each start. None where the
+    system has no such id.
+    """
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return None
+
+
+def _clock(connection: Connection) -> datetime:
+    """The time by the server's clock, on which all who use it agree; by this machine's for a file."""
+    if connection.dialect.name == "sqlite":
+        return datetime.now(timezone.utc)
+    time: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    return time.astimezone(timezone.utc)
 
 
 def _keep_rates(connection: Connection, device_id: int, device: Device) -> None:

@@ -55,6 +55,7 @@ class Store(Listings):
         self._file = None if database.path is None else file_id(database.path)
         self._keys = Keys()
         self._patience: Patience | None = None
+        self._alone = False
 
     @classmethod
     def open(
@@ -109,15 +110,19 @@ class Store(Listings):
             return
         with ExitStack() as held:
             with faults(self._database):
-                held.enter_context(sole_writer(self._database.path, self.location))
-            yield
+                self._alone = held.enter_context(sole_writer(self._database.path, self.location))
+            try:
+                yield
+            finally:
+                self._alone = False
 
     def begin_run(self, device: Device, environment: Environment, *, argv: Sequence[str], host: str) -> Run:
         """Start a run under the current protocol.
 
-        A run of this host and device that was killed still says RUNNING: it becomes INTERRUPTED.
+        A run that was killed still says RUNNING: once it is known to be dead, it becomes INTERRUPTED.
         """
         with self._writing() as connection:
+            runs.interrupt_dead(connection, alone=self._alone)
             return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
 
     def outlast(self, run: Run) -> None:
@@ -125,6 +130,16 @@ class Store(Listings):
         if self._database.url is not None:
             kept = spool.Spool(run, self._database)
             self._patience = Patience(kept, self.location, partial(self._record_again, run))
+
+    def heartbeat(self, run: Run) -> None:
+        """Record that a run lives; one that was taken for dead, on a suspended machine, is RUNNING again.
+
+        Nothing is done while a server is known to be away.
+        """
+        if self._patience is not None and self._patience.is_away:
+            return
+        with self._writing() as connection:
+            runs.beat(connection, run)
 
     def end_run(self, run: Run, status: RunStatus) -> None:
         """Record how a run ended. Only one that is DONE waits for a server that is away."""

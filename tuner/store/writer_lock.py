@@ -16,19 +16,21 @@ def lock_file(path: Path) -> Path:
 
 
 @contextmanager
-def sole_writer(path: Path, label: str) -> Iterator[None]:
+def sole_writer(path: Path, label: str) -> Iterator[bool]:
     """Hold the lock file beside a database, or raise StoreError where another process holds it.
 
-    The system releases it when the process ends, however it ends.
+    The system releases it when the process ends, however it ends. Yields whether the file system has locks.
     """
+    held = False
     with lock_file(path).open("a") as file:
         # A file system without locks (some network mounts) raises other errors: SQLite's own locks keep the file whole.
         with suppress(OSError):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = True
             except BlockingIOError:
                 raise StoreError(
                     f"another `tuner run` or `tuner merge` is writing to {label}: wait until it has ended, or name "
                     "another with --db"
                 ) from None
-        yield
+        yield held

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import SweepError
 from tuner.hardware.device import KNOWN, Device, Environment
+from tuner.sweep import gpu_lock
 from tuner.sweep.nvml import first_arch
 from tuner.sweep.worker import Worker
 
@@ -21,7 +22,7 @@ class Crew:
     """Workers and compilers; a context manager that ends them all.
 
     Attributes:
-        begun: when the processes were started, by `time.monotonic`.
+        begun: when the processes were started, by `time.monotonic`; later by what was waited for GPUs.
         supervisors: one for each GPU.
         arch: the architecture of the machine's first GPU; None where only a worker can tell.
         pool: the compilers, None under the interpreter. It may change until `wait_until_ready` returns.
@@ -36,7 +37,7 @@ class Crew:
         """
         self.begun = time.monotonic()
         self._compilers = compilers
-        self._stack = contextlib.ExitStack()
+        self._stack, self._locks = contextlib.ExitStack(), contextlib.ExitStack()
         workers = [Worker(gpu) for gpu in gpus]
         # This imports numpy and the search, which takes a while: by now the workers are starting.
         from tuner.sweep.supervisor import WorkerSupervisor
@@ -56,7 +57,8 @@ class Crew:
         for supervisor in self.supervisors:
             # All are killed before any is waited for, since a process needs a tenth of a second to free its GPU.
             supervisor.worker.send_kill()
-        self._stack.close()
+        with self._locks:  # a GPU is free for others once its worker is gone
+            self._stack.close()
 
     def wait_until_ready(self, stop: threading.Event | None = None) -> tuple[Device, Environment]:
         """Wait until every worker has opened its GPU; return the device and the versions they work with.
@@ -75,9 +77,18 @@ class Crew:
         device, environment = hellos[0].device, hellos[0].environment
         if self._compilers and (self.pool is None or self.pool.arch != device.arch):
             self.pool = self._start_pool(device)
-        for supervisor in self.supervisors:
-            supervisor.pool = self.pool
+        for supervisor, hello in zip(self.supervisors, hellos, strict=True):
+            supervisor.pool, supervisor.gpu_uuid = self.pool, hello.gpu_uuid
         return device, environment
+
+    def hold_gpus(self, stop: threading.Event | None = None) -> None:
+        """Keep others from measuring on the GPUs until the crew ends; see `tuner.sweep.gpu_lock.hold`.
+
+        The workers must be ready. The time that this waits is not counted since `begun`.
+        """
+        asked = time.monotonic()
+        self._locks = gpu_lock.hold((supervisor.gpu_uuid for supervisor in self.supervisors), stop=stop)
+        self.begun += time.monotonic() - asked
 
     def _start_pool(self, device: Device) -> CompilePool | None:
         from tuner.sweep.compile_pool import CompilePool

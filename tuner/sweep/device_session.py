@@ -33,6 +33,7 @@ class DeviceSession:
     torch_device: str
     timer: Timer
     clocks: Clocks
+    gpu_uuid: str | None = None
 
 
 class RequestHandler(Protocol):
@@ -66,7 +67,7 @@ def serve_requests(
             connection.send(Refused(str(e)))
             return
         handler = make_handler(session)
-        connection.send(Hello(session.device, session.environment))
+        connection.send(Hello(session.device, session.environment, session.gpu_uuid))
         registry.specs()  # imports the kernels while the parent prepares its first request
         while handler.answer(connection.recv(), connection):
             pass
@@ -92,9 +93,10 @@ def open_session(gpu: int | None, stack: contextlib.ExitStack) -> DeviceSession:
     stack.enter_context(torch.cuda.stream(torch.cuda.Stream()))
     backend = f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
     uuid = getattr(torch.cuda.get_device_properties(gpu), "uuid", None)
-    clocks = stack.enter_context(open_clocks(f"GPU-{uuid}" if uuid and not torch.version.hip else None))
+    gpu_uuid = f"GPU-{uuid}" if uuid else None
+    clocks = stack.enter_context(open_clocks(None if torch.version.hip else gpu_uuid))
     timer = GraphTimer(device.l2_bytes)
-    return DeviceSession(device, _environment(backend, driver_version()), "cuda", timer, clocks)
+    return DeviceSession(device, _environment(backend, driver_version()), "cuda", timer, clocks, gpu_uuid)
 
 
 def _open_context(gpu: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -9,7 +10,7 @@ from collections import deque
 from multiprocessing import connection
 from typing import cast
 
-from tuner.errors import KernelError
+from tuner.errors import KernelError, StoreError
 from tuner.store.records import Trial, Winner
 from tuner.store.store import Run, Store
 from tuner.sweep.agenda import Agenda
@@ -24,6 +25,8 @@ from tuner.sweep.supervisor import Phase, WorkerSupervisor
 
 COMMIT_S = 0.5
 """A trial is committed at most this long after it ended."""
+HEARTBEAT_S = 10.0
+"""A run says that it lives once in so long; `tuner.store.runs.DEAD_AFTER_S` is when it is taken for dead."""
 _POLL_S = 0.02
 _NAP_S = 0.005
 _QUEUED_JOBS = 8
@@ -64,7 +67,7 @@ class Loop:
         self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
         self._begun, self._finals_s = crew.begun, _FINALS_S
         self._trials: list[Trial] = []
-        self._committed = self._listened = time.monotonic()
+        self._committed = self._listened = self._beat = time.monotonic()
         self._queue: deque[Job] = deque()
         self._agenda = Agenda(())
 
@@ -217,6 +220,10 @@ class Loop:
             self._store.record(self._run, self._trials)
             self._trials = []
             self._committed = now
+        if now - self._beat >= HEARTBEAT_S:
+            self._beat = now
+            with contextlib.suppress(StoreError):  # the next trial's write says what is wrong
+                self._store.heartbeat(self._run)
 
 
 def _report(job: Job, winner: Winner | None, reason: str) -> ProblemReport:

@@ -49,10 +49,11 @@ class Importing:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """From the worker, once: the device and versions it works with."""
+    """From the worker, once: the device and versions it works with; the GPU's UUID, None where there is none."""
 
     device: Device
     environment: Environment
+    gpu_uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def sweep(
         DeviceError: a GPU is not there.
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
-        KeyboardInterrupt: `stop` was set before the workers were ready.
+        KeyboardInterrupt: `stop` was set before the workers were ready, or while others measured on the GPUs.
     """
     if not callable(problems):
         problems = tuple(problems)  # read a second time where the device is not the expected one
@@ -74,6 +74,7 @@ def sweep(
         if expected and todo:
             prefetcher.request(todo.take(), expected)
         device, environment = crew.wait_until_ready(stop)
+        crew.hold_gpus(stop)  # before anything is read that who holds them now may write
         prefetcher.pool = crew.pool
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()

@@ -40,6 +40,7 @@ class WorkerSupervisor:
 
     Attributes:
         gpu: CUDA index, None for the interpreter.
+        gpu_uuid: the GPU's UUID, which every outcome gets; set once the worker is ready, None for the interpreter.
         worker: the process at work now.
         pool: where binaries come from, None under the interpreter.
         phase, job: the job at hand, and how far it has come.
@@ -50,6 +51,7 @@ class WorkerSupervisor:
     def __init__(self, worker: Worker) -> None:
         """Begin without a problem, with a worker that need not be ready."""
         self.gpu = worker.gpu
+        self.gpu_uuid: str | None = None
         self.worker = worker
         self.pool: CompilePool | None = None
         self.phase = Phase.FREE
@@ -208,6 +210,7 @@ class WorkerSupervisor:
             result = self.pool.result(key)
             if isinstance(result, Compiled):
                 outcome = dataclasses.replace(outcome, resources=result.resources)
+        outcome = dataclasses.replace(outcome, gpu_uuid=self.gpu_uuid)
         self.job.finish(config, outcome)
         self._finished.append((config, outcome))
 

@@ -18,6 +18,7 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Outcome, Trial, Verdict
+from tuner.sweep import gpu_lock
 from tuner.sweep.device_session import open_session
 from tuner.sweep.job import Job
 from tuner.sweep.measure import ContextLostError, Measurement
@@ -46,7 +47,7 @@ def tune(kernel: TunedKernel, problem: Problem, arguments: Arguments, device: De
     start = time.monotonic()
     try:
         job, verdict, trials, environment = _measured(kernel, problem, arguments, device)
-    except (torch.cuda.OutOfMemoryError, MemoryError, KernelError) as e:
+    except (torch.cuda.OutOfMemoryError, MemoryError, KernelError, gpu_lock.GpuBusyError) as e:
         _log.warning("%s is not tuned now: %s", problem, first_line(e))
         return None
     except ContextLostError as e:
@@ -83,10 +84,11 @@ def _measured(
         if gpu is not None:
             torch.cuda.synchronize()  # the arguments may still be being written on the caller's stream
         session = open_session(gpu, stack)
+        stack.enter_context(gpu_lock.hold([session.gpu_uuid], wait=False))
         measurement = Measurement(spec, problem, session.timer, session.clocks, session.torch_device)
         while batch := job.take(BATCH, None)[0]:
             for config, outcome in measurement.search(batch, _silent, drop=RACE.drop):
-                note(config, outcome)
+                note(config, dataclasses.replace(outcome, gpu_uuid=session.gpu_uuid))
         verdict = None
         while verdict is None and (finalists := job.finalists()):
             times, rejected = measurement.finals(finalists, seed=len(job.rejected), heartbeat=_silent)
