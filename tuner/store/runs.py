@@ -121,7 +121,7 @@ def node() -> str | None:
     system has no such id.
     """
     with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     return None
 
 
