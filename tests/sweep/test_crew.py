@@ -33,7 +33,7 @@ class Somebody:
     def __init__(self, gpu):
         self.worker = self
         self.device = INTERPRETER if gpu is None else KNOWN["sm_90"]
-        self.environment = None
+        self.environment = self.gpu_uuid = None
 
     def hello(self, stop=None):
         return self
