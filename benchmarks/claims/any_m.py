@@ -7,8 +7,9 @@ Four weights of Llama 3 8B are tuned for every M from 1 to 256 in a new database
 (M, weight) are then raced in full in another database, and each config that the ranges give plays the race's winner
 and the default in paired rounds; no fit knows these problems. Last, the tables are exported with their kernels, and
 fresh processes with empty caches call other Ms, as a decode server does: each (M, weight) is timed once, by the host,
-until its result is there. With --batches these are products of a batch instead, of every batch up to that one: the
-absorbed projections of DeepSeek V3's attention, whose batch is the number of heads on a GPU.
+until its result is there. After the first M Python's collector leaves alone what is there, as vLLM's engine has it.
+With --batches these are products of a batch instead, of every batch up to that one: the absorbed projections of
+DeepSeek V3's attention, whose batch is the number of heads on a GPU.
 FOLDER must not exist yet; it receives databases, tables, the log and any-m-h200.json.
 """
 

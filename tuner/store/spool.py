@@ -163,7 +163,7 @@ def _run_of(header: bytes, path: Path, database: Database) -> str | None:
 
 def _document(trial: Trial, at: str) -> dict[str, Any]:
     return {
-        "problem": trial.problem.fields() | {"extras": dict(trial.problem.extras)},
+        "problem": trial.problem.fields(),
         "config": [trial.config.kernel, trial.config.parameters_json],
         "kernel": dataclasses.asdict(trial.kernel),
         "outcome": dataclasses.asdict(trial.outcome),
