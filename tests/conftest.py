@@ -114,6 +114,23 @@ class Installed:
 
 
 @pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start Python with some arguments; it is killed at the end if it is still there."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str | Path | int) -> subprocess.Popen[str]:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, *map(str, command)], text=True, **pipes)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
 def installed() -> type[Installed]:
     """What `install` takes of a package whose import is watched."""
     return Installed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,19 +68,6 @@ def make_trial(problem, kernel) -> Callable[..., Trial]:
 
 
 @pytest.fixture
-def python() -> Callable[..., subprocess.Popen[str]]:
+def python(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
     """Start another Python process on a piece of code; it is killed at the end if it is still there."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", code, *map(str, arguments)]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return partial(start, "-c")

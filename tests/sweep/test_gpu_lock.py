@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 import uuid
 from contextlib import closing
@@ -55,23 +53,6 @@ def card():
 
 def lock_file(card):
     return gpu_lock.FOLDER / f"triton-tuner-gpu-{card}.lock"
-
-
-@pytest.fixture
-def start():
-    """Start Python on some code; it is killed at the end if it is still there."""
-    started = []
-
-    def start(*command):
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        process = subprocess.Popen([sys.executable, *map(str, command)], text=True, **pipes)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 def is_busy(card):
