@@ -29,6 +29,7 @@ from tuner.sweep.job_prefetch import JobPrefetcher, make_job
 from tuner.sweep.ladder import Step
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
+from tuner.sweep.shared_agenda import SharedAgenda
 
 Problems = Iterable[Problem | Ladder] | Callable[[Device], Iterable[Problem | Ladder]]
 """What to tune, or a function that returns it once the device is known."""
@@ -79,16 +80,13 @@ def sweep(
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
             todo = _agenda(problems, device)
-        if not plan.fresh:
-            recorded = store.families(device_slug=device.slug)
-            todo.know([each.family for each in recorded if each.environment == environment])
         prefetcher.past.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         store.outlast(run)
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
         try:
-            loop.work(todo, stop or threading.Event())
+            loop.work(SharedAgenda(store, run, todo, fresh=plan.fresh), stop or threading.Event())
         except BaseException as e:
             # A store that cannot be written may be what raised.
             with contextlib.suppress(StoreError):
