@@ -65,13 +65,13 @@ def load(folder: Path) -> Captured:
 
 
 def write_suite(folder: Path) -> Captured:
-    """Write the suite of a folder's journals beside them.
+    """Write the suite of a folder's journals beside them, unless the one that is there is newer.
 
     Raises:
         SuiteError: see `load`; or it cannot be written.
     """
     found = load(folder)
-    if found.calls:
+    if found.calls and _has_more(folder):
         files.write_text(folder / SUITE, _text(found), error=SuiteError)
     return found
 
@@ -82,21 +82,24 @@ def problems(folder: Path) -> list[Problem | Ladder]:
     Raises:
         SuiteError: there are none, or they cannot be read.
     """
-    path, journals = folder / SUITE, _journals(folder)
-    try:
-        written = path.stat().st_mtime_ns
-    except OSError:
-        written = -1
-    if written < 0 and not journals:
+    path = folder / SUITE
+    if not _journals(folder) and not path.exists():
         raise SuiteError(
             f"nothing was captured in {folder}: expected {SUITE}, or journals ({SUFFIX}): type tuner capture --out "
             f"{folder} -- COMMAND"
         )
-    if any(journal.stat().st_mtime_ns > written for journal in journals):  # whoever recorded them was killed
+    if _has_more(folder):  # whoever recorded was killed, or still records
         write_suite(folder)
     if not path.exists():
         raise SuiteError(f"no matrix product was captured in {folder}: see `tuner capture --help` for what is recorded")
     return suite.load_with_ladders(path)
+
+
+def _has_more(folder: Path) -> bool:
+    """Whether something was recorded since the suite was written, by `tuner capture` or by hand."""
+    path = folder / SUITE
+    written = path.stat().st_mtime_ns if path.exists() else -1
+    return any(journal.stat().st_mtime_ns > written for journal in _journals(folder))
 
 
 def _journals(folder: Path) -> list[Path]:
