@@ -250,6 +250,11 @@ def test_a_command_or_a_folder_that_cannot_be_is_one_line(run, tmp_path):
     (tmp_path / "text").write_text("")
     code, said, err = run("capture", "--out", tmp_path / "calls", "--", tmp_path / "text")
     assert (code, err.count("\n")) == (126, 1)
+    (tmp_path / "text").chmod(0o755)
+    (tmp_path / "text").write_text("\0")
+    code, said, err = run("capture", "--out", tmp_path / "calls", "--", tmp_path / "text")
+    assert (code, err.count("\n")) == (126, 1)
+    assert "it is no program (Exec format error)" in err
     for out in (tmp_path / "text", tmp_path / "text" / "below"):
         code, said, err = run("capture", "--out", out, "--", sys.executable, "-c", "print('ran')")
         assert (code, said, err.count("\n")) == (1, "", 1)

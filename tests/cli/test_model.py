@@ -169,6 +169,20 @@ def test_a_bias_is_added_after_the_sum_where_gpus_share_the_inputs(written):
     assert epilogue(half)["fc2"] == "none"
 
 
+def test_a_part_of_a_weight_is_aligned_where_its_own_rows_are(written):
+    path = written("llama", intermediate_size=72)
+    for tp, aligned in ((1, True), (2, False)):
+        found = families.find(built(path), BFLOAT16, tp=tp).families
+        assert {each.product.aligned for each in found if each.product.k in (72, 36)} == {aligned}
+
+
+def test_json_has_the_families_as_numbers(run, tmp_path, written):
+    code, said, _ = run("model", written("llama"), "--m", "1-4", "--out", tmp_path / "out.csv", "--json")
+    assert code == 0
+    last = json.loads(said)["families"][-1]
+    assert (last["m"], last["n"], last["k"], last["count"], last["note"]) == ("1-4", 128, 64, 1, "lm_head")
+
+
 def rows(path):
     return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
 
@@ -275,6 +289,33 @@ def test_a_model_without_linear_layers_is_one_line():
 
     with pytest.raises(ModelError, match="Empty has no linear layers"):
         families.find(Empty(), BFLOAT16)
+
+
+class Scan(torch.nn.Module):
+    """Multiplies activations token by token, as state-space models do, then by a weight; or by it token by token."""
+
+    main_input_name = "input_ids"
+    config = transformers.AutoConfig.for_model("llama")
+
+    def __init__(self, *, by_weight):
+        super().__init__()
+        self.by_weight = by_weight
+        with torch.device("meta"):
+            self.embed = torch.nn.Embedding(8, 16)
+            self.linear = torch.nn.Linear(16, 32)
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        for token in x.unbind(1):
+            self.linear(token) if self.by_weight else token @ token.t()
+        return self.linear(x)
+
+
+def test_a_loop_over_tokens_may_multiply_activations_but_not_by_weights():
+    found = families.find(Scan(by_weight=False), BFLOAT16)
+    assert [(each.weights, each.of, each.count) for each in found.families] == [(("linear.weight",), TOKENS, 1)]
+    with pytest.raises(ModelError, match="Scan multiplies by other weights where there are more tokens"):
+        families.find(Scan(by_weight=True), BFLOAT16)
 
 
 CACHED = """

@@ -34,12 +34,12 @@ def capture(out: Path, command: tuple[str, ...]) -> int:
     are; all Python processes that it starts are recorded.
     """
     folder = out.absolute()
-    if shutil.which(command[0]) is None:
-        is_there = Path(command[0]).exists()
-        what = "it is there, but no program" if is_there else "there is no such command"
-        click.echo(f"tuner: cannot run {command[0]}: {what}: type it as without tuner capture, after --", err=True)
-        return 126 if is_there else 127
-    code = _run(command, _environment(folder))
+    if shutil.which(command[0]) is None and not Path(command[0]).exists():
+        return _cannot_run(command, "there is no such command", 127)
+    try:
+        code = _run(command, _environment(folder))
+    except OSError as e:
+        return _cannot_run(command, f"it is no program ({e.strerror})", 126)
     try:
         found = captured.write_suite(folder)
         calls = sum(ms.total() for ms in found.calls.values())
@@ -52,6 +52,11 @@ def capture(out: Path, command: tuple[str, ...]) -> int:
         with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
+    return code
+
+
+def _cannot_run(command: tuple[str, ...], reason: str, code: int) -> int:
+    click.echo(f"tuner: cannot run {command[0]}: {reason}: type it as without tuner capture, after --", err=True)
     return code
 
 
@@ -74,20 +79,24 @@ def _environment(folder: Path) -> Mapping[str, str]:
 
 def _run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
     """Run a command and return its exit code, negative where a signal ended it."""
-    process = subprocess.Popen(command, env=environment)
-    with _passing_signals_to(process):
-        return process.wait()
+    with _passing_signals() as running:
+        running.append(subprocess.Popen(command, env=environment))
+        return running[0].wait()
 
 
 @contextlib.contextmanager
-def _passing_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (*_FORWARDED, *_TO_THE_TERMINAL)}
-    for number in _FORWARDED:
-        signal.signal(number, lambda received, _frame: process.send_signal(received))
-    for number in _TO_THE_TERMINAL:
-        signal.signal(number, lambda *_: None)
+def _passing_signals() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Yield a list of processes, which get what this process is sent."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, _frame: object) -> None:
+        for process in running:
+            process.send_signal(number)
+
+    handlers = dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_TO_THE_TERMINAL, lambda *_: None)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield
+        yield running
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

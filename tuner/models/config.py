@@ -129,7 +129,8 @@ def take_precision(config: Any, asked: str | None) -> Precision:
     """
     found = config.__dict__.pop("quantization_config", None) or {}
     quantized = found if isinstance(found, dict) else found.to_dict()
-    named = str(getattr(config.get_text_config(), "dtype", None)).removeprefix("torch.")
+    text = config.get_text_config()
+    named = str(getattr(text, "dtype", None) or getattr(config, "dtype", None)).removeprefix("torch.")
     usual = named if named in ("float32", "float16") else "bfloat16"
     method = quantized.get("quant_method")
     if asked is not None and not dtypes.is_fp8(asked):

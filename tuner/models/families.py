@@ -20,6 +20,7 @@ from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
 
 _SHAPES = ((3, 5), (4, 7))
 """Two runs, as sequences and tokens of each. No M is a multiple of the tokens, and of the sequences, in both."""
+_ACTIVATIONS = "products of activations (attention's, rotary embeddings)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +71,27 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     """
     if tp > 1:
         sharding.check(model, tp)
-    runs = [forward.products(model, *shape) for shape in _SHAPES]
+    every = [forward.products(model, *shape) for shape in _SHAPES]
+    runs = [[(each, each.weight) for each in run if each.weight is not None] for run in every]
     if len(runs[0]) != len(runs[1]):
-        raise ModelError("the number of matrix products depends on the number of tokens: run it under tuner capture")
+        raise ModelError(
+            f"{type(model).__name__} multiplies by other weights where there are more tokens: expected the same ones: "
+            "run it under tuner capture --out DIR -- COMMAND"
+        )
     quantized = _quantized(model, precision)
     counts: Counter[tuple[Product, str, int]] = Counter()
     weights: dict[tuple[Product, str, int], dict[str, None]] = {}
-    left_out: Counter[str] = Counter()
-    for one, other in zip(*runs, strict=True):
-        if one.weight is None:
-            left_out["products of activations (attention's, rotary embeddings)"] += 1
-            continue
+    left_out = Counter({_ACTIVATIONS: len(every[0]) - len(runs[0])} if len(every[0]) > len(runs[0]) else {})
+    for (one, weight), (other, _) in zip(*runs, strict=True):
         if (kind := _kind(one, other)) is None:
             left_out["products whose M is neither fixed nor proportional to the tokens"] += 1
             continue
-        product = sharding.shard(model, one.product, one.weight, tp) if tp > 1 else one.product
-        if one.weight in quantized:
+        product = sharding.shard(model, one.product, weight, tp) if tp > 1 else one.product
+        if weight in quantized:
             product = _as_fp8(product, str(precision.scaling))
         key = (product, *kind)
         counts[key] += 1
-        weights.setdefault(key, {})[sharding.generic(one.weight)] = None
+        weights.setdefault(key, {})[sharding.generic(weight)] = None
     if not counts:
         raise ModelError(f"{type(model).__name__} has no linear layers: expected a model that multiplies by weights")
     families = tuple(GemmFamily(*key, tuple(weights[key]), count) for key, count in counts.items())

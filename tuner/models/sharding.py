@@ -8,6 +8,10 @@ from typing import Any
 
 from tuner.errors import UsageError
 from tuner.models.products import Product
+from tuner.problem.gemm_fields import contiguous_aligned
+
+_ANY_M = 16
+"""Activations are stored row by row, so what is aligned does not depend on their M."""
 
 
 def generic(name: str) -> str:
@@ -48,10 +52,10 @@ def shard(model: Any, product: Product, weight: str, tp: int) -> Product:
     if size % tp:
         kind = "outputs" if is_n else "inputs"
         raise UsageError(f"--tp {tp} does not divide the {size} {kind} of {weight}: {_divisors(size)}")
-    if is_n:
-        return product._replace(n=size // tp)
-    # Each GPU has a part of the sum, so the bias is added after them.
-    return product._replace(k=size // tp, epilogue="none")
+    # Where each GPU has a part of the sum, the bias is added after the sum.
+    part = product._replace(n=size // tp) if is_n else product._replace(k=size // tp, epilogue="none")
+    dtypes = (part.a_dtype, part.b_dtype, part.out_dtype)
+    return part._replace(aligned=contiguous_aligned(part.op, (_ANY_M, part.n, part.k), dtypes, part.layout))
 
 
 def is_whole(model: Any, weight: str) -> bool:
