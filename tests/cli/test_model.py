@@ -169,6 +169,11 @@ def test_a_bias_is_added_after_the_sum_where_gpus_share_the_inputs(written):
     assert epilogue(half)["fc2"] == "none"
 
 
+def test_heads_need_not_be_divisible_where_the_plan_gathers_them_again(written):
+    found = families.find(built(written("phi")), BFLOAT16, tp=4)  # two heads of keys and values
+    assert {name.split(".")[-2]: each.product.n for each in found.families for name in each.weights}["qkv_proj"] == 32
+
+
 def test_a_part_of_a_weight_is_aligned_where_its_own_rows_are(written):
     path = written("llama", intermediate_size=72)
     for tp, aligned in ((1, True), (2, False)):

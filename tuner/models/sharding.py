@@ -28,9 +28,14 @@ def check(model: Any, tp: int) -> None:
     if not _plan(model):
         raise UsageError(f"{type(model).__name__} has no tensor-parallel plan: leave --tp out")
     config = model.config.get_text_config()
-    for field, noun in (("num_attention_heads", "attention heads"), ("num_key_value_heads", "key-value heads")):
+    of_heads = (
+        ("q_proj", "num_attention_heads", "attention heads"),
+        ("k_proj", "num_key_value_heads", "key-value heads"),
+    )
+    for projection, field, noun in of_heads:
         heads = getattr(config, field, None)
-        if isinstance(heads, int) and heads % tp:
+        is_split = any(name.endswith(projection) and style == "colwise" for name, style in _plan(model).items())
+        if is_split and isinstance(heads, int) and heads % tp:
             raise UsageError(
                 f"--tp {tp} does not divide the {heads} {noun} of {type(model).__name__}: {_divisors(heads)}"
             )
