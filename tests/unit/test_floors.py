@@ -30,7 +30,7 @@ FACE = {"__init__.py", "__main__.py", "config.py", "device.py", "registry.py", "
 HEAVY = {"sqlalchemy", "alembic", "click", "rich"}
 GPU = {"torch", "triton"}
 LOGGER = "logging.getLogger"
-SERVING = ("ground", "problem", "hardware", "kernel", "lookup", "launch", "tuned", "kernels")
+SERVING = ("ground", "problem", "hardware", "kernel", "lookup", "launch", "tuned", "models", "kernels")
 WITHOUT_GPU = ("ground", "problem", "hardware", "kernel", "lookup", "tuned")
 """Rooms that import torch and Triton inside functions only."""
 
