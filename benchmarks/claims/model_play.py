@@ -128,7 +128,7 @@ def plain_model(options: argparse.Namespace) -> Any:
         model = AutoModelForCausalLM.from_config(
             config_of(options), dtype=torch.bfloat16, attn_implementation="of_the_play"
         )
-    return model.eval().requires_grad_(False)
+    return model.to("cpu" if options.rehearse else "cuda").eval().requires_grad_(False)
 
 
 def shared_copy(model: Any) -> Any:
@@ -316,16 +316,20 @@ def errors(options: argparse.Namespace, plain: Any, ours: Any) -> dict[str, Any]
 def compiled(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Steps under torch.compile, as they run from Python and as a CUDA graph of them; one program for each size."""
     import torch
+    from torch._dynamo.utils import counters
 
     backend = "aot_eager" if options.rehearse else "inductor"
-    pair = [torch.compile(model, backend=backend, fullgraph=True, dynamic=False) for model in models(options)[:2]]
-    found: dict[str, Any] = {"from Python": {}, "captured": {}, "compile_s": {}}
+    pair = [torch.compile(model, backend=backend, dynamic=False) for model in models(options)[:2]]
+    found: dict[str, Any] = {"from Python": {}, "captured": {}, "compile_s": {}, "graph_breaks": {}}
     with torch.inference_mode():
         for name, batch, length in sizes(options):
             if batch not in options.compiled or length > 1:
                 continue
             theirs, ours = (step_of(model, batch, length) for model in pair)
-            found["compile_s"][name] = [round(host_seconds(step, 1), 2) for step in (theirs, ours)]
+            for whose, step in (("torch", theirs), ("tuner", ours)):
+                counters.clear()
+                found["compile_s"][f"{name}, {whose}"] = round(host_seconds(step, 1), 2)
+                found["graph_breaks"][f"{name}, {whose}"] = sum(counters["graph_break"].values())
             found["from Python"][name] = paired(theirs, ours, host_seconds, options.rounds)
             if torch.cuda.is_available():
                 graphs = captured(theirs), captured(ours)

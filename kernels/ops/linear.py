@@ -123,8 +123,11 @@ def _is_torchs(
         return False
     if has_gradient:
         return True  # the tables of a forward pass say nothing of its gradients' products
+    sources = lookup.resolver()
     if _is_faster(x, weight, bias):
         return False
+    if lookup.resolver() is not sources:
+        return True  # another thread named other tables meanwhile: the next call asks them
     if len(preferred.by_torch) >= _MOST_SHAPES:
         preferred.by_torch.clear()
     preferred.by_torch.add((x.shape, x.dtype))

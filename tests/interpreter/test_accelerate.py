@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import tuner
@@ -335,6 +336,22 @@ def test_sharded_weights_are_torchs_own(ours):
         dist.destroy_process_group()
 
 
+def test_recorded_programs_hold_one_operator(ours):
+    model, x = Block(), torch.randn(4, 32)
+    accelerate(model, backend="tuner")
+    with torch.no_grad():
+        expected = model(x)
+        batch = {0: torch.export.Dim("batch", max=64)}
+        exported = torch.export.export(model, (x,), dynamic_shapes=(batch,))
+        called = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+        assert called.count("triton_tuner.linear.default") == 3
+        ours.clear()
+        torch.testing.assert_close(exported.module()(x[:3]), expected[:3])
+        assert len(ours) == 3
+        torch.testing.assert_close(make_fx(model)(x)(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_transformed_calls_and_replicas_are_torchs_own(ours):
     model, x = Block(), torch.randn(5, 4, 32)
     expected = model(x).detach()
@@ -342,6 +359,9 @@ def test_transformed_calls_and_replicas_are_torchs_own(ours):
     with torch.no_grad():
         torch.testing.assert_close(torch.func.vmap(model)(x), expected)
         torch.testing.assert_close(model.gate(x[0, 0]), nn.functional.linear(x[0, 0], model.gate.weight))
+        for layout in (torch.strided, torch.jagged):
+            rows = torch.nested.nested_tensor([x[0], x[1, :2]], layout=layout)
+            torch.testing.assert_close(model.gate(rows)[1], nn.functional.linear(x[1, :2], model.gate.weight))
         replica = model.gate._replicate_for_data_parallel()
         replica.weight, replica._parameters["bias"] = model.gate.weight.detach(), None  # as torch's `replicate` does
         torch.testing.assert_close(replica(x), nn.functional.linear(x, model.gate.weight))

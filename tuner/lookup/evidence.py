@@ -33,16 +33,16 @@ def beats_vendor(problem: Problem, device: Device) -> bool:
     The evidence of a range is that of its row, divided by what the family was measured to lose between its rows. A row
     whose problem the library does not have counts as faster. An M outside of every range has no evidence.
     """
-    exact, (key, batch) = False, split(problem)
-    held = False
-    for winners in resolver().own_winners(device):
-        exact = exact or problem in winners.rows
+    sources, (key, batch) = resolver(), split(problem)
+    is_exact = is_held = False
+    for winners in sources.own_winners(device):
+        is_exact = is_exact or problem in winners.rows
         family = tuned.at(batch) if (tuned := winners.families.get(key)) else None
-        held = held or (family is not None and family.place(problem.m) is not None)
-    if not (exact or held):
-        return False  # without asking for the formula, which takes long
-    if exact:
+        is_held = is_held or (family is not None and family.place(problem.m) is not None)
+    if is_exact:
         return _decide(problem, device)[1]
+    if not is_held:
+        return False  # without asking for the formula, which takes long
     verdicts = _verdicts.get((device.slug, problem.family), [])
     place = bisect_left(verdicts, problem.m, key=lambda verdict: verdict[1])
     if place < len(verdicts) and verdicts[place][0] <= problem.m:
@@ -51,6 +51,8 @@ def beats_vendor(problem: Problem, device: Device) -> bool:
     if len(_verdicts) >= _MOST:
         _verdicts.clear()
     _verdicts[device.slug, problem.family] = sorted({*verdicts, (first, last, verdict)})
+    if resolver() is not sources:
+        _verdicts.clear()  # other tables were named meanwhile
     return verdict
 
 

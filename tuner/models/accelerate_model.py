@@ -116,6 +116,8 @@ def _obstacle(layer: nn.Linear, backend: str) -> str | None:  # noqa: PLR0911  o
         return "as asked"
     if "forward" in vars(layer) or type(layer).forward not in (nn.Linear.forward, TunedLinear.forward):
         return f"with a forward of its own ({untuned_class(layer).__name__})"
+    if isinstance(layer, TunedLinear) and not is_exchanged(layer):
+        return f"whose class was made of an exchanged one since ({type(layer).__name__})"
     weight, bias = (layer._parameters.get(name, _COMPUTED) for name in ("weight", "bias"))
     if weight is None or weight is _COMPUTED or bias is _COMPUTED:
         return "whose weight or bias is computed at each call"
