@@ -103,7 +103,7 @@ def tuned(tmp_path, make_row, make_table):
 def test_a_model_runs_on_our_kernels_and_gives_torchs_numbers(ours):
     model, x = Block(), torch.randn(2, 3, 32)
     expected = model(x).detach()
-    assert str(accelerate(model, backend="tuner")).startswith("3 linear layers run on tuned kernels (backend 'tuner')")
+    assert str(accelerate(model, backend="tuner")) == "on tuned kernels (backend 'tuner'): 3 layers (gate, up, down)"
     for mode in (torch.no_grad, torch.inference_mode):
         ours.clear()
         with mode():
@@ -160,8 +160,8 @@ def test_auto_leaves_families_without_a_table_and_says_what_to_do(tuned):
     done = accelerate(model)
     assert done.exchanged == ("gate",)  # the other two have a bias, or another shape
     assert str(done) == (
-        "1 linear layers run on tuned kernels (backend 'auto'); 2 left on torch, of families that no table of "
-        "interpreter has (`tuner model` lists what to tune): up, down"
+        "on tuned kernels (backend 'auto'): 1 layer (gate); left on torch, of families that no table of interpreter "
+        "has (`tuner model` lists what to tune): 2 layers (up, down)"
     )
     assert type(model.up) is nn.Linear
 
@@ -385,8 +385,8 @@ def test_wrong_arguments_are_one_clear_line(refused, caplog):
     refused(lambda: accelerate("gpt2"), "model is a str: expected a torch.nn.Module")
     refused(lambda: accelerate(model, backend="cublas"), "unknown backend 'cublas': expected one of auto, tuner, torch")
     refused(lambda: accelerate(model, only="mlp.*"), "only: 'mlp.*' names no linear layer: expected a pattern of names")
-    assert str(accelerate(nn.ReLU())) == "0 linear layers run on tuned kernels (backend 'auto')"
-    assert "0 linear layers" in caplog.text
+    assert str(accelerate(nn.ReLU())) == "on tuned kernels (backend 'auto'): 0 layers"
+    assert "0 layers" in caplog.text
     accelerate(model, backend="tuner")
     assert accelerate(model, backend="torch").exchanged == ()
     assert type(model.gate) is nn.Linear

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,9 +45,8 @@ class Acceleration:
 
     def __str__(self) -> str:
         """Say how many layers were exchanged, and for each reason which were not."""
-        done = f"{len(self.exchanged)} linear layers run on tuned kernels (backend {self.backend!r})"
-        reasons = [f"{len(names)} left on torch, {why}: {_listed(names)}" for why, names in self.left.items()]
-        return "; ".join([done, *reasons])
+        done = f"on tuned kernels (backend {self.backend!r}): {_counted(self.exchanged)}"
+        return "; ".join([done, *(f"left on torch, {why}: {_counted(names)}" for why, names in self.left.items())])
 
 
 def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[str] | None = None) -> Acceleration:
@@ -105,8 +104,10 @@ def _named(model: nn.Module, only: str | Iterable[str] | None) -> Iterator[tuple
     patterns = (only,) if isinstance(only, str) else tuple(only)
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name, _ in layers):
-            names = _listed([name for name, _ in layers]) or "none"
-            raise InputError(f"only: {pattern!r} names no linear layer: expected a pattern of names; there are {names}")
+            raise InputError(
+                f"only: {pattern!r} names no linear layer: expected a pattern of names of the model's "
+                f"{_counted([name for name, _ in layers])}"
+            )
     yield from (each for each in layers if any(fnmatch.fnmatchcase(each[0], pattern) for pattern in patterns))
 
 
@@ -169,7 +170,7 @@ def _holds_experts(block: nn.Module) -> bool:
     return is_named and any(each.dim() == 3 for each in block._parameters.values() if each is not None)
 
 
-def _listed(names: Iterable[str]) -> str:
-    """The first few of some names."""
-    names = list(names)
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+def _counted(names: Sequence[str]) -> str:
+    """How many layers there are, and the first few of their names."""
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(names)} layer{'' if len(names) == 1 else 's'}" + (f" ({shown})" if any(names) else "")
