@@ -79,7 +79,7 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     left_out: Counter[str] = Counter()
     for one, other in zip(*runs, strict=True):
         if one.weight is None:
-            left_out["products of activations, which are attention's own"] += 1
+            left_out["products of activations (attention's, rotary embeddings)"] += 1
             continue
         if (kind := _kind(one, other)) is None:
             left_out["products whose M is neither fixed nor proportional to the tokens"] += 1

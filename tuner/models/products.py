@@ -61,7 +61,8 @@ def _mm(args: Sequence[Any], _: Mapping[str, Any], out: Any, tf32: bool) -> Call
 
 def _addmm(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, tf32: bool) -> Call | None:
     added, a, b = args[:3]
-    is_bias = added.dim() == 1 and kwargs.get("alpha", 1) == 1 and kwargs.get("beta", 1) == 1
+    is_row = added.shape[-1:] == b.shape[-1:] and (added.dim() == 1 or added.stride(0) == 0)
+    is_bias = is_row and kwargs.get("alpha", 1) == 1 and kwargs.get("beta", 1) == 1
     return _call("matmul", a, b, out, tf32, epilogue="bias" if is_bias else "none")
 
 
