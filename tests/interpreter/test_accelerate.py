@@ -157,13 +157,26 @@ def test_other_tables_decide_anew(tuned, ours):
 def test_auto_leaves_families_without_a_table_and_says_what_to_do(tuned):
     tuned(48, 32, {64: 1.3})
     model = Block()
-    done = accelerate(model)
+    for _ in range(2):
+        done = accelerate(model)
     assert done.exchanged == ("gate",)  # the other two have a bias, or another shape
     assert str(done) == (
         "on tuned kernels (backend 'auto'): 1 layer (gate); left on torch, of families that no table of interpreter "
         "has (`tuner model` lists what to tune): 2 layers (up, down)"
     )
     assert type(model.up) is nn.Linear
+
+
+def test_a_row_without_a_range_serves_its_own_m(tmp_path, make_row, make_table, ours):
+    version = registry.find("matmul", "pointer").version
+    row = Row(Problem(8, 48, 32, dtype="float32", layout="nt"), CONFIG, version, make_row().made, 10.0, 1.0, 1.1, 1)
+    tuner.use(make_table(row, device=INTERPRETER).write(tmp_path))
+    layer = nn.Linear(32, 48, bias=False)
+    assert accelerate(layer).exchanged
+    with torch.no_grad():
+        for m in (7, 8, 9):
+            layer(torch.randn(m, 32))
+    assert len(ours) == 1
 
 
 def test_auto_asks_torch_for_what_needs_a_gradient(tuned, ours):
