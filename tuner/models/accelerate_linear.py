@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from tuner.kernels.ops.linear import Preference, linear
+from tuner.kernels.ops.linear import linear
+
+PREFERENCE = "_tuner_preference"
+"""The attribute of an exchanged layer that says who serves it."""
 
 
 class TunedLinear(nn.Linear):  # type: ignore[misc]  # torch is not checked
     """A linear layer that runs on tuned kernels, by its preference; torch's own in everything else."""
-
-    preferred: Preference
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute what nn.Linear does.
@@ -22,10 +23,12 @@ class TunedLinear(nn.Linear):  # type: ignore[misc]  # torch is not checked
         """
         parameters = self._parameters
         try:
-            weight, bias = parameters["weight"], parameters["bias"]
-        except KeyError:  # replicas of nn.DataParallel, and weights that are computed at each call
-            return super().forward(x)
-        return linear(x, weight, bias, self.preferred)
+            weight, bias, preferred = parameters["weight"], parameters["bias"], self.__dict__[PREFERENCE]
+        except KeyError:
+            # A replica of nn.DataParallel; a weight that is computed at each call; or the layer was restored, and
+            # somebody keeps this method.
+            return nn.Linear.forward(self, x)
+        return linear(x, weight, bias, preferred)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Copy and pickle a layer as its own class, exchanged: a class that is made here has no name to import."""

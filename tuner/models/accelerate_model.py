@@ -20,7 +20,7 @@ from tuner.hardware import device as devices
 from tuner.kernels.ops import arguments
 from tuner.kernels.ops.linear import DTYPES, preference, problem
 from tuner.lookup import evidence
-from tuner.models.accelerate_linear import TunedLinear, is_exchanged, tuned_class, untuned_class
+from tuner.models.accelerate_linear import PREFERENCE, TunedLinear, is_exchanged, tuned_class, untuned_class
 from tuner.problem import dtype as dtypes
 
 BACKENDS = ("auto", "tuner", "torch")
@@ -115,7 +115,9 @@ def _obstacle(layer: nn.Linear, backend: str) -> str | None:  # noqa: PLR0911  o
     """Why torch keeps a layer, or None."""
     if backend == "torch":
         return "as asked"
-    if "forward" in vars(layer) or type(layer).forward not in (nn.Linear.forward, TunedLinear.forward):
+    if "forward" in vars(layer):
+        return "whose forward somebody replaced"
+    if type(layer).forward not in (nn.Linear.forward, TunedLinear.forward):
         return f"with a forward of its own ({untuned_class(layer).__name__})"
     if isinstance(layer, TunedLinear) and not is_exchanged(layer):
         return f"whose class was made of an exchanged one since ({type(layer).__name__})"
@@ -152,7 +154,7 @@ def _has_table(n: int, k: int, dtype: torch.dtype, has_bias: bool, index: int | 
 def _exchange(layer: nn.Linear, *, is_auto: bool) -> None:
     layer.__class__ = tuned_class(untuned_class(layer))
     n, k = layer.weight.shape
-    layer.preferred = preference(is_auto, n, k, layer.bias is not None)
+    setattr(layer, PREFERENCE, preference(is_auto, n, k, layer.bias is not None))
 
 
 def _restore(layer: nn.Module) -> bool:
@@ -160,7 +162,7 @@ def _restore(layer: nn.Module) -> bool:
     if not is_exchanged(layer):
         return False
     layer.__class__ = untuned_class(layer)
-    del layer.__dict__["preferred"]
+    del layer.__dict__[PREFERENCE]
     return True
 
 
