@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +26,7 @@ from tuner.problem import dtype as dtypes
 
 BACKENDS = ("auto", "tuner", "torch")
 _SHOWN = 3
-_COMPUTED = nn.Parameter(torch.empty(0))
+_COMPUTED: Any = object()
 _logger = logging.getLogger(__name__)
 
 
@@ -101,7 +102,9 @@ def _named(model: nn.Module, only: str | Iterable[str] | None) -> Iterator[tuple
     if only is None:
         yield from layers
         return
-    patterns = (only,) if isinstance(only, str) else tuple(only)
+    patterns = (only,) if isinstance(only, str) else tuple(only) if isinstance(only, Iterable) else ()
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InputError(f"only is {only!r:.60}: expected a pattern of names, or several: only='*.mlp.*'")
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name, _ in layers):
             raise InputError(
