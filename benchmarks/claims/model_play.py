@@ -74,7 +74,7 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
     config.dtype = "bfloat16"
     config.save_pretrained(folder)
     database, here = ["--db", f"{folder}/tuner.db"], ["--device", "interpreter"] if options.rehearse else []
-    limits = ["--trials", "2"] if options.rehearse else []
+    limits = ["--trials", "2"] if options.rehearse else ["--time-budget", options.time_budget]
     commands = {
         "model": ["model", "config.json", "--m", options.m, "--out", "suite.csv"],
         "run": ["run", "--suite", "suite.csv", *database, *here, *limits],
@@ -87,7 +87,17 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
         seconds[name] = round(time.perf_counter() - begun, 2)
         if name == "model":
             without_long_last_layer(folder / "suite.csv", config.vocab_size)
-    return {"seconds": seconds, "suite": (folder / "suite.csv").read_text().splitlines()}
+    winners = [winner for each in found["run"]["problems"] if (winner := each["winner"])]
+    return {
+        "seconds": seconds,
+        "suite": (folder / "suite.csv").read_text().splitlines(),
+        "untried": len(found["run"]["untried"]),
+        "winners": {said(each["problem"]): [each["kernel"], each["median_us"], each["vs_vendor"]] for each in winners},
+    }
+
+
+def said(problem: dict[str, Any]) -> str:
+    return f"{problem['m']}x{problem['n']}x{problem['k']} {problem['epilogue']}"
 
 
 def without_long_last_layer(suite: Path, vocabulary: int) -> None:
@@ -405,6 +415,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--parts", default=",".join(PARTS), help="those to run now; others stay in --out as they are")
     parser.add_argument("--m", help="what `tuner model` is given; by default every size that is played")
+    parser.add_argument("--time-budget", default="120s", help="of `tuner run`; torch serves what is left untuned")
     parser.add_argument("--batches", type=numbers, default=[1, 8, 32, 128])
     parser.add_argument("--prefills", type=numbers, default=[1024, 4096])
     parser.add_argument("--compiled", type=numbers, default=[1, 32], help="batches that are compiled")
