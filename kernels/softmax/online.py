@@ -31,6 +31,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     rows, columns = inputs.a.shape
     strides, blocks, constants, options = softmax_space.static_of(inputs, config)
+    constants = {**constants, "STAGES": config.integer("num_stages")}
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
     return (Launch(softmax_online_kernel.online_kernel, (blocks,), arguments, constants, options),)
 

@@ -89,7 +89,6 @@ def _static(
         "OUT_VECTOR": 1 if out.transposed else out.vector,  # a transposed output is written element by element
         "EVEN_N": shape[1] % block_n == 0,
         "WIDE": max(spans) >= INT32_SPAN,
-        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM", 1) else 0,
         "PDL": bool(config.get("launch_pdl", False)),
     }
     return -(-shape[0] // block_m), constants, compiler_options(config)

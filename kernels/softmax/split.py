@@ -40,7 +40,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
     rows, columns = inputs.a.shape
     splits = config.integer("SPLIT_N")
     strides, _, constants, options = softmax_space.static_of(inputs, config)
-    constants = {**constants, "SPLIT_N": splits}
+    constants = {**constants, "SPLIT_N": splits, "STAGES": config.integer("num_stages")}
     del constants["BLOCK_SIZE_M"], constants["X_TRANSPOSED"]  # each program works on one row, which is contiguous
     partials = scratch(rows * 2 * splits * 4, inputs.a.device).view(torch.float32)
     summed = {name: value for name, value in constants.items() if name != "OUT_VECTOR"}
