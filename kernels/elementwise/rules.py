@@ -117,8 +117,3 @@ def stages(device: Device, values: tuple[int, ...]) -> tuple[Value, ...]:
 def unlooped(device: Device) -> dict[str, tuple[Value, ...]]:
     """The axes of a loop over blocks, which won nowhere; the values left are those of configs without it."""
     return {"PROGRAMS_PER_SM": (0,), "num_stages": stages(device, (3,))}
-
-
-def only_zero(value: Value, config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """What is wrong with a PROGRAMS_PER_SM, or None."""
-    return None if value == 0 else f"{value!r}: expected 0, for each program takes a block"

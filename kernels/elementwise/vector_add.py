@@ -19,7 +19,7 @@ from tuner.kernels.base.program import Operation
 from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise import vector_add_jit as vector_add_kernel
 from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking, launch_interpreted
-from tuner.kernels.space import tile_rules
+from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
@@ -185,7 +185,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, own={"PROGRAMS_PER_SM": rules.only_zero}),
+    tile_rules.parameters(_axes, own={"PROGRAMS_PER_SM": refinements.only(0)}),
     *rules.of_tile(_elements, _covering, _values),
     _beyond,
 )

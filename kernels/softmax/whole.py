@@ -14,7 +14,7 @@ from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
-from tuner.kernels.space import tile_rules
+from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch
@@ -174,10 +174,10 @@ def _no_limit(value: Value, config: Config, problem: Problem, device: Device) ->
     return None
 
 
+_OWN = {_RECOMPUTED: _not_packed, _MAXNREG: _no_limit, "PROGRAMS_PER_SM": refinements.only(0)}
+
 RULES = (
-    tile_rules.parameters(
-        _axes, own={_RECOMPUTED: _not_packed, _MAXNREG: _no_limit, "PROGRAMS_PER_SM": rules.only_zero}
-    ),
+    tile_rules.parameters(_axes, own=_OWN),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
     *rules.of_tile(elements, softmax_space.covering, _values),
