@@ -185,7 +185,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, own={"PROGRAMS_PER_SM": refinements.only(0)}),
+    tile_rules.parameters(lambda _, device: _axes(device), own={"PROGRAMS_PER_SM": refinements.only(0)}),
     *rules.of_tile(_elements, _covering, _values),
     _beyond,
 )

@@ -145,7 +145,7 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes),
+    tile_rules.parameters(lambda _, device: _axes(device)),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/online.py"),
     softmax_space.sectors,

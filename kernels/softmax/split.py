@@ -157,7 +157,7 @@ def _parts(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes),
+    tile_rules.parameters(lambda _, device: _axes(device)),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/split.py"),
     _parts,
     *rules.of_tile(_elements, softmax_space.covering, _values),

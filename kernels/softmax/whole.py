@@ -177,7 +177,7 @@ def _no_limit(value: Value, config: Config, problem: Problem, device: Device) ->
 _OWN = {_RECOMPUTED: _not_packed, _MAXNREG: _no_limit, "PROGRAMS_PER_SM": refinements.only(0)}
 
 RULES = (
-    tile_rules.parameters(_axes, own=_OWN),
+    tile_rules.parameters(lambda _, device: _axes(device), own=_OWN),
     rules.too_large(elements),
     tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
     *rules.of_tile(elements, softmax_space.covering, _values),

@@ -150,7 +150,7 @@ def test_operands_that_are_not_aligned_are_split_by_pointers_only():
     problem = Problem(64, 255, 7169, dtype="bf16", layout="nt")
     space = registry.find("matmul", "split_k").space(problem, H200)
     assert {config["LOADS"] for config in space.configs()} == {"pointer"}
-    assert space.rejection(SPLIT.replace(LOADS="tma"), fatal_only=True).startswith("loads: ")
+    assert space.rejection(SPLIT.replace(LOADS="tma"), fatal_only=True).startswith("parameters: LOADS")
     assert splitting.loads(problem, H200) == ("pointer",)
 
 

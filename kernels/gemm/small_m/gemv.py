@@ -212,7 +212,7 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, _OPTIONS, ("num_stages",)),
+    tile_rules.parameters(lambda _, device: _axes(device), _OPTIONS, ("num_stages",)),
     _workspace,
     _registers,
     _coalesced,

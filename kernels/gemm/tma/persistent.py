@@ -139,7 +139,7 @@ def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | No
 
 
 RULES = (
-    tile_rules.parameters(_axes, own={"EPILOGUE_PARTS": refinements.only(1)}),
+    tile_rules.parameters(lambda _, device: _axes(device), own={"EPILOGUE_PARTS": refinements.only(1)}),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/persistent.py"),
     tma_space.tensor_cores,
     _one_tile_each,
