@@ -60,7 +60,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     assert given.scale_a is not None
     assert given.scale_b is not None
     scale_strides = (*given.scale_a.stride(), *given.scale_b.stride())
-    memory = launches.split_memory(grid, constants, a) if len(grid) == 2 else (None, None)
+    memory = launches.split_memory(grid, constants, a)
     tensors = (*matrices, given.bias, given.scale_a, given.scale_b, *memory)
     arguments = (*tensors, *shape, *strides, *scale_strides, group)
     return (Launch(block_scaled_kernel.matmul_kernel, grid, arguments, constants, options),)
