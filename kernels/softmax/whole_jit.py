@@ -92,9 +92,10 @@ def whole_kernel(  # noqa: ANN201, PLR0917
         (M, N), (stride_xm, stride_xn, stride_om), X_TRANSPOSED, X_VECTOR, OUT_VECTOR
     )
     await_predecessor(PDL)
+    block = tl.program_id(0)
     rows = tl.arange(0, BLOCK_SIZE_M)
     columns = tl.arange(0, BLOCK_SIZE_N)
-    start = tl.cast(tl.program_id(0), tl.int64) * BLOCK_SIZE_M
+    start = tl.cast(block, tl.int64) * BLOCK_SIZE_M
     mask = inside(rows, columns, M - start, N, EVEN_N)
     x_tile = x_ptr + start * stride_xm + offsets_of(rows, columns, stride_xm, stride_xn, WIDE)
     x = tl.load(x_tile, mask=mask, other=float("-inf"))
