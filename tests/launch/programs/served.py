@@ -70,9 +70,9 @@ def specialized() -> None:
 
 
 def families() -> None:
-    """By a table's ranges; the kernels' modules that are there after each call."""
+    """By a table's ranges, at the Ms given; the kernels' modules that are there after each call."""
     tuner.use(sys.argv[2])
-    for m in (40, 200):
+    for m in json.loads(sys.argv[3]):
         call(stub_matmul.half(m, 256), stub_matmul.half(256, 256))
         told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
 
