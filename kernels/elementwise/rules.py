@@ -63,14 +63,14 @@ def warps(device: Device) -> tuple[Value, ...]:
 def of_tile(
     elements: Callable[[Config, Problem], int],
     needed: Callable[[Problem], int],
-    values: Callable[[Config, Problem, Device], float],
+    each: Callable[[Config], float] = lambda _: 2.0,
 ) -> tuple[Rule, ...]:
     """The rules that every thread has an element of its own, that warps load whole lines, and that registers suffice.
 
     Args:
         elements: the elements of a config's tile.
         needed: the elements of the smallest tile that covers the problem.
-        values: 32-bit values that a thread holds at a time.
+        each: 32-bit values that a thread holds for an element: two that it adds, or the element and its sum.
     """
 
     @rule("idle threads", "Triton's blocked layout repeats a tile that is smaller than the program")
@@ -90,7 +90,8 @@ def of_tile(
 
     @rule("registers", "registers of a thread and of a multiprocessor (CUDA C++ Programming Guide)")
     def spills(config: Config, problem: Problem, device: Device) -> str | None:
-        held, room = values(config, problem, device), 0.5 * registers(config, device)
+        held = elements(config, problem) * each(config) / threads(config, device)
+        room = 0.5 * registers(config, device)
         if device.is_interpreter or held <= room:
             return None
         return f"a thread would hold {held:g} values, {room:g} fit beside the rest"

@@ -172,10 +172,6 @@ def _covering(problem: Problem) -> int:
     return next_power_of_two(problem.m)
 
 
-def _values(config: Config, problem: Problem, device: Device) -> float:  # noqa: ARG001
-    return 2 * config.integer("BLOCK_SIZE") / rules.threads(config, device)
-
-
 @rule("beyond M", "the length itself", early=True)
 def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
     smallest = 256 if device.is_interpreter else 1
@@ -186,7 +182,7 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(lambda _, device: _axes(device), own={"PROGRAMS_PER_SM": refinements.only(0)}),
-    *rules.of_tile(_elements, _covering, _values),
+    *rules.of_tile(_elements, _covering),
     _beyond,
 )
 

@@ -74,7 +74,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     yield config
     threads = rules.threads(config, device)
     limit = min(248, device.features.registers // (2 * threads))
-    fits = elements(config, problem) <= limit * threads
+    fits = softmax_space.elements(config, problem) <= limit * threads
     if problem.n > _ALONE and fits and device.vendor == "nvidia":
         yield config.replace(RECOMPUTED=True, maxnreg=limit)
 
@@ -90,20 +90,9 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def elements(config: Config, problem: Problem) -> int:
-    """Number of elements in a tile, including the padding of rows."""
-    return config.integer("BLOCK_SIZE_M") * next_power_of_two(problem.n)
-
-
-def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """See `softmax.space.shared_bytes`."""
-    tile = config.integer("BLOCK_SIZE_M"), next_power_of_two(problem.n)
-    return softmax_space.shared_bytes(tile, 1, config, problem, device)
-
-
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """See `elementwise.rules.estimate_us`."""
-    loaded = elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype]
+    loaded = softmax_space.elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype]
     return rules.estimate_us(SOFTMAX.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
 
 
@@ -119,7 +108,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     packed = problem.n > _PACKED and problem.aligned
 
     def rank(config: Config) -> tuple[float, ...]:
-        held = elements(config, problem)
+        held = softmax_space.elements(config, problem)
         each = held * size / rules.threads(config, device)
         idle = max(0, device.sm_count - _blocks(config, problem))
         short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
@@ -138,11 +127,6 @@ def simplicity(config: Config) -> tuple[Any, ...]:
 
 def _blocks(config: Config, problem: Problem) -> int:
     return -(-problem.m // config.integer("BLOCK_SIZE_M"))
-
-
-def _values(config: Config, problem: Problem, device: Device) -> float:
-    packed = 2 if "RECOMPUTED" in config else 1
-    return elements(config, problem) / packed / rules.threads(config, device)
 
 
 @rule("beyond M", "the shape itself", early=True)
@@ -178,9 +162,11 @@ _OWN = {_RECOMPUTED: _not_packed, _MAXNREG: _no_limit, "PROGRAMS_PER_SM": refine
 
 RULES = (
     tile_rules.parameters(lambda _, device: _axes(device), own=_OWN),
-    rules.too_large(elements),
-    tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
-    *rules.of_tile(elements, softmax_space.covering, _values),
+    rules.too_large(softmax_space.elements),
+    tile_rules.shared_memory(softmax_space.shared_bytes, "kernels/softmax/space.py"),
+    *rules.of_tile(
+        softmax_space.elements, softmax_space.covering, lambda config: 0.5 if _RECOMPUTED in config else 1.0
+    ),
     _beyond,
     softmax_space.sectors,
 )
@@ -193,7 +179,6 @@ SPEC = softmax_space.softmax_spec(
     space=space,
     default_config=default_config,
     sources=(program,),
-    shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,
 )
