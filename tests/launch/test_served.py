@@ -54,7 +54,7 @@ def assert_each_call_launched_its_own(report, per_call=1):
         assert operands(*addresses(launch)[:3]) == operands(*told["given"][:2], told["out"])
 
 
-@pytest.mark.parametrize("way", ["again", "ordinary"])
+@pytest.mark.parametrize("way", ["again", "ordinary", "operator"])
 def test_the_second_call_looks_nothing_up_and_launches_the_same_kernel_on_its_own_operands(served, way):
     report = served(way)
     assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]

@@ -82,6 +82,16 @@ def again() -> None:
         call(stub_matmul.half(256, 256), stub_matmul.half(256, 256))
 
 
+def operator() -> None:
+    """As a program of torch.compile calls it, first of all and without some of torch's keys."""
+    through = torch.ops.triton_tuner.matmul
+    without = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Negative))
+    for context in (without, contextlib.nullcontext(), contextlib.nullcontext()):
+        a, b = stub_matmul.half(256, 256), stub_matmul.half(256, 256)
+        with context:
+            call(a, b, op=lambda a, b: through(a, b, None, None, None, "none", None, None, None))
+
+
 def ordinary() -> None:
     """As where what lies beneath `CompiledKernel.run` is not known."""
     assert callable(step._direct_step)
