@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -211,8 +212,9 @@ def _matches(tensors: Sequence[Tensor], precision: str | None) -> Callable[..., 
     once = sorted(set(first))
     guard = _guard([tensors[at] for at in once])
     asks = any(tensor.requires_grad for tensor in tensors)
-    if len(once) == len(tensors) and not asks and precision is None:
-        return guard
+    if len(once) == len(tensors) and precision is None:
+        # The weights of most models may be asked for gradients, so their calls must not take the long way below.
+        return guard if not asks else lambda *given: not torch.is_grad_enabled() and guard(*given)
 
     def matches(*given: Tensor) -> bool:
         if asks and torch.is_grad_enabled():
@@ -234,9 +236,17 @@ def _guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 
 @functools.cache
 def _guards_hold() -> bool:
-    """Whether this torch's guards, which are private, tell apart everything that plans rely on."""
+    """Whether this torch's guards, which are private, tell apart everything that plans rely on.
+
+    A thread of its own tries them: a program of torch.compile runs first where torch sees no negative bit.
+    """
     if compat.TensorGuards is None or compat.neg_view is None:
         return False
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_try_guards).result()
+
+
+def _try_guards() -> bool:
     one, wide = (torch.empty(size, device="cpu") for size in ((4, 2), (4, 4)))
     with torch.autocast("cpu", enabled=False):
         guard = _guard([one])

@@ -16,6 +16,7 @@ from tuner.hardware.device import Device
 from tuner.lookup import advice, match_rules
 from tuner.lookup.decision import TUNED, Decision, Match
 from tuner.lookup.device_winners import DeviceWinners
+from tuner.lookup.row import Row
 from tuner.problem import Problem
 from tuner.problem.batches import Key, split
 
@@ -165,22 +166,25 @@ class Resolver:
         device = self.device(device)
         return device, list(self._by_source(device.slug)), self.decide(problem, device)
 
+    def own_winners(self, device: Device) -> Iterator[DeviceWinners]:
+        """What each source holds for a device, read when its turn comes."""
+        return self._by_source(device.slug)
+
     def winners(self, device: Device) -> Iterator[DeviceWinners]:
         """What sources hold for a device and then for others of its architecture."""
         yield from self._by_source(device.slug)
         yield from self._of_relatives(device)
 
-    def kernels_of_family(self, problem: Problem, device: Device, match: Match) -> set[str]:
-        """The kernels that the ranges of a problem's family name, in the source that gave an answer and before it."""
-        found, (key, batch) = set[str](), split(problem)
+    def rows_of_family(self, problem: Problem, device: Device, match: Match) -> Iterator[Row]:
+        """The rows that the ranges of a problem's family name, in the source that gave an answer and before it."""
+        key, batch = split(problem)
         for winners in self._by_source(device.slug):
             tuned = winners.families.get(key)
             family = tuned.at(batch) if tuned else None
-            rows = [] if family is None else [family.row(place) for place in range(len(family.ranges))]
-            found.update(one.config.kernel for row in rows for one in winners.rows.get(row, ()))
+            for row in () if family is None else map(family.row, range(len(family.ranges))):
+                yield from winners.rows.get(row, ())
             if winners.source == match.source:
                 break  # what no lookup has read so far stays unread
-        return found
 
     def decide(self, problem: Problem, device: Device) -> Decision:
         """The decision about a problem, from these sources; nothing is kept."""
