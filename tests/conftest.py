@@ -40,10 +40,11 @@ WITHOUT_TORCH = importlib.util.find_spec("torch") is None
 H200 = KNOWN["sm_90"]
 TRITON = "3.7.1"
 SINGLE = (
-    *("tests/cli/test_run.py", "tests/cli/test_streams.py", "tests/postgres/test_server_away.py"),
+    *("tests/cli/test_capture.py", "tests/cli/test_run.py", "tests/cli/test_streams.py"),
+    *("tests/postgres/test_server_away.py", "tests/store/test_damage.py", "tests/unit/test_mutated_tables.py"),
     *("tests/compile/test_batched.py", "tests/compile/test_elementwise.py", "tests/compile/test_padded.py"),
-    *("tests/compile/test_sampled_space.py", "tests/compile/test_scaled.py", "tests/store/test_damage.py"),
-    *("tests/sweep/test_contest.py", "tests/sweep/test_sweep.py", "tests/unit/test_mutated_tables.py"),
+    *("tests/compile/test_sampled_space.py", "tests/compile/test_scaled.py"),
+    *("tests/sweep/test_contest.py", "tests/sweep/test_sweep.py"),
 )
 """Files whose tests share nothing and together take a minute: pytest-xdist hands these tests out one by one."""
 MADE = Provenance(Environment(TRITON, "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
