@@ -66,9 +66,11 @@ def by_run(url: str) -> list[set[tuple[Problem, object]]]:
     return list(found.values())
 
 
-def claims(url: str) -> int:
+def claims(url: str, *, begun: bool = False) -> int:
     with Store.open(url, read_only=True) as store, store._reading() as connection:
-        return connection.execute(select(func.count()).select_from(models.claim)).scalar()
+        return connection.execute(
+            select(func.count(models.claim.c.claim_id)).where(models.claim.c.begun | (not begun))
+        ).scalar()
 
 
 @pytest.mark.long
@@ -93,19 +95,34 @@ def test_a_ladder_is_climbed_by_one_run_and_known_to_the_other(url, start):
 
 @pytest.mark.long
 def test_what_a_killed_run_had_is_taken_over_and_said_to_be_waited_for(url, start):
-    first = start(url, *SHAPES, dead_after_s=4)
-    while not claims(url):
-        time.sleep(0.05)
-    second = start(url, *SHAPES, dead_after_s=4)
-    while len(by_run(url)) < 2:
+    shapes = [f"16x{16 * n}x16" for n in range(1, 11)]
+    first = start(url, *shapes)
+    while not by_run(url):
         time.sleep(0.05)
     first.send_signal(signal.SIGKILL)
-    report, err = ended(second)
+    report, err = ended(start(url, *shapes, dead_after_s=25))
     assert err.count("measured by other runs (on ") == 1
     assert all(problem["winner"] for problem in report["problems"])
-    assert len(report["problems"]) == len(SHAPES)
+    assert len(report["problems"]) == len(shapes)
     of_first, of_second = by_run(url)
     assert not of_first & of_second
+    assert claims(url) == 0
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_wait_for_another_run(url, start):
+    first = start(url, SHAPES[0])
+    while not claims(url, begun=True):
+        time.sleep(0.05)
+    first.send_signal(signal.SIGSTOP)
+    second = start(url, SHAPES[0])
+    while "measured by other runs (on " not in (line := second.stderr.readline()):
+        assert line, "it ended"
+    second.send_signal(signal.SIGINT)
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 130, err
+    first.send_signal(signal.SIGCONT)
+    assert ended(first)[0]["problems"][0]["winner"]
 
 
 def begin(store: Store, device=H200, environment=ENVIRONMENT):
