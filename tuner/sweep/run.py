@@ -26,7 +26,7 @@ from tuner.sweep.agenda import Agenda
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
-from tuner.sweep.ladder import Step
+from tuner.sweep.ladder import Estimate, Step
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
 
@@ -109,7 +109,12 @@ def _expected(store: Store, crew: Crew) -> Device | None:
 
 def _agenda(problems: Problems, device: Device) -> Agenda:
     listed = list(problems(device) if callable(problems) else problems)
-    ladders = list(dict.fromkeys(each for each in listed if isinstance(each, Ladder)))
+    ladders = [each for each in listed if isinstance(each, Ladder)]
+    return Agenda([each for each in listed if isinstance(each, Problem)], ladders, estimates(device))
+
+
+def estimates(device: Device) -> Estimate:
+    """What the cost model says of configs on a device."""
 
     @functools.cache
     def estimate(config: Config, problem: Problem) -> float | None:
@@ -118,7 +123,7 @@ def _agenda(problems: Problems, device: Device) -> Agenda:
         model = registry.find(problem.op, config.kernel).estimate_us
         return None if model is None else model(config, problem, device)
 
-    return Agenda([each for each in listed if isinstance(each, Problem)], ladders, estimate)
+    return estimate
 
 
 def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> list[Forecast]:
