@@ -34,7 +34,8 @@ class HereCluster:
 
     Attributes:
         up: the machines that are there; a test adds and removes some.
-        hellos: what nodes say that they are, by host; changed by `as_if`.
+        as_if: changes what a node says that it is, by host.
+        hung, killed: hosts that do not answer, and nodes whose process is gone.
     """
 
     def __init__(self, *hosts: str) -> None:
@@ -43,6 +44,7 @@ class HereCluster:
         self.hosts: dict[str, str] = {}
         self.as_if: dict[str, object] = {}
         self.hung: set[str] = set()
+        self.killed: set[str] = set()
         self._calls: dict[Future, str] = {}
         self._threads = ThreadPoolExecutor(8)
 
@@ -60,8 +62,10 @@ class HereCluster:
 
     def _answer(self, node, method, arguments):
         host = self.hosts[node]
-        if host in self.hung and method == "exchange":
+        if host in self.hung:
             threading.Event().wait(5)
+        if node in self.killed:
+            return Reply(error="its process was killed", is_lost=True)
         try:
             value = getattr(self.nodes[node], method)(*arguments)
         except Exception as e:  # noqa: BLE001  as Ray carries it

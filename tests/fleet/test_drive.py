@@ -16,6 +16,7 @@ from tuner.fleet.ledger import Ledger, RefusedError
 from tuner.fleet.messages import Hello
 from tuner.fleet.node import kernels_of
 from tuner.hardware.device import KNOWN, Environment
+from tuner.problem.family import ladders
 from tuner.store.store import Store
 from tuner.sweep.report import Plan
 from tuner.sweep.strategies import EXHAUSTIVE
@@ -102,6 +103,44 @@ def test_what_a_lost_node_stored_is_known_and_the_rest_goes_to_another(faulty, s
     assert stored(store) == dict.fromkeys(stored(store), 1)
     assert len(stored(store)) == 24
     assert statuses(store) == ["DONE", "FAILED"]
+
+
+def test_a_process_that_is_killed_is_started_again_on_its_machine(faulty, store, cluster, monkeypatch):
+    monkeypatch.setattr(drive, "LOOK_S", 0.1)
+    here = cluster("a")
+    problems = [faulty(m, configs=6, sleep_ms=2) for m in range(16, 19)]
+    watcher = Watcher(2, lambda _ledger, node: here.killed.add(node))
+    _, (report,) = tune(store, here, problems, watcher=watcher)
+    assert watcher.hosts == ["a", "a"]
+    assert {each.problem for each in report.problems if each.winner} == set(problems)
+    assert stored(store) == dict.fromkeys(stored(store), 1)
+    assert len(stored(store)) == 18
+
+
+def test_a_node_that_never_answers_is_refused_in_one_line(faulty, store, cluster, monkeypatch):
+    here = cluster("a")
+    here.hung.add("a")
+    monkeypatch.setattr(drive, "HELLO_S", 1.0)
+    found = Ledger(store, lambda _device: [faulty()], kernels_of(["faulty"]))
+    driver = Driver(here, found, Plan(EXHAUSTIVE), Watcher(), threading.Event())
+    with pytest.raises(SweepError, match="a: no answer for 1 s: another job holds its GPUs, or it cannot reach this"):
+        driver.work((["faulty"], ()), interpreted=True)
+
+
+def test_a_ladder_is_tuned_whole_by_one_node_and_known_the_next_time(faulty, store, cluster):
+    (ladder,) = ladders(range(14, 18), lambda m: faulty(m, configs=2))
+    alone = faulty(40, configs=2)
+    found, (report,) = tune(store, cluster("a", "b"), [alone, *ladder.rungs, ladder])
+    assert [family.problem for family in report.families] == [ladder.family]
+    assert [each.family.problem for each in store.families()] == [ladder.family]
+    assert not report.without_winner
+    assert stored(store) == dict.fromkeys(stored(store), 1)
+    of_ladder = {trial.problem for trial in store.trials()} - {alone}
+    assert {*ladder.rungs} <= of_ladder
+    assert {member.problems for member in found.members.values()} == {1, len(of_ladder)}
+    before = len(store.trials())
+    tune(store, cluster("c"), [ladder])
+    assert (len(store.trials()), len(store.families())) == (before, 1)
 
 
 def test_a_node_that_is_silent_loses_its_work(faulty, store, cluster, monkeypatch):

@@ -38,11 +38,25 @@ class RefusedError(TunerError):
 
 @dataclass(slots=True)
 class Place:
-    """A device and an environment, whose problems are tuned once."""
+    """A device and an environment, whose problems are tuned once.
+
+    Attributes:
+        queue: its work.
+        report: what came of it.
+        first_host: the first node's.
+        known: problems that may have trials, and families of such.
+    """
 
     queue: Queue[Item]
     report: Report
     first_host: str
+    known: set[Item]
+
+    def unknown(self, items: Sequence[Item]) -> frozenset[Item]:
+        """Those of which the database knows nothing; from now on it may know of all."""
+        found = {item for item in items if (item if isinstance(item, Problem) else item.family) not in self.known}
+        self.known.update(items, (item.family for item in found if not isinstance(item, Problem)))
+        return frozenset(found)
 
 
 @dataclass(slots=True)
@@ -136,8 +150,11 @@ class Ledger:
         if key not in self.places:
             if others and not self._mixed:
                 raise RefusedError(_difference(hello.environment, others[0]))
-            queue = Queue(work_of(self._problems(hello.device), hello.device))
-            self.places[key] = Place(queue, Report(*key), hello.host)
+            work = work_of(self._problems(hello.device), hello.device)
+            tried = [row.problem for row in self._store.problems(device_slug=hello.device.slug)]
+            known: set[Item] = {*tried, *(problem.group() for problem in tried)}
+            known.update(problem for problem in _beside_ladders(each.key for each in work))
+            self.places[key] = Place(Queue(work), Report(*key), hello.host, known)
         return self.places[key]
 
     def heard(self, nodes: Iterable[str], now: float) -> None:
@@ -178,7 +195,8 @@ class Ledger:
             victim, wanted = found
             self.members[victim].to_ask += wanted
         member.asked, member.to_ask = member.to_ask, []
-        return Orders(items, tuple(member.asked), answer, closing=not queue, stop=stop)
+        unknown = member.place.unknown(items)
+        return Orders(items, unknown, tuple(member.asked), answer, closing=not queue, stop=stop)
 
     def leave(self, node: str, why: str) -> list[Item]:
         """Take a node's work back; returns what is given up because too many nodes died of it."""
@@ -292,6 +310,13 @@ class Ledger:
         except StoreError as e:
             return Answer(error=str(e))
         return Answer(found[0])
+
+
+def _beside_ladders(items: Iterable[Item]) -> list[Problem]:
+    """The problems of which a ladder's node may measure some trials, too."""
+    listed = list(items)
+    families = {each.family for each in listed if not isinstance(each, Problem)}
+    return [each for each in listed if isinstance(each, Problem) and each.group() in families]
 
 
 def _difference(there: Environment, place: Place) -> str:

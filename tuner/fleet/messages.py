@@ -48,6 +48,7 @@ class Orders:
 
     Attributes:
         items: work that it is leased.
+        unknown: what of it the database knows nothing of.
         give_back: work that it should give back, unless that has begun.
         answer: to its question.
         closing: nothing more will come.
@@ -55,6 +56,7 @@ class Orders:
     """
 
     items: tuple[Item, ...] = ()
+    unknown: frozenset[Item] = frozenset()
     give_back: tuple[Item, ...] = ()
     answer: Answer | None = None
     closing: bool = False

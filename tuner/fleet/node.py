@@ -11,17 +11,19 @@ import platform
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from tuner.errors import StoreError, TunerError, in_short
 from tuner.fleet.feed import Feed
 from tuner.fleet.messages import Answer, Delivery, End, Hello, Item, Orders
+from tuner.hardware.device import Device, Environment
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.problem import Problem
 from tuner.problem.family import Family
-from tuner.store.records import KernelVersion, Outcome, Trial, Verdict
+from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
 from tuner.store.store import Run, Store
 from tuner.sweep.crew import Crew
 from tuner.sweep.job import Job
@@ -56,6 +58,8 @@ class Node(Observer):
             references: of kernels to import, as `tuner.kernel.registry.load` takes them.
         """
         self._gpus, self._ops, self._references = gpus, ops, references
+        self.unknown: set[Item] = set()
+        """Work of which the database knew nothing when it was leased."""
         self._out = Delivery()
         self._changed = threading.Condition()
         self._answer: Answer | None = None
@@ -88,6 +92,7 @@ class Node(Observer):
     def exchange(self, orders: Orders) -> Delivery:
         """Take orders; return what happened, at once where a question waits, else after a moment."""
         returned = self._feed.give_back(orders.give_back)
+        self.unknown |= orders.unknown
         self._feed.offer(orders.items)
         if orders.closing:
             self._feed.close()
@@ -178,20 +183,37 @@ def _emptied(items: deque[Item]) -> list[Item]:
 class LedgerStore:
     """The driver's store as a node's sweep sees it: the part of `tuner.store.store.Store` that it uses.
 
-    Trials, winners and families are told, and what was told comes before what is asked.
+    Trials, winners and families are told, and what was told comes before what is asked. Nothing is asked of a problem
+    that is new to the database: only this node writes of it.
     """
 
     def __init__(self, node: Node) -> None:
         """Speak through a node."""
         self._node = node
+        self._winners: dict[Problem, Winner] = {}
 
     def record(self, _run: Run, trials: Sequence[Trial]) -> None:
         """As of a store."""
         self._node.tell("record", tuple(trials))
 
-    def decide(self, _run: Run, problem: Any, kernel: KernelVersion, verdict: Verdict) -> None:
+    def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
         """As of a store."""
         self._node.tell("decide", problem, kernel, verdict)
+        self._winners[problem] = Winner(
+            device=run.device,
+            environment=run.environment,
+            problem=problem,
+            config=verdict.config,
+            kernel_version=kernel.version,
+            protocol=run.protocol,
+            tool_version=run.tool_version,
+            decided_at=now(),
+            median_us=verdict.median_us,
+            default_us=verdict.default_us,
+            vendor_us=verdict.vendor_us,
+            ties=len(verdict.ties),
+            tied=verdict.ties,
+        )
 
     def record_family(self, _run: Run, family: Family) -> None:
         """As of a store."""
@@ -200,31 +222,48 @@ class LedgerStore:
     def heartbeat(self, _run: Run) -> None:
         """Do nothing: the driver knows which nodes live."""
 
-    def settled(self, device: Any, environment: Any, problem: Any, kernels: Any) -> Any:
+    def settled(
+        self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
+    ) -> dict[Config, Outcome]:
         """As of a store."""
-        return self._node.ask("settled", device, environment, problem, tuple(kernels))
+        if self._is_new(problem):
+            return {}
+        found: dict[Config, Outcome] = self._node.ask("settled", device, environment, problem, tuple(kernels))
+        return found
 
-    def newest_trial_at(self, *place: Any) -> Any:
+    def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
         """As of a store."""
-        return self._node.ask("newest_trial_at", *place)
+        found: str | None = self._node.ask("newest_trial_at", device, environment, problem)
+        return found
 
-    def winner(self, *place: Any) -> Any:
+    def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
         """As of a store."""
-        return self._node.ask("winner", *place)
+        found = self._winners.get(problem)
+        if found is None and not self._is_new(problem):
+            found = self._node.ask("winner", device, environment, problem)
+        return found
 
-    def winners(self, *, device_slug: str) -> Any:
+    def winners(self, *, device_slug: str) -> list[Winner]:
         """As of a store."""
-        return self._node.ask("winners", device_slug=device_slug)
+        found: list[Winner] = self._node.ask("winners", device_slug=device_slug)
+        return found
 
-    def families(self, *, device_slug: str) -> Any:
+    def families(self, *, device_slug: str) -> list[DecidedFamily]:
         """As of a store."""
-        return self._node.ask("families", device_slug=device_slug)
+        found: list[DecidedFamily] = self._node.ask("families", device_slug=device_slug)
+        return found
+
+    def _is_new(self, problem: Problem) -> bool:
+        if problem in self._node.unknown:
+            return True
+        family = problem.group()
+        return any(family == each.family for each in self._node.unknown if not isinstance(each, Problem))
 
 
 class _Warnings(logging.Handler):
     """Passes warnings on to a function."""
 
-    def __init__(self, tell: Any) -> None:
+    def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._tell = tell
 

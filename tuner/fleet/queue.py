@@ -6,18 +6,19 @@ queue for each device and environment.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 Node = str
 
-LEASE_S = 60.0
-"""A node that was silent for so long has lost its leases."""
+LEASE_S = 20.0
+"""A node that was silent for so long has lost its leases; it answers twice a second."""
 HORIZON_S = 30.0
-"""A lane never holds more than so much work that is not begun, by its estimate."""
+"""A lane holds about so much work, by its estimate; enough to be compiled ahead, and to outlast a slow driver."""
 MOST_DEATHS = 3
 """A piece of work that so many nodes had begun when they died is given up: it may be what they died of."""
 _NONE = object()
@@ -49,13 +50,13 @@ class _Member(Generic[K]):
     held: dict[K, bool] = field(default_factory=dict)
     unsent: list[K] = field(default_factory=list)
     asked_back: set[K] = field(default_factory=set)
-    waiting_s: float = 0.0
+    held_s: float = 0.0
     done_s: float = 0.0
     compile_class: Hashable = _NONE
 
-    def speed(self, now: float) -> float:
-        """How fast the node proved to be, all its lanes together, in estimated seconds a second."""
-        return self.done_s / max(now - self.joined, 1e-9) if self.done_s else float(self.lanes)
+    def speed(self, now: float) -> float | None:
+        """How fast each of its lanes proved to be, in estimated seconds a second; None as long as nothing ended."""
+        return self.done_s / max(now - self.joined, 1e-9) / self.lanes if self.done_s else None
 
 
 class Queue(Generic[K]):
@@ -81,7 +82,8 @@ class Queue(Generic[K]):
         self._thieves: dict[K, Node] = {}
         self._stolen: set[K] = set()
         self._deaths: dict[K, int] = {}
-        self._speed = self._speed_at = 0.0
+        self._lane_speed, self._speed, self._speed_at = 1.0, 0.0, 0.0
+        self._in_vain_at = -math.inf
         self.over: set[K] = set()
         self.given_up: set[K] = set()
 
@@ -95,9 +97,9 @@ class Queue(Generic[K]):
         return [key for key in self._work if key not in self.over and key not in self.given_up]
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> Collection[Node]:
         """The nodes at work."""
-        return list(self._members)
+        return self._members.keys()
 
     def held(self, node: Node) -> Sequence[K]:
         """What a node holds, whether or not it was sent."""
@@ -106,6 +108,7 @@ class Queue(Generic[K]):
     def join(self, node: Node, lanes: int, now: float) -> None:
         """Take on a node with so many GPUs; it may come at any time."""
         self._members[node] = _Member(lanes, now, now)
+        self._speed = 0.0  # to be worked out again
 
     def heartbeat(self, node: Node, now: float) -> None:
         """Renew a node's leases."""
@@ -115,21 +118,21 @@ class Queue(Generic[K]):
         """Lease a node what it should hold more, what it stole first."""
         member = self._members[node]
         taken, member.unsent = member.unsent, []
-        share_s = min(self._waiting_s / 2 * member.speed(now) / self._all_speed(now), HORIZON_S * member.lanes)
-        waiting = sum(not begun for begun in member.held.values())
-        while self._count and (waiting < member.lanes or member.waiting_s < share_s):
-            key = self._next(member)
-            self._lease(member, key)
-            taken.append(key)
-            waiting += 1
+        self._watch_speed(now)
+        speed = member.lanes * (member.speed(now) or self._lane_speed)
+        share_s = min(self._waiting_s / 2 * speed / self._speed, HORIZON_S * member.lanes)
+        while self._count and (len(member.held) < 2 * member.lanes or member.held_s < share_s):
+            if self._would_delay(member, speed):
+                break
+            taken.append(self._next(member))
+            self._lease(member, taken[-1])
         return taken
 
     def begun(self, node: Node, key: K) -> None:
         """Note that a node has begun something, which is no longer stolen from it."""
         member = self._members[node]
-        if member.held.get(key) is False:
+        if key in member.held:
             member.held[key] = True
-            member.waiting_s -= self._work[key].cost_s
 
     def ended(self, node: Node, key: K) -> None:
         """Note that a node is done with something that it holds, however it went."""
@@ -151,10 +154,14 @@ class Queue(Generic[K]):
         mine = self._members[thief]
         if self._count or len(mine.held) >= mine.lanes or thief in self._thieves.values():
             return None
+        if 0 <= now - self._in_vain_at < 1:
+            return None
         free = {node: self._stealable(each) for node, each in self._members.items() if node != thief}
         late = {node: sum(self._work[key].cost_s for key in keys) for node, keys in free.items()}
-        late = {node: cost_s / self._members[node].speed(now) for node, cost_s in late.items() if cost_s}
+        speeds = {node: each.lanes * (each.speed(now) or self._lane_speed) for node, each in self._members.items()}
+        late = {node: cost_s / speeds[node] for node, cost_s in late.items() if cost_s}
         if not late:
+            self._in_vain_at = now
             return None
         victim = max(late, key=lambda node: late[node])
         asked = free[victim][: max(1, len(free[victim]) // 2)][: mine.lanes]
@@ -185,6 +192,7 @@ class Queue(Generic[K]):
             What is given up, because too many nodes died that had begun it.
         """
         member = self._members.pop(node)
+        self._speed = 0.0
         self._move(member, _NONE)
         lost = []
         for key, begun in member.held.items():
@@ -212,11 +220,11 @@ class Queue(Generic[K]):
 
     def _lease(self, member: _Member[K], key: K) -> None:
         member.held[key] = False
-        member.waiting_s += self._work[key].cost_s
+        member.held_s += self._work[key].cost_s
 
     def _release(self, member: _Member[K], key: K) -> None:
-        if not member.held.pop(key):
-            member.waiting_s -= self._work[key].cost_s
+        del member.held[key]
+        member.held_s -= self._work[key].cost_s
 
     def _put_back(self, key: K) -> None:
         work = self._work[key]
@@ -237,11 +245,21 @@ class Queue(Generic[K]):
         self._waiting_s += count * work.cost_s
         self._count += count
 
-    def _all_speed(self, now: float) -> float:
-        """What all nodes together do, worked out once a second: there may be a thousand."""
-        if not 0 <= now - self._speed_at < 1 or not self._speed:
-            self._speed, self._speed_at = sum(each.speed(now) for each in self._members.values()), now
-        return self._speed
+    def _would_delay(self, member: _Member[K], speed: float) -> bool:
+        """Whether a slow node would end its next work later than the others do when they take that, too."""
+        cost_s = self._waiting_s / self._count
+        ends_s = max(member.held_s + cost_s, cost_s * member.lanes) / speed
+        return ends_s > self._waiting_s / self._speed + 2 * cost_s / self._lane_speed
+
+    def _watch_speed(self, now: float) -> None:
+        """Work out how fast a lane is in the mean, and all together; once a second, for there may be thousands."""
+        if 0 <= now - self._speed_at < 1 and self._speed:
+            return
+        known = [(each.lanes, speed) for each in self._members.values() if (speed := each.speed(now)) is not None]
+        lanes = sum(lanes for lanes, _ in known)
+        self._lane_speed = sum(lanes * speed for lanes, speed in known) / lanes if lanes else 1.0
+        self._speed = self._lane_speed * sum(each.lanes for each in self._members.values())
+        self._speed_at = now
 
     def _move(self, member: _Member[K], compile_class: Hashable) -> None:
         if member.compile_class in self._lanes_on:
