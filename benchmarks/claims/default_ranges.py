@@ -50,10 +50,7 @@ def part(name: str, first: int, last: int) -> dict[str, object]:
 
 def loss(problem: Problem) -> float:
     """How many times as long as the formula's own config a problem takes by that of its range."""
-    _, last_m = match_rules.default_range(problem.m)
-    config = formula(problem.with_m(last_m))
-    if not match_rules.can_run(config, problem, H200):
-        config = formula(problem)
+    config, _ = match_rules.default_config(problem, H200)
     return estimate_us(problem, config) / estimate_us(problem, formula(problem))
 
 

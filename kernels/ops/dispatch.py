@@ -25,7 +25,7 @@ from tuner.launch.launch import Launch
 from tuner.launch.plan import Recording, recorded
 from tuner.lookup import strict
 from tuner.lookup.decision import Match
-from tuner.lookup.lookup import counter, drop, kernels_of_family, lookup, on_change
+from tuner.lookup.lookup import counter, drop, lookup, on_change, rows_of_family
 from tuner.problem import Problem, dtype
 
 FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
@@ -33,7 +33,7 @@ FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
 _families: set[Hashable] = set()
-"""Families of which every kernel was imported."""
+"""Families that were prepared, by the device's index."""
 on_change(_families.clear)
 _torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
 """By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
@@ -82,17 +82,23 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
                     raise e from None
             else:
                 break
+        if match.rule in ("exact", "family") and (problem.family, model.slug, index) not in _families:
+            _families.add((problem.family, model.slug, index))
+            _prepare(problem, model, match, recording.find)
     recording.count = counter(problem, model)
-    if match.rule in ("exact", "family") and (problem.family, model.slug) not in _families:
-        # While the GPU works: no later call of the family is to wait for an import.
-        _families.add((problem.family, model.slug))
-        for name in kernels_of_family(problem, model, match):
-            with contextlib.suppress(KernelError):
-                registry.find(problem.op, name)
     if len(_launched) >= _MOST_LAUNCHED:
         _launched.clear()
     _launched.add((problem, model.slug, match.config))
     return recording
+
+
+def _prepare(problem: Problem, model: Device, match: Match, find: Callable[[Launch], Any] | None) -> None:
+    """Import a family's kernels and load its shipped binaries while the GPU works: no later M waits for them."""
+    for row in rows_of_family(problem, model, match):
+        with contextlib.suppress(KernelError, NotImplementedError, *FAILURES), recorded(find):
+            spec = registry.find(problem.op, row.config.kernel)
+            if find is not None:
+                spec.compile(row.problem, row.config)
 
 
 def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:

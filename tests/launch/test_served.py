@@ -54,7 +54,7 @@ def assert_each_call_launched_its_own(report, per_call=1):
         assert operands(*addresses(launch)[:3]) == operands(*told["given"][:2], told["out"])
 
 
-@pytest.mark.parametrize("way", ["again", "ordinary"])
+@pytest.mark.parametrize("way", ["again", "ordinary", "operator"])
 def test_the_second_call_looks_nothing_up_and_launches_the_same_kernel_on_its_own_operands(served, way):
     report = served(way)
     assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0]
@@ -94,7 +94,7 @@ def test_the_first_call_of_a_family_imports_the_kernels_of_all_its_ranges(
         for m, its in ((64, POINTER), (256, tma))
     ]
     family = make_family(64, 256, problem=rows[0].problem)
-    report = served("families", str(make_table(*rows, families=(family,)).write(tmp_path)))
+    report = served("families", str(make_table(*rows, families=(family,)).write(tmp_path)), "[40, 200]")
     assert [told["imported"] for told in report.printed["calls"]] == [["pointer", "tma"]] * 2
     assert [any(len(param) == 128 for param in launch.params) for launch in report.launches] == [False, True]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,18 @@ def test_a_shipped_kernel_is_launched_as_a_compiled_one_is(served, make_stub, sh
         # Numbers are the same; addresses are each process's own.
         assert [p for p in one.params if len(p) == 4] == [p for p in other.params if len(p) == 4]
         assert [len(p) for p in one.params] == [len(p) for p in other.params]
+
+
+def test_the_first_call_of_a_family_loads_the_binaries_of_all_its_ranges(make_stub, make_rows, make_family, tmp_path):
+    """A module's first load takes milliseconds, and so does checking its kernel's source: no later M waits for it."""
+    winners = {Problem(m, 256, 256): config for m, config in zip((64, 256), WINNERS.values(), strict=False)}
+    family = make_family(64, 256, problem=Problem(256, 256, 256))
+    path = replace(make_rows(winners), families=(family,)).write(tmp_path)
+    make_stub().run("ship.py", str(path), alone=True)
+    one, both = (make_stub().run("served.py", "families", str(path), ms) for ms in ("[40]", "[40, 200]"))
+    assert len(one.loads) == 2  # both kernels have one name
+    assert (one.loads, len(one.launches), len(both.launches)) == (both.loads, 1, 2)
+    assert [each.printed["compiled"] for each in (one, both)] == [0, 0]
 
 
 def test_the_default_beside_a_winner_is_shipped_for_operands_that_are_not_aligned(make_stub, shipped):

@@ -174,7 +174,7 @@ def test_where_both_points_configs_lose_at_the_other_the_first_row_of_the_higher
         won = dataclasses.replace(winner(problem(m), best), median_us=us(best, m))
         result = Result(won, {small: 1.0, large: 1.0}, {one: us(one, m) for one in (small, large)})
         found += agenda.ended(problem(m), result, [winner(problem(at), small) for at in range(1, 257)])
-    assert 193 in order
+    assert [m for m in order if 192 < m < 256] == [193]  # it decides alone
     assert {m: next(each for each in found[0].ranges if m <= each.last_m).row_m for m in (192, 193, 200)} == {
         192: 192,
         193: 256,

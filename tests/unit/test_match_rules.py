@@ -241,11 +241,12 @@ def test_ranges_of_default_configs_cover_every_m_once_and_end_at_powers_of_two()
         assert match_rules.default_range(here[1]) == match_rules.default_range((here[0] + here[1]) // 2) == here
         first, count = here[1] + 1, count + 1
     assert first == 2**31
-    assert [match_rules.default_range(2**power)[1] for power in range(4, 31)] == [2**power for power in range(4, 31)]
-    assert len({match_rules.default_range(m) for m in range(1, 257)}) == 7
+    powers = [1, *(2**power for power in range(4, 31))]
+    assert [match_rules.default_range(power)[1] for power in powers] == powers
+    assert len({match_rules.default_range(m) for m in range(1, 257)}) == 9
 
 
-def test_a_formula_is_asked_once_a_range_for_its_last_m(toy, install):
+def test_a_formula_is_asked_once_a_range_for_its_last_m_and_its_middle(toy, install):
     asked = []
 
     def formula(problem, device):
@@ -253,12 +254,24 @@ def test_a_formula_is_asked_once_a_range_for_its_last_m(toy, install):
         return Config("toy", BLOCK_SIZE_M=16, num_warps=4)
 
     install(dataclasses.replace(toy, default_config=formula))
-    for m in (64, 40, 33, 63, 1000, 961, 1024):
+    for m in (64, 50, 49, 63, 1000, 961, 1024):
         assert answer(m) == ("default", 16)
-    assert asked == [64, 1024]
+    assert asked == [57, 64, 993, 1024]
 
 
-@pytest.mark.parametrize("order", [(50, 64, 40), (40, 50, 64), (64, 50, 40)])
+@pytest.mark.parametrize(("slow", "expected"), [(16, 32), (32, 16)])
+def test_a_range_gets_the_config_that_is_estimated_to_lose_less_over_it(slow, expected, toy, install):
+    def formula(problem, device):
+        return Config("toy", BLOCK_SIZE_M=16 if problem.m < 64 else 32, num_warps=4)
+
+    def estimate(config, problem, device):
+        return 10.0 if problem.m < 60 and config["BLOCK_SIZE_M"] == slow else 9.0
+
+    install(dataclasses.replace(toy, default_config=formula, estimate_us=estimate))
+    assert {answer(m) for m in (49, 57, 64)} == {("default", expected)}
+
+
+@pytest.mark.parametrize("order", [(50, 64, 56), (56, 50, 64), (64, 50, 56)])
 def test_an_m_that_the_default_of_its_range_does_not_suit_has_the_formula_asked_for_itself(order, toy, install):
     def even(config, problem, device):
         return "for 8 rows" if problem.m % 8 and config["BLOCK_SIZE_M"] == 32 else None
@@ -271,7 +284,7 @@ def test_an_m_that_the_default_of_its_range_does_not_suit_has_the_formula_asked_
         return Config("toy", BLOCK_SIZE_M=16 if problem.m % 8 else 32, num_warps=4)
 
     install(dataclasses.replace(toy, space=space, default_config=formula))
-    assert {m: answer(m)[1] for m in order} == {64: 32, 40: 32, 50: 16}
+    assert {m: answer(m)[1] for m in order} == {64: 32, 56: 32, 50: 16}
 
 
 def test_a_range_whose_last_m_no_kernel_serves_has_the_formula_asked_for_each_m(toy, install):

@@ -232,7 +232,7 @@ def test_calls_of_a_range_count_together_and_become_a_ladder_and_those_of_a_key_
     tuner.flush_misses()
     (often, calls), *rest = misses.load(record).problems(H200.slug).items()
     assert (str(often), calls) == ("matmul 193-256x512x256 float16 nn", 4)
-    assert {str(each) for each, _ in rest} == {"matmul 1-16x512x256 float16 nn", "mine N=3 float16"}
+    assert {str(each) for each, _ in rest} == {"matmul 2-16x512x256 float16 nn", "mine N=3 float16"}
     assert (often.first_m, often.last_m, {problem.family for problem in often.rungs}) == (193, 256, {PROBLEM.family})
 
 

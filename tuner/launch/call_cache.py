@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -234,9 +235,17 @@ def _guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 
 @functools.cache
 def _guards_hold() -> bool:
-    """Whether this torch's guards, which are private, tell apart everything that plans rely on."""
+    """Whether this torch's guards, which are private, tell apart everything that plans rely on.
+
+    A thread of its own tries them: a program of torch.compile runs first where torch sees no negative bit.
+    """
     if compat.TensorGuards is None or compat.neg_view is None:
         return False
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_try_guards).result()
+
+
+def _try_guards() -> bool:
     one, wide = (torch.empty(size, device="cpu") for size in ((4, 2), (4, 4)))
     with torch.autocast("cpu", enabled=False):
         guard = _guard([one])

@@ -7,7 +7,7 @@ The match rules (match_rules.py) decide what a problem gets; a resolver (resolve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,9 @@ def lookup(problem: Problem, device: Device | str | None = None) -> Match:
     return _resolver.answer(problem, device)
 
 
-def kernels_of_family(problem: Problem, device: Device, match: Match) -> set[str]:
-    """The kernels that may serve other Ms of a problem's family; `match` is what `lookup` returned for the problem."""
-    return _resolver.kernels_of_family(problem, device, match)
+def rows_of_family(problem: Problem, device: Device, match: Match) -> Iterator[Row]:
+    """The rows that may serve other Ms of a problem's family; `match` is what `lookup` returned for the problem."""
+    return _resolver.rows_of_family(problem, device, match)
 
 
 def use(where: str | Path | None) -> None:

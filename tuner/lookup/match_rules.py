@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from tuner.errors import KernelError
@@ -54,15 +55,15 @@ def decide(
 
 
 def default_range(m: int) -> tuple[int, int]:
-    """The Ms that get one default config: up to 16, to each power of two, from 64 to each half, from 256 each eighth.
+    """The Ms that get one default config: 1, up to 16 and 32, from there each half of an octave, from 256 each eighth.
 
-    So a process that nobody tuned for asks few formulas a weight, whatever Ms it calls. The formula is asked for the
-    last M, so powers of two get what is best for them. docs/benchmarks.md has what the others lose.
+    So a process that nobody tuned for asks few formulas a weight, whatever Ms it calls. docs/benchmarks.md has what
+    that loses.
     """
     if m <= 16:
-        return 1, 16
+        return (1, 1) if m == 1 else (2, 16)
     octave = 1 << ((m - 1).bit_length() - 1)
-    step = octave // (1 if m <= 64 else 2 if m <= 256 else 8)
+    step = octave // (1 if m <= 32 else 2 if m <= 256 else 8)
     last = -(-m // step) * step
     return last - step + 1, min(last, MAX_SIZE)
 
@@ -77,13 +78,29 @@ def default_config(
         lost: configs that could not be launched for it, and why: then the formula is asked for this M alone.
     """
     if not (lost or problem.is_keyed):
-        first, last = default_range(problem.m)
-        other = problem.with_m(last)
-        with contextlib.suppress(KernelError, *BAD_VALUE):  # this M may be served where that one is not
-            config = registry.default_config(other, device)
-            if other == problem or can_run(config, problem, device):
-                return config, (first, last)
+        span = default_range(problem.m)
+        with contextlib.suppress(KernelError, *BAD_VALUE):  # this M may be served where others are not
+            config, asked = _for_range(problem, device, *span)
+            if asked == problem.m or can_run(config, problem, device):
+                return config, span
     return registry.default_config(problem, device, lost), (problem.m, problem.m)
+
+
+def _for_range(problem: Problem, device: Device, first: int, last: int) -> tuple[Config, int]:
+    """The formula's config for the last M of a range or for its middle, and that M: which is estimated to lose less.
+
+    The last M is nobody's but its own where a new tile or a new wave begins just before it.
+    """
+    ms = [last - (last - first) * step // 4 for step in range(5)]
+    asked = {registry.default_config(problem.with_m(m), device): m for m in (ms[2], last)}
+    models = [(config, registry.find(problem.op, config.kernel).estimate_us) for config in asked]
+    losses = [
+        sum(math.log(model(config, problem.with_m(m), device)) for m in ms) if model else math.inf
+        for config, model in models
+    ]
+    # Where there is no model, the last M's, which is the best of a power of two.
+    config = models[-1][0] if math.inf in losses else models[losses.index(min(losses))][0]
+    return config, asked[config]
 
 
 def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = False) -> str | None:

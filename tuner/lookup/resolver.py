@@ -16,6 +16,7 @@ from tuner.hardware.device import Device
 from tuner.lookup import advice, match_rules
 from tuner.lookup.decision import TUNED, Decision, Match
 from tuner.lookup.device_winners import DeviceWinners
+from tuner.lookup.row import Row
 from tuner.problem import Problem
 from tuner.problem.batches import Key, split
 
@@ -170,17 +171,16 @@ class Resolver:
         yield from self._by_source(device.slug)
         yield from self._of_relatives(device)
 
-    def kernels_of_family(self, problem: Problem, device: Device, match: Match) -> set[str]:
-        """The kernels that the ranges of a problem's family name, in the source that gave an answer and before it."""
-        found, (key, batch) = set[str](), split(problem)
+    def rows_of_family(self, problem: Problem, device: Device, match: Match) -> Iterator[Row]:
+        """The rows that the ranges of a problem's family name, in the source that gave an answer and before it."""
+        key, batch = split(problem)
         for winners in self._by_source(device.slug):
             tuned = winners.families.get(key)
             family = tuned.at(batch) if tuned else None
-            rows = [] if family is None else [family.row(place) for place in range(len(family.ranges))]
-            found.update(one.config.kernel for row in rows for one in winners.rows.get(row, ()))
+            for row in () if family is None else map(family.row, range(len(family.ranges))):
+                yield from winners.rows.get(row, ())
             if winners.source == match.source:
                 break  # what no lookup has read so far stays unread
-        return found
 
     def decide(self, problem: Problem, device: Device) -> Decision:
         """The decision about a problem, from these sources; nothing is kept."""

@@ -41,6 +41,8 @@ What lies between cannot lose more, since no config takes less time for more row
 """
 _TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
+_TALL_TILE = 64
+"""The rows of tiles of the tensor cores' height."""
 
 Estimate = Callable[[Config, Problem], float | None]
 """Microseconds that the cost model gives a config; None where it has no model, infinity where it cannot run."""
@@ -296,11 +298,14 @@ def _anchors(ms: Sequence[int]) -> list[int]:
 
 
 def _middle(low: int, high: int) -> int | None:
-    """Return an M between two: a multiple of a tile's rows about half-way, else the first row of the higher tile.
+    """Return an M between two: the first row after a tall tile, or else a multiple of a tile's rows about half-way.
 
-    From 1024 on a step is a sixteenth to a thirty-second of M. Within one step it is what lies half-way. Returns None
-    where less than half a step lies between.
+    Where configs change between two such points they mostly change with that row, so it alone decides most ranges. From
+    1024 on a step is a sixteenth to a thirty-second of M. Within one step it is the first row of the higher tile, or
+    what lies half-way. Returns None where less than half a step lies between.
     """
+    if low % _TALL_TILE == 0 and low + 1 < high:
+        return low + 1
     step = max(_TILE, 1 << max(0, high.bit_length() - 6))
     middle = math.ceil((low + high) / 2 / step) * step
     if not low < middle < high:

@@ -70,9 +70,9 @@ def specialized() -> None:
 
 
 def families() -> None:
-    """By a table's ranges; the kernels' modules that are there after each call."""
+    """By a table's ranges, at the Ms given; the kernels' modules that are there after each call."""
     tuner.use(sys.argv[2])
-    for m in (40, 200):
+    for m in json.loads(sys.argv[3]):
         call(stub_matmul.half(m, 256), stub_matmul.half(256, 256))
         told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
 
@@ -80,6 +80,16 @@ def families() -> None:
 def again() -> None:
     for _ in range(3):
         call(stub_matmul.half(256, 256), stub_matmul.half(256, 256))
+
+
+def operator() -> None:
+    """As a program of torch.compile calls it, first of all and without some of torch's keys."""
+    through = torch.ops.triton_tuner.matmul
+    without = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Negative))
+    for context in (without, contextlib.nullcontext(), contextlib.nullcontext()):
+        a, b = stub_matmul.half(256, 256), stub_matmul.half(256, 256)
+        with context:
+            call(a, b, op=lambda a, b: through(a, b, None, None, None, "none", None, None, None))
 
 
 def ordinary() -> None:
