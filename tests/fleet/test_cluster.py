@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tuner import cli, reference
 from tuner.errors import SweepError, UsageError
+from tuner.fleet import cluster as cluster_module
 from tuner.fleet.cluster import Cluster, modules_of
 
 
@@ -24,6 +26,18 @@ def test_an_address_where_nobody_listens_is_one_line_at_once(ray_there):
         address = f"127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(SweepError, match=rf"nobody listens at {address} \(Connection refused\): type `ray start"):
             Cluster(address, interpreted=True)
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_another_program_that_listens_there_is_one_line(ray_there, monkeypatch, answer):
+    monkeypatch.setattr(cluster_module, "_CONNECT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+        accepted = threads.submit(server.accept)
+        threads.submit(lambda: accepted.result()[0].sendall(answer))
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(SweepError, match=rf"what listens at {address} is no Ray cluster's head: type `ray start"):
+            Cluster(address, interpreted=True)
+        accepted.result()[0].close()
 
 
 @pytest.mark.parametrize("address", ["", "here", "ray://10.0.0.1:10001", "10.0.0.1:ray", "10.0.0.1:99999"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import sysconfig
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,9 @@ from tuner.errors import SweepError, TunerError, UsageError, first_line
 from tuner.fleet.node import Node
 
 _CONNECT_S = 5.0
+_HTTP2_SETTINGS = b"\x04"
+_HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _HTTP2_SETTINGS + b"\0\0\0\0\0"
+"""How a client of gRPC begins; a server answers with a frame of settings, too (RFC 9113, 3.4)."""
 _INSTALLED = {"site-packages", "dist-packages"}
 _STDLIB = Path(sysconfig.get_paths()["stdlib"]).resolve()
 
@@ -62,11 +67,17 @@ class Cluster:
         self._interpreted = interpreted
         self._actors: dict[str, Any] = {}
         self._calls: dict[Any, str] = {}
+        terminated = signal.getsignal(signal.SIGTERM)
         try:
             # Ray tells the same again on the terminal otherwise, and copies there what every node prints.
             self._ray.init(address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
         except Exception as e:
             raise SweepError(f"Ray at {address}: {_said(e)}: {_advice(e, self._ray.__version__)}") from e
+        except SystemExit:  # Ray's own handler of SIGTERM
+            raise KeyboardInterrupt from None
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, terminated)  # it means the same as Ctrl-C, and Ray replaced it
 
     def __enter__(self) -> Cluster:
         return self
@@ -157,8 +168,9 @@ def _place(name: str, module: ModuleType) -> Path | None:
 
 
 def _import_ray() -> Any:
-    # Ray announces a change of its own otherwise, which nobody who types a command can act on.
+    # Ray prints what nobody who types a command can act on: a change of its own, and each attempt to connect.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         import ray
     except ImportError as e:
@@ -167,19 +179,23 @@ def _import_ray() -> Any:
 
 
 def _check_listening(address: str) -> None:
-    """Ask whether anybody listens, because Ray tries for a minute and then names a log file."""
+    """Ask whether a head may listen there, because Ray asks for a quarter of an hour."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"--ray {address}: expected HOST:PORT of the cluster's head, such as 10.0.0.1:6379, or auto")
+    advice = "type `ray start --head --port=6379` there, or give --ray the address that it printed"
     try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+        with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as connection:
+            connection.sendall(_HTTP2_HELLO)
+            answer = connection.recv(9)
+    except (TimeoutError, ConnectionResetError):
+        answer = b""
     except OSError as e:
-        raise SweepError(
-            f"nobody listens at {address} ({e.strerror or e}): type `ray start --head --port=6379` there, or give "
-            "--ray the address that it printed"
-        ) from None
+        raise SweepError(f"nobody listens at {address} ({e.strerror or e}): {advice}") from None
+    if answer[3:4] != _HTTP2_SETTINGS and os.environ.get("RAY_USE_TLS", "0") == "0":
+        raise SweepError(f"what listens at {address} is no Ray cluster's head: {advice}")
 
 
 def _said(error: BaseException | None) -> str:
