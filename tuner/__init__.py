@@ -57,7 +57,7 @@ else:
         "tuned": "tuner.tuned.decorator.tuned",
         "use": "tuner.lookup.lookup.use",
     }
-    _MODULES = ("config", "device", "errors", "kernel", "problem", "registry", "space", "suite")
+    _MODULES = ("config", "device", "errors", "kernel", "models", "problem", "registry", "space", "suite")
 
     def __getattr__(name: str) -> object:
         """Import a public name or module when it is first used, because a serving process needs few of them."""

@@ -61,6 +61,10 @@ class SchemaError(StoreError):
     """A database whose schema is behind or ahead of this version of triton-tuner."""
 
 
+class ModelError(TunerError):
+    """A model whose config cannot be read, or whose products cannot be found."""
+
+
 class TableError(TunerError):
     """An exported table that could not be read or written."""
 

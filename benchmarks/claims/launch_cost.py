@@ -41,6 +41,7 @@ def paths(device: str) -> dict[str, Call]:
     import torch
 
     from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+    from tuner.models import accelerate
 
     m, n, k = SHAPE
     a = torch.randn(m, k, device=device).half()
@@ -50,6 +51,10 @@ def paths(device: str) -> dict[str, Call]:
     many_out = torch.empty(BATCH, m, n, device=device, dtype=torch.float16)
     ends = torch.arange(1, BATCH + 1, device=device, dtype=torch.int32) * (m // BATCH)
     x, y = a.flatten(), out.flatten()
+    layer, exchanged = (
+        torch.nn.Linear(k, n, bias=False, device=device, dtype=torch.float16).requires_grad_(False) for _ in range(2)
+    )
+    accelerate(exchanged, backend="tuner")
     return {
         "torch.empty": lambda: torch.empty((m, n), dtype=torch.float16, device=a.device),
         "torch.matmul": lambda: torch.matmul(a, b),
@@ -60,6 +65,8 @@ def paths(device: str) -> dict[str, Call]:
         "torch.add": lambda: torch.add(x, y),
         "tuner matmul": lambda: matmul(a, b),
         "tuner matmul(out=)": lambda: matmul(a, b, out=out),
+        "nn.Linear": lambda: layer(a),
+        "nn.Linear, accelerated": lambda: exchanged(a),
         "tuner bmm": lambda: bmm(many_a, many_b),
         "tuner bmm(out=)": lambda: bmm(many_a, many_b, out=many_out),
         "tuner grouped_mm": lambda: grouped_mm(a, many_b, ends),

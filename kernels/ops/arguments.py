@@ -136,11 +136,16 @@ def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
     check_device("b", b)
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Whether kernels run on a device: a GPU, or the CPU under Triton's interpreter."""
+    return device.type == "cuda" or (device.type == "cpu" and bool(knobs.runtime.interpret))
+
+
 def check_device(name: str, tensor: torch.Tensor) -> None:
     """Check that a tensor is on a GPU, or on the CPU under Triton's interpreter."""
     if tensor.device.type == "meta":
         raise InputError(f'{name} is on meta, without values: expected a GPU; make it there with device="cuda"')
-    if tensor.device.type != "cuda" and not knobs.runtime.interpret:
+    if not has_kernels(tensor.device):
         raise InputError(
             f"{name} is on {tensor.device}: expected a GPU; use {name}.cuda(), or set TRITON_INTERPRET=1 before "
             "importing triton"

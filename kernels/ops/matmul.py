@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -104,7 +106,7 @@ def matmul(
     arguments.check_tensors(**given._asdict())
     if arguments.ask_derivatives(*given):
         return gradients.matmul(matmul, given, options)
-    return _checked_call(given, options)
+    return checked_call(given, options)
 
 
 def _operands(given: CallTensors) -> tuple[torch.Tensor | None, ...]:
@@ -152,13 +154,18 @@ def _call_by_backend(given: CallTensors, options: Options, backend: str) -> torc
     backends.check(backend)
     if request is not None:
         arguments.check_tensors(**given._asdict())
-        return _checked_call(given, options, request)
+        return checked_call(given, options, request)
     named: dict[str, Any] = dict(zip(OPTION_NAMES, options, strict=True))
     return matmul(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 
-def _checked_call(given: CallTensors, options: Options, request: backends.BackendRequest | None = None) -> torch.Tensor:
-    """Run a call whose arguments must be checked, and store its plan."""
+def checked_call(
+    given: CallTensors,
+    options: Options,
+    request: backends.BackendRequest | None = None,
+    remember: Callable[..., None] | None = None,
+) -> torch.Tensor:
+    """Run a call whose arguments must be checked, and store its plan; `remember` stores it for another op's calls."""
     out, (a, b, bias, scale_a, scale_b) = given.out, _in_memory(given)
     arguments.check_operands(a, b, bias)
     scaling, scale_a, scale_b = arguments.scales_of(a, b, scale_a, scale_b)
@@ -189,7 +196,8 @@ def _checked_call(given: CallTensors, options: Options, request: backends.Backen
         recording = _launch(CallTensors(result2, a2, b, bias, scale_a, scale_b), kind, request)
         if recording is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
-            CALL_CACHE.remember(_operands(given), options, recording, result, sources, out=out, precision=by_torch)
+            remember = remember or functools.partial(CALL_CACHE.remember, _operands(given), options)
+            remember(recording, result, sources, out=out, precision=by_torch)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result

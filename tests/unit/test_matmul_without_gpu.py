@@ -12,6 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tuner.errors import InputError
 from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels.ops.linear import preference
+from tuner.models import accelerate
+from tuner.models.accelerate_linear import PREFERENCE, TunedLinear
 
 
 def test_a_cpu_tensor_outside_the_interpreter_is_one_clear_error():
@@ -50,3 +53,15 @@ def test_a_room_imported_first_does_not_hide_what_bears_its_name():
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("backend", ["auto", "tuner"])
+def test_layers_on_the_cpu_stay_with_torch_and_so_do_exchanged_ones_that_came_there(backend):
+    layer, x = torch.nn.Linear(8, 4).requires_grad_(False), torch.randn(3, 8)
+    expected = layer(x)
+    (left,) = accelerate(layer, backend=backend).left
+    assert left == "on cpu (move the model to a GPU first)"
+    layer.__class__ = TunedLinear
+    setattr(layer, PREFERENCE, preference(backend == "auto", 4, 8, True))
+    for call in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
+        torch.testing.assert_close(call(x), expected)

@@ -22,6 +22,8 @@ from tuner.errors import TunerError, UsageError, one_line
 
 COMMANDS = {
     "run": "Tune problems on this machine's GPU and keep every measurement.",
+    "capture": "Run a program and record the matrix products that it calls.",
+    "model": "Write the GEMMs of a Hugging Face model as a suite.",
     "show": "List winners, trials, runs, devices or problems.",
     "lookup": "Say which config a problem would get, and why.",
     "bench": "Time what a lookup gives beside torch and other tuners.",

@@ -20,6 +20,7 @@ from tuner.errors import UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.lookup import misses
+from tuner.models import captured
 from tuner.problem import Problem, family
 from tuner.problem import suite as suites
 from tuner.problem.family import Ladder
@@ -65,6 +66,13 @@ class Duration(click.ParamType[float]):
     help="Problems that were called untuned on this device, the most called first; may be repeated.",
 )
 @click.option(
+    "--captured",
+    multiple=True,
+    metavar="DIR",
+    type=options.Place(path_type=Path),
+    help="What a program called under tuner capture; may be repeated.",
+)
+@click.option(
     "--strategy",
     type=click.Choice(["race", "exhaustive", "random"]),
     default="race",
@@ -98,7 +106,7 @@ def run(
     if not named and not records:
         raise UsageError(
             "no problem given: name some with --suite demo, --suite FILE.csv, --shape 4096x4096x1024, "
-            "--kernel MODULE:NAME --problem M=4096,N=1024 or --from-misses FILE"
+            "--kernel MODULE:NAME --problem M=4096,N=1024, --captured DIR or --from-misses FILE"
         )
     missed = _missed(records)
     if given["mixed"] and given["ray"] is None:
@@ -141,9 +149,13 @@ def _named(
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
         kind = {name: given[name] for name in ("dtype", "layout", "scaling")}
         listed = [each for name in suite_names for each in suites.load_with_ladders(name)]
+        for folder in given["captured"]:
+            listed += captured.problems(folder)
         for shape in shapes:
             listed += family.parse_shape(shape, lambda m, n, k: Problem(m, n, k, **kind))
         return listed
+    if given["captured"]:
+        raise UsageError("--captured is for GEMMs: leave --kernel out, or name its problems by --problem")
     if shapes:
         raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
     specs = [kernel_options.find(name) for name in given["names"]]

@@ -212,8 +212,9 @@ def _matches(tensors: Sequence[Tensor], precision: str | None) -> Callable[..., 
     once = sorted(set(first))
     guard = _guard([tensors[at] for at in once])
     asks = any(tensor.requires_grad for tensor in tensors)
-    if len(once) == len(tensors) and not asks and precision is None:
-        return guard
+    if len(once) == len(tensors) and precision is None:
+        # The weights of most models may be asked for gradients, so their calls must not take the long way below.
+        return guard if not asks else lambda *given: not torch.is_grad_enabled() and guard(*given)
 
     def matches(*given: Tensor) -> bool:
         if asks and torch.is_grad_enabled():

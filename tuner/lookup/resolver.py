@@ -166,6 +166,10 @@ class Resolver:
         device = self.device(device)
         return device, list(self._by_source(device.slug)), self.decide(problem, device)
 
+    def own_winners(self, device: Device) -> Iterator[DeviceWinners]:
+        """What each source holds for a device, read when its turn comes."""
+        return self._by_source(device.slug)
+
     def winners(self, device: Device) -> Iterator[DeviceWinners]:
         """What sources hold for a device and then for others of its architecture."""
         yield from self._by_source(device.slug)

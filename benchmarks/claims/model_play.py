@@ -1,0 +1,452 @@
+"""A model's steps by torch and by `tuner.models.accelerate`: time, numbers, share of products, first step.
+
+    python benchmarks/claims/model_play.py --out RESULT.json --folder DIR [--model llama-8b] [--layers 6]
+        [--parts tune,play,compiled,first] [--rehearse]
+
+The models have the layer shapes of the models named and random weights; all else is transformers', but for plain causal
+attention (no window, no soft cap). `tune` writes the model's config, then runs `tuner model`, `tuner run` and `tuner
+export --with-kernels` in DIR, as a user would. The other parts are processes of their own that see the exported tables
+alone and an empty compile cache. DIR keeps what they read, so a part can be run again, and RESULT is written anew after
+each part.
+
+A decode step is one token of each of `batch` sequences without a cache, so all that is not attention over the past. A
+prefill is one sequence, of which the last token alone goes through the last layer. Both ways share the weights, and
+take turns in each round in an order drawn anew; `torch_over_tuner` is the median over the rounds of torch's time over
+ours. Eager steps are timed on the host, captured ones (a CUDA graph of one step) by events. `relative_error` is the
+norm of the difference from the same model in float64 over that model's norm. --rehearse plays a tiny model under
+Triton's interpreter, to see that the script runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from commands import environment, tuner
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+LLAMA = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
+QWEN = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
+GEMMA = {"hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16, "num_key_value_heads": 8}
+TINY = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-8b": ("LlamaConfig", {**LLAMA, "vocab_size": 128256}),
+    "qwen": ("Qwen2Config", {**QWEN, "vocab_size": 152064}),  # 7B of Qwen 2.5: q, k and v have a bias
+    "gemma": ("Gemma2Config", {**GEMMA, "head_dim": 256, "vocab_size": 256000}),  # 9B of Gemma 2: tied weights
+    "tiny": ("Qwen2Config", {**TINY, "vocab_size": 256}),
+}
+PARTS = ("tune", "play", "compiled", "first")
+SAMPLE_S = 0.03
+"""How long one sample of a round takes, so that the clock's own steps do not count."""
+MOST_SEQUENCES = 128
+GEMMS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+Step = Callable[[], Any]
+
+
+def config_of(options: argparse.Namespace) -> Any:
+    import transformers
+
+    kind, sizes = MODELS[options.model]
+    config = getattr(transformers, kind)(num_hidden_layers=options.layers, **sizes)
+    config.architectures = [kind.replace("Config", "ForCausalLM")]
+    return config
+
+
+def tune(options: argparse.Namespace) -> dict[str, Any]:
+    """Find, tune and export the model's families; seconds of each command."""
+    folder, seconds, found = options.folder, {}, {}
+    config = config_of(options)
+    config.dtype = "bfloat16"
+    config.save_pretrained(folder)
+    database, here = ["--db", f"{folder}/tuner.db"], ["--device", "interpreter"] if options.rehearse else []
+    limits = ["--trials", "2"] if options.rehearse else ["--time-budget", options.time_budget]
+    commands = {
+        "model": ["model", "config.json", "--m", options.m, "--out", "suite.csv"],
+        "run": ["run", "--suite", "suite.csv", *database, *here, *limits],
+        "export": ["export", "tables", *database, *(here or ["--with-kernels"])],
+    }
+    for name, arguments in commands.items():
+        begun = time.perf_counter()
+        # A problem without a winner is the last thing that should end a play: torch serves it.
+        found[name] = tuner(folder, *arguments, accept=(0, 1))
+        seconds[name] = round(time.perf_counter() - begun, 2)
+        if name == "model":
+            without_long_last_layer(folder / "suite.csv", config.vocab_size)
+    winners = [winner for each in found["run"]["problems"] if (winner := each["winner"])]
+    return {
+        "seconds": seconds,
+        "suite": (folder / "suite.csv").read_text().splitlines(),
+        "untried": len(found["run"]["untried"]),
+        "winners": {said(each["problem"]): [each["kernel"], each["median_us"], each["vs_vendor"]] for each in winners},
+    }
+
+
+def said(problem: dict[str, Any]) -> str:
+    return f"{problem['m']}x{problem['n']}x{problem['k']} {problem['epilogue']}"
+
+
+def without_long_last_layer(suite: Path, vocabulary: int) -> None:
+    """Drop the last layer's rows of prefills: the steps here take one token of each sequence through it."""
+
+    def kept(found: re.Match[str]) -> str:
+        short = [each for each in found[1].split(",") if not each.isdigit() or int(each) <= MOST_SEQUENCES]
+        return f'"{",".join(short)}",{vocabulary},'
+
+    suite.write_text(re.sub(rf'^"([^"]*)",{vocabulary},', kept, suite.read_text(), flags=re.MULTILINE))
+
+
+def models(options: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """The model as it is, an exchanged copy with the same weights, and what the exchange said."""
+    from tuner.models import accelerate
+
+    plain = plain_model(options)
+    ours = shared_copy(plain)
+    return plain, ours, accelerate(ours, backend=options.backend)
+
+
+def attention(_module: Any, q: Any, k: Any, v: Any, _mask: Any, scaling: float | None = None, **_: Any) -> Any:
+    """Causal attention by torch, without transformers' masks, whose making waits for the device in every step."""
+    import torch
+
+    product = torch.nn.functional.scaled_dot_product_attention
+    mixed = product(q, k, v, scale=scaling, is_causal=q.shape[2] > 1, enable_gqa=q.shape[1] != k.shape[1])
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+def plain_model(options: argparse.Namespace) -> Any:
+    import torch
+    from transformers import AttentionInterface, AutoModelForCausalLM
+
+    AttentionInterface.register("of_the_play", attention)
+    torch.manual_seed(0)
+    with torch.device("cpu" if options.rehearse else "cuda"):
+        model = AutoModelForCausalLM.from_config(
+            config_of(options), dtype=torch.bfloat16, attn_implementation="of_the_play"
+        )
+    return model.to("cpu" if options.rehearse else "cuda").eval().requires_grad_(False)
+
+
+def shared_copy(model: Any) -> Any:
+    """A model of the same weights: torch's side and ours read the same memory."""
+    kept = {id(each): each for each in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, kept)
+
+
+def sizes(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
+    """The steps: a name, the number of sequences and of tokens in each."""
+    for batch in options.batches:
+        yield f"decode {batch}", batch, 1
+    for length in options.prefills:
+        yield f"prefill {length}", 1, length
+
+
+def step_of(model: Any, batch: int, length: int) -> Step:
+    import torch
+
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(batch * length)
+    ids = torch.randint(model.config.vocab_size, (batch, length), device=device, generator=generator)
+    return lambda: model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+
+
+def wait() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def host_seconds(step: Step, count: int) -> float:
+    """Seconds a step, until the last one's result is there."""
+    wait()
+    begun = time.perf_counter()
+    for _ in range(count):
+        step()
+    wait()
+    return (time.perf_counter() - begun) / count
+
+
+def device_seconds(step: Step, count: int) -> float:
+    """Seconds a step on the device."""
+    import torch
+
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    wait()
+    begin.record()
+    for _ in range(count):
+        step()
+    end.record()
+    wait()
+    return begin.elapsed_time(end) / 1000 / count
+
+
+def paired(theirs: Step, ours: Step, clock: Callable[[Step, int], float], rounds: int) -> dict[str, Any]:
+    """Time both in turns, and torch's time over ours in each round."""
+    steps = {"torch": theirs, "tuner": ours}
+    for step in steps.values():
+        clock(step, 2)
+    count = max(1, min(200, int(SAMPLE_S / max(clock(theirs, 2), 1e-6))))
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name in random.sample(list(steps), 2):
+            seconds[name].append(clock(steps[name], count))
+    ratios = sorted(a / b for a, b in zip(seconds["torch"], seconds["tuner"], strict=True))
+    return {
+        "torch_ms": round(statistics.median(seconds["torch"]) * 1e3, 4),
+        "tuner_ms": round(statistics.median(seconds["tuner"]) * 1e3, 4),
+        "torch_over_tuner": round(statistics.median(ratios), 4),
+        "least": round(ratios[0], 4),
+        "most": round(ratios[-1], 4),
+        "steps_a_sample": count,
+    }
+
+
+def captured(step: Step) -> Step:
+    """One step as a CUDA graph."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        result = step()
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def play(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Eager and captured steps of every size, the share of products, and the numbers."""
+    import torch
+
+    plain, ours, done = models(options)
+    found: dict[str, Any] = {"accelerate": str(done), "eager": {}, "captured": {}}
+    with torch.inference_mode():
+        for name, batch, length in sizes(options):
+            theirs_step, our_step = step_of(plain, batch, length), step_of(ours, batch, length)
+            found["eager"][name] = paired(theirs_step, our_step, host_seconds, options.rounds)
+            if torch.cuda.is_available():
+                graphs = captured(theirs_step), captured(our_step)
+                found["captured"][name] = paired(*graphs, device_seconds, options.rounds)
+                del graphs
+            keep(found)
+        found["products"] = {
+            name: products(options, step_of(plain, batch, length), step_of(ours, batch, length))
+            for name, batch, length in sizes(options)
+        }
+        keep(found)
+        found["relative_error"] = errors(options, plain, ours)
+    return found
+
+
+def products(options: argparse.Namespace, theirs: Step, ours: Step) -> dict[str, Any]:
+    """How many of the products that torch's profiler sees in a step run on ours, and are of a family of the suite."""
+    from tuner import suite
+
+    families = {each.shape[1:] for each in suite.load(f"{options.folder}/suite.csv")}
+    before, after = (seen(step) for step in (theirs, ours))
+    return {
+        "torch": len(before),
+        "of_families_of_the_suite": sum(each in families for each in before),
+        "left_on_torch": len(after),
+        "on_tuned_kernels": round(1 - len(after) / max(len(before), 1), 4),
+    }
+
+
+def seen(step: Step) -> list[tuple[int, ...]]:
+    """N and K of each product of torch's in a step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    step()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        step()
+    events = [each for each in profiler.events() if each.name in GEMMS]
+    return [(each.input_shapes[-1][-1], each.input_shapes[-1][-2]) for each in map(operands, events)]
+
+
+def operands(event: Any) -> Any:
+    """An event whose last shape is B's: addmm has two numbers behind it."""
+    event.input_shapes = [shape for shape in event.input_shapes if len(shape) > 1]
+    return event
+
+
+def errors(options: argparse.Namespace, plain: Any, ours: Any) -> dict[str, Any]:
+    """The relative error against float64 of the first layers by name, and of whole steps."""
+    import torch
+
+    def error(result: Any, exact: Any) -> float:
+        return float(((result.double() - exact).norm() / exact.norm()).item())
+
+    layers, found = dict(ours.named_modules()), {}
+    firsts = {}
+    for name, layer in plain.named_modules():
+        if isinstance(layer, torch.nn.Linear):
+            firsts.setdefault(tuple(layer.weight.shape), (name, layer))
+    for batch in (options.batches[-1],):
+        for name, layer in firsts.values():
+            x = torch.randn(batch, layer.in_features, device=layer.weight.device, dtype=layer.weight.dtype)
+            bias = None if layer.bias is None else layer.bias.double()
+            exact = torch.nn.functional.linear(x.double(), layer.weight.double(), bias)
+            found[f"{name}, {batch} rows"] = {"torch": error(layer(x), exact), "tuner": error(layers[name](x), exact)}
+    runs = [(f"whole {name}", batch, length) for name, batch, length in sizes(options) if batch * length <= 1024]
+    results = {name: (step_of(plain, *size)(), step_of(ours, *size)()) for name, *size in runs}
+    wide = copy.deepcopy(plain).double()
+    for name, *size in runs:
+        exact, (theirs, mine) = step_of(wide, *size)(), results[name]
+        found[name] = {
+            "torch": error(theirs, exact),
+            "tuner": error(mine, exact),
+            "same_next_token": float((theirs.argmax(-1) == mine.argmax(-1)).double().mean().item()),
+        }
+    return found
+
+
+def compiled(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Steps under torch.compile, as they run from Python and as a CUDA graph of them; one program for each size."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    backend = "aot_eager" if options.rehearse else "inductor"
+    pair = [torch.compile(model, backend=backend, dynamic=False) for model in models(options)[:2]]
+    found: dict[str, Any] = {"from Python": {}, "captured": {}, "compile_s": {}, "graph_breaks": {}}
+    with torch.inference_mode():
+        for name, batch, length in sizes(options):
+            if batch not in options.compiled or length > 1:
+                continue
+            theirs, ours = (step_of(model, batch, length) for model in pair)
+            for whose, step in (("torch", theirs), ("tuner", ours)):
+                counters.clear()
+                found["compile_s"][f"{name}, {whose}"] = round(host_seconds(step, 1), 2)
+                found["graph_breaks"][f"{name}, {whose}"] = sum(counters["graph_break"].values())
+            found["from Python"][name] = paired(theirs, ours, host_seconds, options.rounds)
+            if torch.cuda.is_available():
+                graphs = captured(theirs), captured(ours)
+                found["captured"][name] = paired(*graphs, device_seconds, options.rounds)
+            keep(found)
+    return found
+
+
+def first(options: argparse.Namespace) -> dict[str, Any]:
+    """The first step of fresh processes, of torch alone and exchanged, in turns."""
+    turns = [(child(options, "first-torch"), child(options, "first-tuner")) for _ in range(options.starts)]
+    theirs, ours = (list(each) for each in zip(*turns, strict=True))
+    medians = [statistics.median(each["seconds"] for each in some) for some in (theirs, ours)]
+    return {"torch": theirs, "tuner": ours, "tuner_over_torch": round(medians[1] / medians[0], 3)}
+
+
+def first_step(options: argparse.Namespace, name: str) -> dict[str, float]:
+    """The first step of this process: `tuner` is imported and the model exchanged inside of the time."""
+    import torch
+
+    model, exchange_s = plain_model(options), 0.0
+    step = step_of(model, options.batches[0], 1)
+    wait()
+    begun = time.perf_counter()
+    if name == "tuner":
+        from tuner.models import accelerate
+
+        accelerate(model, backend=options.backend)
+        exchange_s = time.perf_counter() - begun
+    with torch.inference_mode():
+        step()
+    wait()
+    return {"seconds": round(time.perf_counter() - begun, 4), "exchange_s": round(exchange_s, 4)}
+
+
+def child(options: argparse.Namespace, part: str) -> Any:
+    """What a part finds in a process of its own, with the exported tables and an empty compile cache."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--child", part]
+    with tempfile.TemporaryDirectory() as cache:
+        tables = {"TUNER_TABLES": options.folder / "tables", "TUNER_DB": f"{cache}/none.db"}
+        mode = {"TRITON_INTERPRET": "1"} if options.rehearse else {}
+        values = environment(TRITON_CACHE_DIR=cache, **tables, **mode)
+        done = subprocess.run(command, env=values, check=False)
+    result = options.folder / f"{part}.json"
+    if done.returncode:
+        print(f"{part} ended with {done.returncode}; what it had found is kept", file=sys.stderr)
+    return json.loads(result.read_text()) if result.exists() else {"failed": done.returncode}
+
+
+def run_child(options: argparse.Namespace) -> None:
+    """Run a part here, and write what it finds as it goes."""
+    result = options.folder / f"{options.child}.json"
+    result.unlink(missing_ok=True)
+
+    def keep(found: dict[str, Any]) -> None:
+        result.write_text(json.dumps(found))
+
+    if options.child.startswith("first-"):
+        keep(first_step(options, options.child.removeprefix("first-")))
+    else:
+        keep({"play": play, "compiled": compiled}[options.child](options, keep))
+
+
+def numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",") if each]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, help="kept between runs of parts; by default beside --out")
+    parser.add_argument("--model", choices=MODELS, default="llama-8b")
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--parts", default=",".join(PARTS), help="those to run now; others stay in --out as they are")
+    parser.add_argument("--m", help="what `tuner model` is given; by default every size that is played")
+    parser.add_argument("--time-budget", default="120s", help="of `tuner run`; torch serves what is left untuned")
+    parser.add_argument("--batches", type=numbers, default=[1, 8, 32, 128])
+    parser.add_argument("--prefills", type=numbers, default=[1024, 4096])
+    parser.add_argument("--compiled", type=numbers, default=[1, 32], help="batches that are compiled")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--starts", type=int, default=2, help="fresh processes of each kind")
+    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rehearse:
+        options.model, options.layers, options.backend, options.rounds, options.starts = "tiny", 1, "tuner", 2, 1
+        options.batches, options.prefills, options.compiled = [1, 4], [16], [4]
+    options.folder = (options.folder or options.out.with_suffix("")).resolve()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    options.m = options.m or ",".join(map(str, (*options.batches, *options.prefills)))
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    if options.child:
+        run_child(options)
+        return
+    body = json.loads(options.out.read_text()) if options.out.exists() else {}
+    body = {"model": options.model, "layers": options.layers, "backend": options.backend} | {
+        part: body[part] for part in PARTS if part in body
+    }
+    for part in options.parts.split(","):
+        begun = time.perf_counter()
+        found = {"tune": tune, "first": first}[part](options) if part in ("tune", "first") else child(options, part)
+        body[part] = {**found, "wall_s": round(time.perf_counter() - begun, 1)}
+        record.write(options.out, body)
+        print(f"{part}: {body[part]['wall_s']} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    main()

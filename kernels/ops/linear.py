@@ -1,0 +1,184 @@
+"""The product of a linear layer, x @ weight.t() + bias, by tuned kernels or by torch as the tables' evidence says.
+
+`tuner.models.accelerate` makes layers call it. A repeated call finds its plan by x, the weight and the bias themselves,
+so it makes no view of the weight. Whatever the kernels do not take is torch's own, which also names what is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+
+from tuner.kernels.ops import arguments, autocast, dispatch
+from tuner.kernels.ops import matmul as product
+from tuner.kernels.ops.gradients import CallTensors, Options
+from tuner.launch.call_cache import CallCache, is_tracing
+from tuner.launch.torch_precision import torch_precision
+from tuner.lookup import evidence, lookup
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+from tuner.problem.gemm_fields import MAX_SIZE
+
+DTYPES = (torch.float32, *autocast.HALVES)
+CALL_CACHE = CallCache()
+_PLAIN: Options = (None, None, None, None)
+_CLASSES = (torch.Tensor, torch.nn.Parameter)
+_MOST_SHAPES = 8192
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Preference:
+    """Who serves the layers of one family.
+
+    Attributes:
+        is_auto: Whether torch serves what no table says that the kernels are faster at. Otherwise the kernels serve
+            everything that they take.
+        options: The key of these calls among the plans.
+        by_torch: Shapes and dtypes of x that torch serves.
+    """
+
+    is_auto: bool
+    options: tuple[bool, int, int, bool]
+    by_torch: set[tuple[torch.Size, torch.dtype]] = field(default_factory=set)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles of a layer share the preference of their process."""
+        return preference, self.options
+
+
+@functools.cache
+def preference(is_auto: bool, n: int, k: int, has_bias: bool) -> Preference:
+    """The preference that all layers [N, K] of this process share."""
+    made = Preference(is_auto, (is_auto, n, k, has_bias))
+    lookup.on_change(made.by_torch.clear)
+    return made
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: Preference) -> torch.Tensor:
+    """Compute torch.nn.functional.linear(x, weight, bias).
+
+    Raises:
+        Exception: What torch raises for operands that do not fit; what `matmul` raises where no kernel could be
+            launched.
+    """
+    if is_tracing():
+        return _unplanned(x, weight, bias, preferred)
+    by_torch = preferred.by_torch
+    if by_torch and (x.shape, x.dtype) in by_torch:
+        return F.linear(x, weight, bias)
+    if bias is None:
+        result = CALL_CACHE.run_two(x, weight, preferred.options)
+    else:
+        result = CALL_CACHE.run((x, weight, bias), preferred.options)
+    return _unplanned(x, weight, bias, preferred) if result is None else result
+
+
+def _unplanned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: Preference) -> torch.Tensor:
+    """A call that no plan serves: the first of its kind, or one that needs a gradient, is traced or transformed."""
+    if not _is_served(x, weight, bias):
+        return F.linear(x, weight, bias)
+    if autocast.is_on(x):
+        return _autocast_call(x, weight, bias, preferred)
+    has_gradient = arguments.ask_derivatives(x, weight, bias)
+    is_traced = torch.compiler.is_compiling() or arguments.is_recorded()
+    if _is_torchs(x, weight, bias, preferred, has_gradient=has_gradient, is_traced=is_traced):
+        return F.linear(x, weight, bias)
+    if has_gradient:
+        return product.matmul(x, weight.t(), bias=bias)
+    if is_traced:
+        result: torch.Tensor = torch.ops.triton_tuner.linear(x, weight, bias, preferred.is_auto)
+        return result
+    remember = functools.partial(CALL_CACHE.remember, (x, weight, bias), preferred.options)
+    return product.checked_call(CallTensors(None, x, weight.t(), bias, None, None), _PLAIN, remember=remember)
+
+
+def _autocast_call(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: Preference
+) -> torch.Tensor:
+    if preferred.is_auto and weight.dtype != torch.get_autocast_dtype(x.device.type):
+        return F.linear(x, weight, bias)  # torch keeps its copy of the weight for the block; ours is made each call
+    lowered_x, lowered_weight, lowered_bias = autocast.lowered(x, weight, bias)
+    assert lowered_x is not None
+    assert lowered_weight is not None
+    with autocast.off(x):
+        return linear(lowered_x, lowered_weight, lowered_bias, preferred)
+
+
+def _is_torchs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    preferred: Preference,
+    *,
+    has_gradient: bool,
+    is_traced: bool,
+) -> bool:
+    """Whether torch is to serve operands that the kernels take; an operator decides when it runs."""
+    if weight.dtype != x.dtype or (bias is not None and bias.dtype != x.dtype):
+        return True  # an error, which torch words
+    if not preferred.is_auto or (is_traced and not has_gradient):
+        return False
+    if has_gradient:
+        return True  # the tables of a forward pass say nothing of its gradients' products
+    sources = lookup.resolver()
+    if _is_faster(x, weight, bias):
+        return False
+    if lookup.resolver() is not sources:
+        return True  # another thread named other tables meanwhile: the next call asks them
+    if len(preferred.by_torch) >= _MOST_SHAPES:
+        preferred.by_torch.clear()
+    preferred.by_torch.add((x.shape, x.dtype))
+    return True
+
+
+def _is_served(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether the operands are such that the kernels compute what torch would."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    if is_tracing():
+        is_plain = all(type(each) in _CLASSES for each in given)  # the operator asks for the device, when it runs
+    elif arguments.is_recorded() or torch.compiler.is_compiling():
+        is_plain = not any(hasattr(each, "__tensor_flatten__") for each in given)  # tensors that wrap others
+    else:
+        is_plain = all(type(each) in _CLASSES and arguments.has_memory(each) for each in given)
+    if not is_plain or x.layout != torch.strided or weight.layout != torch.strided or x.is_nested or weight.is_nested:
+        return False
+    if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or any(e.device != x.device for e in given):
+        return False
+    return all(each.dtype in DTYPES for each in given) and (is_tracing() or arguments.has_kernels(x.device))
+
+
+def _is_faster(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether a table says that the kernels are no slower than torch at this M."""
+    (n, k), rows = weight.shape, x.numel() // max(x.shape[-1], 1)
+    if not (0 < rows <= MAX_SIZE and n and k):
+        return False
+    return evidence.beats_vendor(problem(rows, n, k, x.dtype, bias is not None), dispatch._device(x.device.index))
+
+
+def problem(m: int, n: int, k: int, dtype: torch.dtype, has_bias: bool) -> Problem:
+    """The problem of a layer whose tensors are contiguous."""
+    precision = torch_precision() if dtype == torch.float32 else "default"
+    epilogue = "bias" if has_bias else "none"
+    return Problem(m, n, k, dtype=dtypes.name_of(dtype), layout="nt", epilogue=epilogue, precision=precision)
+
+
+def _run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_auto: bool) -> torch.Tensor:
+    """The operator's own call, in which torch has already recorded whatever gradients there are."""
+    preferred = preference(is_auto, *weight.shape, bias is not None)
+    if not (torch.is_grad_enabled() or autocast.is_on(x)):
+        return linear(x, weight, bias, preferred)
+    with torch.no_grad(), autocast.off(x):
+        return linear(x, weight, bias, preferred)
+
+
+def _shaped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, _is_auto: bool) -> torch.Tensor:  # noqa: ARG001
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+_library = torch.library.Library("triton_tuner", "FRAGMENT")
+_library.define("linear(Tensor x, Tensor weight, Tensor? bias, bool is_auto) -> Tensor")
+_library.impl("linear", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("triton_tuner::linear", _shaped, lib=_library)

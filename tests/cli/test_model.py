@@ -1,0 +1,359 @@
+"""`tuner model`: the families it names are what the model multiplies, whole and sharded."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+
+from tuner.errors import ModelError
+from tuner.models import config as configs
+from tuner.models import families
+from tuner.models.config import Precision
+from tuner.models.sizes import SEQUENCES, TOKENS, Sizes
+from tuner.problem import suite
+from tuner.problem.family import Ladder
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers and torch.profiler deprecate much of their own
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 128,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MODELS = {
+    "llama": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+    "qwen": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True},
+    "qwen_moe": {"model_type": "qwen3_moe", "num_experts": 4, **EXPERTS, "mlp_only_layers": [1]},
+    "gemma": {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "sliding_window_pattern": 2},
+    "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
+    "phi": {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]},
+    "phi_1": {"model_type": "phi", "architectures": ["PhiForCausalLM"]},
+    "mixtral": {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4, **EXPERTS},
+    "deepseek": {
+        "model_type": "deepseek_v3",
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "n_routed_experts": 8,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        **EXPERTS,
+        "q_lora_rank": 32,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 16,
+        "num_key_value_heads": 4,
+    },
+    "gpt_oss": {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_local_experts": 4, **EXPERTS},
+}
+"""Configs of real architectures, small enough to run on a CPU."""
+BFLOAT16 = Precision("bfloat16")
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a config of MODELS, with other fields; returns its path."""
+
+    def write(name, **fields):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({**SMALL, **MODELS[name], **fields}))
+        return path
+
+    return write
+
+
+def built(path, dtype="bfloat16"):
+    return configs.build(configs.load(str(path)), dtype)
+
+
+def profiled(config, sequences, length):
+    """The GEMMs of a forward on the CPU as torch's profiler sees them, without those of attention's own operators."""
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.no_grad(), torch.profiler.profile(activities=activities, record_shapes=True) as profile:
+        model(input_ids=torch.ones(sequences, length, dtype=torch.long), use_cache=False, logits_to_keep=1)
+    found = Counter()
+    for event in profile.events():
+        # Where a model has no fused attention, its scores are the only `bmm`; grouped_mm calls mm on a CPU.
+        if event.name in ("aten::mm", "aten::addmm", "aten::_grouped_mm") and not within(event, "aten::_grouped_mm"):
+            a, b = [shape for shape in event.input_shapes if len(shape) > 1][:2]
+            found[event.name == "aten::_grouped_mm", a[0], b[-1], a[-1]] += 1
+    return found
+
+
+def within(event, name):
+    while (event := event.cpu_parent) is not None:
+        if event.name == name:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_families_are_the_products_that_a_profiler_sees(name, written):
+    path = written(name)
+    seen = profiled(configs.load(str(path)), 2, 9)
+    named = Counter()
+    for each in families.find(built(path), BFLOAT16).families:
+        m = {TOKENS: 18, SEQUENCES: 2}[each.of] * each.factor
+        named[each.product.op == "grouped_mm", m, each.product.n, each.product.k] += each.count
+    assert sum(seen.values()) > 4 * 4
+    assert named == seen
+
+
+SHARDED = """
+import json, re, sys
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+from tuner.errors import ModelError
+from tuner.models import config as configs
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+found = {}
+for path in sys.argv[1:]:
+    model = configs.build(configs.load(path), "bfloat16")
+    parameters = dict(model.named_parameters())
+    plan = {}
+    for name in (*parameters, *dict(model.named_modules())):
+        generic = re.sub(r"\\.\\d+(?=\\.|$)", ".*", name)
+        rule = model.tp_plan.get(generic)
+        if rule is None and name in parameters:
+            rule = model.tp_plan.get(generic.rpartition(".")[0])
+        if rule is not None:
+            plan[name] = rule
+    apply_tensor_parallelism(model, mesh, plan)
+    found[path] = {
+        re.sub(r"\\.\\d+(?=\\.)", ".*", name): list(p.to_local().shape if hasattr(p, "to_local") else p.shape)
+        for name, p in model.named_parameters(remove_duplicate=False)
+    }
+print(json.dumps(found))
+"""
+"""Prints the shapes that transformers itself gives one GPU of two."""
+
+
+@pytest.mark.long
+def test_two_gpus_share_the_weights_as_transformers_itself_shards_them(written, start):
+    paths = {name: str(written(name)) for name in ("llama", "qwen_moe", "phi", "phi_1", "mixtral", "deepseek")}
+    process = start("-c", SHARDED, *paths.values())
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    for name, shapes in ((name, json.loads(out)[path]) for name, path in paths.items()):
+        found = families.find(built(paths[name]), BFLOAT16, tp=2)
+        assert found.families
+        for each in found.families:
+            for weight in each.weights:
+                assert shapes[weight][-2:] == [each.product.n, each.product.k], (name, weight)
+
+
+def test_a_bias_is_added_after_the_sum_where_gpus_share_the_inputs(written):
+    whole, half = (families.find(built(written("phi_1")), BFLOAT16, tp=tp).families for tp in (1, 2))
+
+    def epilogue(found):
+        return {name.split(".")[-2]: each.product.epilogue for each in found for name in each.weights}
+
+    assert epilogue(whole)["fc2"] == epilogue(whole)["fc1"] == epilogue(half)["fc1"] == "bias"
+    assert epilogue(half)["fc2"] == "none"
+
+
+def test_heads_need_not_be_divisible_where_the_plan_gathers_them_again(written):
+    found = families.find(built(written("phi")), BFLOAT16, tp=4)  # two heads of keys and values
+    assert {name.split(".")[-2]: each.product.n for each in found.families for name in each.weights}["qkv_proj"] == 32
+
+
+def test_a_part_of_a_weight_is_aligned_where_its_own_rows_are(written):
+    path = written("llama", intermediate_size=72)
+    for tp, aligned in ((1, True), (2, False)):
+        found = families.find(built(path), BFLOAT16, tp=tp).families
+        assert {each.product.aligned for each in found if each.product.k in (72, 36)} == {aligned}
+
+
+def test_json_has_the_families_as_numbers(run, tmp_path, written):
+    code, said, _ = run("model", written("llama"), "--m", "1-4", "--out", tmp_path / "out.csv", "--json")
+    assert code == 0
+    last = json.loads(said)["families"][-1]
+    assert (last["m"], last["n"], last["k"], last["count"], last["note"]) == ("1-4", 128, 64, 1, "lm_head")
+
+
+def rows(path):
+    return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
+
+
+def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
+    layers = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "head_dim": 128}
+    path = written("llama", **layers, num_key_value_heads=8, num_hidden_layers=32, vocab_size=128256)
+    out = tmp_path / "llama.csv"
+    code, said, err = run("model", path, "--m", "1-512,8192", "--out", out)
+    assert code == 0, err
+    assert f"5 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
+    assert [tuple(row.values()) for row in rows(out)] == [
+        ("1-512", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
+        ("8192", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
+        ("1-512", "1024", "4096", "bfloat16", "nt", "64", "self_attn.k_proj self_attn.v_proj"),
+        ("8192", "1024", "4096", "bfloat16", "nt", "64", "self_attn.k_proj self_attn.v_proj"),
+        ("1-512", "14336", "4096", "bfloat16", "nt", "64", "mlp.gate_proj mlp.up_proj"),
+        ("8192", "14336", "4096", "bfloat16", "nt", "64", "mlp.gate_proj mlp.up_proj"),
+        ("1-512", "4096", "14336", "bfloat16", "nt", "32", "mlp.down_proj"),
+        ("8192", "4096", "14336", "bfloat16", "nt", "32", "mlp.down_proj"),
+        ("1-512", "128256", "4096", "bfloat16", "nt", "1", "lm_head"),  # a prefill needs its last tokens alone
+    ]
+    found = suite.load_with_ladders(out)
+    assert [(str(each), isinstance(each, Ladder)) for each in found][:2] == [
+        ("matmul 1-512x4096x4096 bfloat16 nt", True),
+        ("matmul 8192x4096x4096 bfloat16 nt", False),
+    ]
+
+
+def test_experts_are_grouped_products_of_each_tokens_rows_and_a_command(run, tmp_path, written):
+    out = tmp_path / "moe.csv"
+    code, _, err = run("model", written("mixtral"), "--m", "1-8", "--tp", 2, "--out", out)
+    assert code == 0, err
+    experts = [row for row in rows(out) if row["op"] == "grouped_mm"]
+    assert [(row["m"], row["n"], row["k"], row["groups"], row["count"]) for row in experts] == [
+        ("2-16", "96", "64", "4", "4"),
+        ("2-16", "64", "48", "4", "4"),
+    ]
+    assert "tuner moe --experts 4 --intermediate 48 --hidden 64 --topk 2 --for vllm --out DIR" in err
+    assert "whole on each GPU by the model's own plan: model.layers.*.mlp.gate.weight" in err
+
+
+@pytest.mark.parametrize(
+    ("config", "typed", "scaling"),
+    [
+        ({}, ["--dtype", "e4m3"], "row"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, [], "block"),
+    ],
+)
+def test_linear_layers_in_fp8_are_scaled_and_the_last_one_is_not_in_fp8(config, typed, scaling, run, tmp_path, written):
+    out = tmp_path / "fp8.csv"
+    code, _, err = run("model", written("deepseek", **config), *typed, "--m", "1-64", "--out", out)
+    assert code == 0, err
+    found = {name: row for row in rows(out) for name in row["note"].split()}
+    assert {found[name]["dtype"] for name in ("self_attn.o_proj", "shared_experts.up_proj")} == {"float8_e4m3fn"}
+    assert found["self_attn.o_proj"]["scaling"] == scaling
+    assert found["lm_head"]["dtype"] == found["experts.down_proj"]["dtype"] == "bfloat16"
+    assert found["mlp.gate"]["dtype"] == "float32"
+    assert ("fp8_w8a8 --block-shape 128,128" in err) == (scaling == "block")
+    assert suite.load(out)
+
+
+def test_a_size_beyond_the_ranges_is_a_prefill_and_without_ranges_every_size_is_meant():
+    assert Sizes.parse("1-4,8,64").cells(TOKENS, 2) == ["2-8", "16,128"]
+    assert Sizes.parse("1-4,3,64").cells(SEQUENCES, 1) == ["1-4", "3"]
+    assert Sizes.parse("8,64").cells(SEQUENCES, 1) == ["8,64"]
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "code", "words"),
+    [
+        ("{", [], 1, "not JSON"),
+        ("[]", [], 1, 'expected a "model_type"'),
+        ('{"model_type": 3}', [], 1, 'expected a "model_type"'),
+        ('{"model_type": "nobody"}', [], 1, "does not know the model type 'nobody'"),
+        ('{"model_type": "ours", "auto_map": {"AutoConfig": "c.C"}}', [], 1, "code that comes with the model"),
+        (json.dumps(MODELS["llama"] | SMALL | {"hidden_size": "many"}), [], 1, "damaged config of a llama model"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--tp", 3], 2, "--tp 3 does not divide the 4 attention heads"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--tp", 4], 2, "the 2 key-value heads of LlamaForCausalLM: expected"),
+        (json.dumps(MODELS["llama"] | SMALL | {"vocab_size": 129}), ["--tp", 2], 2, "the 129 outputs of lm_head"),
+        (json.dumps({**SMALL, "model_type": "bert"}), ["--tp", 2], 2, "has no tensor-parallel plan: leave --tp out"),
+        (json.dumps({"model_type": "vit"}), [], 1, "cannot be run without weights"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-"], 2, "M must be a whole number"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--m", "0-4"], 2, "M must be from 1"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--dtype", "int3"], 2, "unknown dtype 'int3'"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(text, typed, code, words, run, tmp_path):
+    path, out = tmp_path / "config.json", tmp_path / "out.csv"
+    path.write_text(text)
+    found, said, err = run("model", path, *typed, "--out", out)
+    assert (found, said, err.count("\n")) == (code, "", 1), err
+    assert words in err
+    assert not out.exists()
+
+
+def test_a_model_without_linear_layers_is_one_line():
+    class Empty(torch.nn.Module):
+        main_input_name = "input_ids"
+        config = transformers.AutoConfig.for_model("llama")
+
+        def forward(self, input_ids):
+            return input_ids
+
+    with pytest.raises(ModelError, match="Empty has no linear layers"):
+        families.find(Empty(), BFLOAT16)
+
+
+class Scan(torch.nn.Module):
+    """Multiplies activations token by token, as state-space models do, then by a weight; or by it token by token."""
+
+    main_input_name = "input_ids"
+    config = transformers.AutoConfig.for_model("llama")
+
+    def __init__(self, *, by_weight):
+        super().__init__()
+        self.by_weight = by_weight
+        with torch.device("meta"):
+            self.embed = torch.nn.Embedding(8, 16)
+            self.linear = torch.nn.Linear(16, 32)
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        for token in x.unbind(1):
+            self.linear(token) if self.by_weight else token @ token.t()
+        return self.linear(x)
+
+
+def test_a_loop_over_tokens_may_multiply_activations_but_not_by_weights():
+    found = families.find(Scan(by_weight=False), BFLOAT16)
+    assert [(each.weights, each.of, each.count) for each in found.families] == [(("linear.weight",), TOKENS, 1)]
+    with pytest.raises(ModelError, match="Scan multiplies by other weights where there are more tokens"):
+        families.find(Scan(by_weight=True), BFLOAT16)
+
+
+CACHED = """
+import sys
+sys.addaudithook(lambda event, args: event in ("socket.connect", "socket.getaddrinfo") and sys.exit("network"))
+from tuner.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_name_is_read_from_the_local_cache_and_never_from_the_network(tmp_path, written, monkeypatch):
+    cache = tmp_path / "cache" / "models--us--tiny"
+    (cache / "snapshots" / "abc").mkdir(parents=True)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc")
+    written("llama").rename(cache / "snapshots" / "abc" / "config.json")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    for name, code, words in (("us/tiny", 0, "LlamaForCausalLM"), ("us/other", 1, "hf download us/other config.json")):
+        command = [sys.executable, "-c", CACHED, "model", name, "--m", "1-4", "--out", str(tmp_path / "out.csv")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == code, done.stderr
+        assert words in done.stdout + done.stderr
+    assert "not in the local cache of models" in done.stderr
+
+
+def test_without_transformers_one_line_says_what_to_install(tmp_path, written):
+    code = "import sys; sys.modules['transformers'] = None; from tuner.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "model", str(written("llama")), "--out", str(tmp_path / "out.csv")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "pip install 'triton-tuner[models]'" in done.stderr
+
+
+def test_the_room_is_imported_without_torch_and_transformers():
+    code = "import sys, tuner.models; assert not {'torch', 'transformers', 'click'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -1,0 +1,112 @@
+"""`tuner.models.accelerate` on a real GPU: a model's numbers, plans, CUDA graphs, TorchInductor and another GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tuner.kernels.ops import matmul as ops
+from tuner.models import accelerate, restore
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
+]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = nn.Linear(256, 512, bias=False), nn.Linear(256, 512)
+        self.down = nn.Linear(512, 256, bias=False)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    made = Block().to("cuda", torch.bfloat16)
+    accelerate(made, backend="tuner")
+    return made
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """A list that grows with each call that no plan served."""
+    calls = []
+    run = ops.checked_call
+    monkeypatch.setattr(ops, "checked_call", lambda *given, **named: (calls.append(1), run(*given, **named))[1])
+    return calls
+
+
+def rows(count: int, device: str = "cuda") -> torch.Tensor:
+    return torch.randn(count, 256, device=device, dtype=torch.bfloat16)
+
+
+def assert_right(found: torch.Tensor, model: nn.Module, x: torch.Tensor) -> None:
+    """Compare with the same model in float64, which torch computes."""
+    exact = Block().to(x.device, torch.float64)
+    exact.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        expected = exact(x.double())
+    assert ((found.double() - expected).norm() / expected.norm()).item() < 0.01
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_repeated_steps_run_plans_and_are_right(model, checked, mode):
+    with mode():
+        for _ in range(3):
+            x = rows(8)
+            assert_right(model(x), model, x)
+    assert len(checked) == 3  # each layer once
+    assert restore(model) == 3
+
+
+def test_a_captured_step_reads_the_operands_of_its_replay(model):
+    x = rows(4)
+    with torch.inference_mode():
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            model(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = model(x)
+        for _ in range(2):
+            x.copy_(rows(4))
+            graph.replay()
+            assert_right(result, model, x)
+
+
+@pytest.mark.long
+def test_one_inductor_program_serves_every_m(model):
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for count in (2, 8, 100):
+            x = rows(count)
+            assert_right(compiled(x), model, x)
+
+
+def test_under_autocast_float32_weights_are_cast(checked):
+    model = Block().cuda()
+    accelerate(model, backend="tuner")
+    x = torch.randn(8, 256, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        assert_right(model(x), model, x)
+    assert len(checked) == 3
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU: torch.cuda.device_count() is below 2")
+def test_a_model_that_moves_between_gpus_runs_where_it_is():
+    model = Block().to("cuda:0", torch.bfloat16)
+    accelerate(model, backend="tuner")
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        x = rows(8, device)
+        with torch.no_grad():
+            found = model.to(device)(x)
+        assert found.device == x.device
+        assert_right(found, model, x)

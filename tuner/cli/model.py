@@ -1,0 +1,85 @@
+"""`tuner model`: the GEMMs of a Hugging Face model, as a suite."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options, output
+from tuner.cli.output import quantity
+from tuner.errors import ModelError, UsageError
+from tuner.files import write_text
+from tuner.models import config as configs
+from tuner.models.lines import Line, dumps
+from tuner.models.sizes import Sizes
+from tuner.problem import dtype as dtypes
+
+_SHOWN = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "count", "note")
+
+if TYPE_CHECKING:
+    from tuner.models.families import ModelGemms
+
+
+@click.command()
+@click.argument("name", metavar="NAME|CONFIG.json")
+@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Sharded over so many GPUs.")
+@click.option("--m", "sizes", metavar="1-512,8192", default="1-512,8192", show_default=True, help="Tokens of a step.")
+@click.option("--dtype", metavar="bf16|e4m3", help="Of the linear layers. [default: the config's]")
+@click.option(
+    "--out", metavar="SUITE.csv", required=True, type=options.Place(path_type=Path), help="Write the suite there."
+)
+@options.json_option
+def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_json: bool) -> None:
+    """Write the GEMMs of a Hugging Face model as a suite for `tuner run`.
+
+    transformers builds the model from its config, a file or a name in the local cache, without weights and without
+    network, and its forward says what it multiplies.
+    """
+    ms = Sizes.parse(sizes)
+    asked = None if dtype is None else dtypes.canonical(dtype)
+    if out.suffix != ".csv":
+        raise UsageError(f"--out {out}: the name of a suite ends in .csv: type --out {out}.csv")
+    config = configs.load(name)
+    precision = configs.take_precision(config, asked)
+    built = configs.build(config, precision.dtype)
+    from tuner.models import families  # after the config was read, because torch takes seconds
+
+    found = families.find(built, precision, tp=tp)
+    listed = families.lines(found, ms)
+    text = dumps(listed, f"The GEMMs of {name}, by `tuner model`; count: how often a step calls each.")
+    write_text(out, text, error=ModelError)
+    commands = families.moe_commands(found, precision)
+    if as_json:
+        every = [{"m": line.ms, **line.product._asdict(), "count": line.count, "note": line.note} for line in listed]
+        lines = [{name: value for name, value in each.items() if name != "device"} for each in every]
+        document = {"suite": out, "model": type(built).__name__, "families": lines, "commands": commands}
+        output.print_json({**document, "left_out": found.left_out, "whole": found.whole, "remark": precision.remark})
+        return
+    _say(found, precision.remark, commands)
+    _print(listed)
+    command = shlex.join(["tuner", "run", "--suite", str(out)])
+    click.echo(f"{out}: {quantity(len(found.families), 'family')} of {type(built).__name__}; to tune them: {command}")
+
+
+def _print(lines: Sequence[Line]) -> None:
+    """Print each family once, with all of its Ms."""
+    families: dict[tuple[str, ...], list[str]] = {}
+    for line in lines:
+        families.setdefault(tuple(line.cells()[name] for name in _SHOWN), []).append(line.ms)
+    used = [at for at in range(len(_SHOWN)) if any(row[at] for row in families)]
+    rows = [[",".join(ms), *(row[at] for at in used)] for row, ms in families.items()]
+    output.print_table(["m", *(_SHOWN[at] for at in used)], rows, empty="")
+
+
+def _say(found: ModelGemms, remark: str | None, commands: Sequence[str]) -> None:
+    """Say on stderr what is not in the suite, or not as people may expect it."""
+    said = [remark] if remark else []
+    said += [f"left out, {quantity(count, 'call')} a step: {reason}" for reason, count in found.left_out.items()]
+    said += [f"whole on each GPU by the model's own plan: {', '.join(found.whole)}"] if found.whole else []
+    said += [f"experts, for vLLM's fused kernel: {command}" for command in commands]
+    for line in said:
+        click.echo(line, err=True)

@@ -1,0 +1,157 @@
+"""What `tuner capture` recorded: the journals of a folder, as a suite."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner import files
+from tuner.errors import ProblemError, SuiteError
+from tuner.models.lines import Line, dumps, problem
+from tuner.models.products import Product
+from tuner.models.recorder import FORMAT, SUFFIX, VERSION
+from tuner.problem import Problem, suite
+from tuner.problem.family import Ladder
+
+SUITE = "suite.csv"
+MOST_LISTED = 8
+"""With more Ms than these a family is tuned for the range from the least to the most."""
+_ADVICE = "move it away, and record again"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The calls of a folder.
+
+    Attributes:
+        calls: how often each product was called, by its Ms.
+        left_out: how many calls are of products that no problem describes, or of more families than are kept.
+    """
+
+    calls: dict[Product, Counter[int]]
+    left_out: int
+
+    def lines(self) -> list[Line]:
+        """The lines of a suite, those that compute most first."""
+        found = [Line(product, _cell(sorted(ms)), min(ms), ms.total()) for product, ms in self.calls.items()]
+        work = {
+            product: sum(problem(product, m).flops * count for m, count in ms.items())
+            for product, ms in self.calls.items()
+        }
+        return sorted(found, key=lambda line: -work[line.product])
+
+
+def load(folder: Path) -> Captured:
+    """Read the journals of a folder. Where a GPU was used, what ran on the CPU is left out.
+
+    Raises:
+        SuiteError: a journal cannot be read, or is none.
+    """
+    calls: dict[Product, Counter[int]] = {}
+    left_out = 0
+    for path in _journals(folder):
+        found, others = _read(path)
+        left_out += others
+        for product, ms in found.items():
+            calls.setdefault(product, Counter()).update(ms)
+    devices = {product.device for product in calls}
+    if devices - {"cpu"}:
+        calls = {product: ms for product, ms in calls.items() if product.device != "cpu"}
+    valid = {product: ms for product, ms in calls.items() if _is_problem(product, max(ms))}
+    return Captured(valid, left_out + sum(ms.total() for product, ms in calls.items() if product not in valid))
+
+
+def write_suite(folder: Path) -> Captured:
+    """Write the suite of a folder's journals beside them, unless the one that is there is newer.
+
+    Raises:
+        SuiteError: see `load`; or it cannot be written.
+    """
+    found = load(folder)
+    if found.calls and _has_more(folder):
+        files.write_text(folder / SUITE, _text(found), error=SuiteError)
+    return found
+
+
+def problems(folder: Path) -> list[Problem | Ladder]:
+    """The problems and ladders that a folder asks for: its suite's, or of journals that are newer, theirs.
+
+    Raises:
+        SuiteError: there are none, or they cannot be read.
+    """
+    path = folder / SUITE
+    if not _journals(folder) and not path.exists():
+        raise SuiteError(
+            f"nothing was captured in {folder}: expected {SUITE}, or journals ({SUFFIX}): type tuner capture --out "
+            f"{folder} -- COMMAND"
+        )
+    if _has_more(folder):  # whoever recorded was killed, or still records
+        write_suite(folder)
+    if not path.exists():
+        raise SuiteError(f"no matrix product was captured in {folder}: see `tuner capture --help` for what is recorded")
+    return suite.load_with_ladders(path)
+
+
+def _has_more(folder: Path) -> bool:
+    """Whether something was recorded since the suite was written, by `tuner capture` or by hand."""
+    path = folder / SUITE
+    written = path.stat().st_mtime_ns if path.exists() else -1
+    return any(journal.stat().st_mtime_ns > written for journal in _journals(folder))
+
+
+def _journals(folder: Path) -> list[Path]:
+    try:
+        return sorted(each for each in folder.iterdir() if each.name.endswith(SUFFIX))
+    except OSError as e:
+        raise SuiteError(f"cannot read the folder {folder}: {e.strerror}: name one that tuner capture wrote") from e
+
+
+def _read(path: Path) -> tuple[dict[Product, dict[int, int]], int]:
+    """The calls of a journal, and how many are left out; a last line that was cut short is no line."""
+    content = files.read_bytes(path, "journal", error=SuiteError).rpartition(b"\n")[0]
+    found: dict[Product, dict[int, int]] = {}
+    named: dict[int, Product] = {}
+    left_out = 0
+    if not content:
+        return found, left_out
+    try:
+        head, *rows = map(json.loads, content.decode().split("\n"))
+        if (head["format"], head["version"], tuple(head["fields"])) != (FORMAT, VERSION, Product._fields):
+            raise ValueError(f"expected {FORMAT}, version {VERSION}")
+        for row in rows:
+            if row[0] == "left out":
+                left_out = row[1]
+                continue
+            number, m, count, *fields = row
+            if fields:
+                named[number] = Product(*fields[0])
+            found.setdefault(named[number], {})[int(m)] = int(count)
+    except (ValueError, LookupError, TypeError, AttributeError) as e:
+        raise SuiteError(
+            f"{path}: no journal of tuner capture, or a damaged one ({type(e).__name__}: {e}): {_ADVICE}"
+        ) from e
+    return found, left_out
+
+
+def _is_problem(product: Product, m: int) -> bool:
+    try:
+        problem(product, m)
+    except ProblemError:
+        return False
+    return True
+
+
+def _cell(ms: Sequence[int]) -> str:
+    return f"{ms[0]}-{ms[-1]}" if len(ms) > MOST_LISTED else ",".join(map(str, ms))
+
+
+def _text(found: Captured) -> str:
+    remarks = ["The GEMMs of a program, by `tuner capture`; count: how often it called each, as far as is known."]
+    if found.left_out:
+        remarks.append(
+            f"Left out: {found.left_out} calls of products that no problem describes, or of too many families."
+        )
+    return dumps(found.lines(), *remarks)

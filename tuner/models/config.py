@@ -1,0 +1,142 @@
+"""A Hugging Face model from its config: built on the meta device, without weights, network or code of others."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner import files
+from tuner.errors import ModelError, UsageError, in_short
+from tuner.problem import dtype as dtypes
+
+_ADVICE = "name the config.json of a Hugging Face model"
+
+
+def load(name: str) -> Any:
+    """Read a config.
+
+    Args:
+        name: a JSON file, a folder with a config.json, or the name of a model that is in the local cache.
+
+    Returns:
+        The config, as transformers has it.
+
+    Raises:
+        UsageError: transformers is not installed.
+        ModelError: there is no such config, it is damaged, or its architecture is unknown or needs code of others.
+    """
+    try:
+        import transformers
+    except ImportError as e:
+        raise UsageError(f"transformers is not installed ({e}): type pip install 'triton-tuner[models]'") from e
+    transformers.utils.logging.set_verbosity_error()
+    path = Path(name)
+    if path.is_dir():
+        path /= "config.json"
+    if path.suffix == ".json" or path.exists():
+        fields = files.read_json(path, "config of a model", _ADVICE, error=ModelError)
+    else:
+        fields = _cached(name)
+    kind = fields.get("model_type") if isinstance(fields, dict) else None
+    if not isinstance(kind, str):
+        raise ModelError(f'{name}: no config of a model: expected a "model_type", such as "llama": {_ADVICE}')
+    if kind not in transformers.CONFIG_MAPPING:
+        if "auto_map" in fields:
+            raise ModelError(
+                f"{name}: the model type {kind!r} needs code that comes with the model, which is not run here: "
+                "run the model under tuner capture --out DIR -- COMMAND"
+            )
+        raise ModelError(
+            f"{name}: transformers {transformers.__version__} does not know the model type {kind!r}: expected one that "
+            "it builds itself: type pip install -U transformers, or run the model under tuner capture"
+        )
+    try:
+        return transformers.CONFIG_MAPPING[kind].from_dict(fields)
+    except Exception as e:  # configs check themselves, each by errors of its own
+        raise ModelError(f"{name}: a damaged config of a {kind} model ({in_short(e)}): {_ADVICE}") from e
+
+
+def _cached(name: str) -> Any:
+    """The fields of a config in the cache of Hugging Face's hub, whose default revision is taken."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        found = None
+    if not isinstance(found, (str, os.PathLike)):
+        raise ModelError(
+            f"{name!r} is no file and not in the local cache of models: expected a config.json, or a name in it: type "
+            f"hf download {name} config.json"
+        )
+    return files.read_json(Path(found), "config of a model", _ADVICE, error=ModelError)
+
+
+def build(config: Any, dtype: str) -> Any:
+    """Build a config's model on the meta device, to be looked at, not to be trained.
+
+    Args:
+        config: see `load`.
+        dtype: torch's name of the weights' dtype.
+
+    Raises:
+        ModelError: transformers cannot build it.
+    """
+    import torch
+    import transformers
+
+    named: Any = (getattr(transformers, name, None) for name in getattr(config, "architectures", None) or ())
+    makers: list[Any] = [each._from_config for each in named if hasattr(each, "_from_config")]
+    makers += [transformers.AutoModelForCausalLM.from_config, transformers.AutoModel.from_config]
+    failures = []
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for make in makers:
+            try:
+                return make(config, dtype=dtypes.to_torch(dtype)).eval()
+            except Exception as e:  # noqa: BLE001  each architecture has errors of its own; the next class may do
+                failures.append(e)
+    raise ModelError(f"transformers cannot build a {config.model_type} model ({in_short(failures[0])}): {_ADVICE}")
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What a model's linear layers compute with.
+
+    Attributes:
+        dtype: torch's name of the dtype of weights that are not quantized.
+        scaling: how the e4m3 operands of quantized linear layers are scaled; None where none are quantized.
+        skipped: parts of the names of linear layers that are not quantized.
+        remark: what is not as the config says, for people; None where all is.
+    """
+
+    dtype: str
+    scaling: str | None = None
+    skipped: tuple[str, ...] = ()
+    remark: str | None = None
+
+
+def take_precision(config: Any, asked: str | None) -> Precision:
+    """Return what a config and `--dtype` say, and take the quantization out of the config: weights are not loaded.
+
+    Args:
+        config: see `load`.
+        asked: the dtype of linear layers, canonical; None for the config's.
+    """
+    found = config.__dict__.pop("quantization_config", None) or {}
+    quantized = found if isinstance(found, dict) else found.to_dict()
+    text = config.get_text_config()
+    named = str(getattr(text, "dtype", None) or getattr(config, "dtype", None)).removeprefix("torch.")
+    usual = named if named in ("float32", "float16") else "bfloat16"
+    method = quantized.get("quant_method")
+    if asked is not None and not dtypes.is_fp8(asked):
+        return Precision(asked)
+    if asked is None and method != "fp8":
+        remark = f"quantized by {method}, taken as {usual}: --dtype e4m3 is for fp8" if method else None
+        return Precision(usual, remark=remark)
+    scaling = "block" if quantized.get("weight_block_size") else "scalar" if method == "fp8" else "row"
+    return Precision(usual, scaling, tuple(quantized.get("modules_to_not_convert") or ()))

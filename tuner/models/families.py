@@ -1,0 +1,163 @@
+"""The families of GEMMs that a model's forward consists of, with what their M is and how often a step calls each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from tuner.errors import ModelError
+from tuner.models import forward, sharding
+from tuner.models.config import Precision
+from tuner.models.forward import WeightProduct
+from tuner.models.lines import Line
+from tuner.models.products import Product
+from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
+
+_SHAPES = ((3, 5), (4, 7))
+"""Two runs, as sequences and tokens of each. No M is a multiple of the tokens, and of the sequences, in both."""
+_ACTIVATIONS = "products of activations (attention's, rotary embeddings)"
+
+
+@dataclass(frozen=True, slots=True)
+class GemmFamily:
+    """Products of a step that differ in nothing but the weights they read.
+
+    Attributes:
+        product: what is computed.
+        of: what M counts: TOKENS, SEQUENCES (last tokens only, which is how many sequences there are), or FIXED.
+        factor: M of one token or sequence: 1, or for experts how many each token goes to. Of FIXED, M itself.
+        weights: generic names of the weights ("model.layers.*.mlp.down_proj.weight").
+        count: how often a step calls it.
+    """
+
+    product: Product
+    of: str
+    factor: int
+    weights: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGemms:
+    """What a model's step multiplies.
+
+    Attributes:
+        families: the families, in the order of the forward.
+        left_out: by reason, how many products of a step are no family.
+        whole: generic names of weights that each of several GPUs has all of.
+    """
+
+    families: tuple[GemmFamily, ...]
+    left_out: dict[str, int] = field(default_factory=dict)
+    whole: tuple[str, ...] = ()
+
+
+def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
+    """Run a model's forward twice on the meta device and return its families.
+
+    Args:
+        model: see `config.build`.
+        precision: what its linear layers compute with.
+        tp: over how many GPUs it is sharded.
+
+    Raises:
+        UsageError: `tp` does not divide it.
+        ModelError: it cannot be run without weights, or multiplies by none.
+    """
+    if tp > 1:
+        sharding.check(model, tp)
+    every = [forward.products(model, *shape) for shape in _SHAPES]
+    runs = [[(each, each.weight) for each in run if each.weight is not None] for run in every]
+    if len(runs[0]) != len(runs[1]):
+        raise ModelError(
+            f"{type(model).__name__} multiplies by other weights where there are more tokens: expected the same ones: "
+            "run it under tuner capture --out DIR -- COMMAND"
+        )
+    quantized = _quantized(model, precision)
+    counts: Counter[tuple[Product, str, int]] = Counter()
+    weights: dict[tuple[Product, str, int], dict[str, None]] = {}
+    left_out = Counter({_ACTIVATIONS: len(every[0]) - len(runs[0])} if len(every[0]) > len(runs[0]) else {})
+    for (one, weight), (other, _) in zip(*runs, strict=True):
+        if (kind := _kind(one, other)) is None:
+            left_out["products whose M is neither fixed nor proportional to the tokens"] += 1
+            continue
+        product = sharding.shard(model, one.product, weight, tp) if tp > 1 else one.product
+        if weight in quantized:
+            product = _as_fp8(product, str(precision.scaling))
+        key = (product, *kind)
+        counts[key] += 1
+        weights.setdefault(key, {})[sharding.generic(weight)] = None
+    if not counts:
+        raise ModelError(f"{type(model).__name__} has no linear layers: expected a model that multiplies by weights")
+    families = tuple(GemmFamily(*key, tuple(weights[key]), count) for key, count in counts.items())
+    named = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
+    return ModelGemms(families, dict(left_out), tuple(name for name in named if sharding.is_whole(model, name)))
+
+
+def _kind(one: WeightProduct, other: WeightProduct) -> tuple[str, int] | None:
+    """What M counts, and the factor; None where the runs differ in more than M, or in M in another way."""
+    if (one.product._replace(aligned=True), one.weight) != (other.product._replace(aligned=True), other.weight):
+        return None
+    (sequences, length), (others, longer) = _SHAPES
+    for of, first, second in ((TOKENS, sequences * length, others * longer), (SEQUENCES, sequences, others)):
+        factor = Fraction(one.m, first)
+        if factor == Fraction(other.m, second) and factor.denominator == 1:
+            return of, factor.numerator
+    return (FIXED, one.m) if one.m == other.m else None
+
+
+def _quantized(model: Any, precision: Precision) -> set[str]:
+    """The weights that are quantized: those of all linear layers but the last, as checkpoints in fp8 have it."""
+    if precision.scaling is None:
+        return set()
+    last = model.get_output_embeddings()
+    return {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and module is not last
+        and not any(part in name for part in precision.skipped)
+    }
+
+
+def _as_fp8(product: Product, scaling: str) -> Product:
+    """The product of e4m3 operands with the output's dtype as it was; torch multiplies only multiples of 16."""
+    if product.op != "matmul" or product.n % 16 or product.k % 16:
+        return product
+    return product._replace(a_dtype="float8_e4m3fn", b_dtype="float8_e4m3fn", scaling=scaling, aligned=True)
+
+
+def lines(gemms: ModelGemms, sizes: Sizes) -> list[Line]:
+    """The lines of a suite."""
+    return [
+        Line(each.product, cell, int(re.split("[-,]", cell)[0]), each.count, " ".join(map(_short, each.weights)))
+        for each in gemms.families
+        for cell in sizes.cells(each.of, each.factor)
+    ]
+
+
+def moe_commands(gemms: ModelGemms, precision: Precision) -> list[str]:
+    """The command that tunes vLLM's fused kernel for each kind of experts."""
+    experts: dict[str, list[GemmFamily]] = {}
+    for each in gemms.families:
+        if each.product.op == "grouped_mm":
+            for weight in each.weights:
+                experts.setdefault(weight.rpartition(".")[0], []).append(each)
+    fp8 = {None: "", "block": " --dtype fp8_w8a8 --block-shape 128,128"}.get(precision.scaling, " --dtype fp8_w8a8")
+    found = [
+        f"tuner moe --experts {first.product.number} --intermediate {last.product.k} --hidden {first.product.k} "
+        f"--topk {first.factor}{fp8} --for vllm --out DIR"
+        for first, *_, last in ((*each, each[-1]) for each in experts.values())
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _short(weight: str) -> str:
+    """The name of a layer as people say it: "mlp.down_proj"."""
+    parts = re.sub(r"\.weight$", "", weight).split(".")
+    return ".".join(part for part in parts[-2:] if part != "*")

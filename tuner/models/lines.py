@@ -1,0 +1,103 @@
+"""The lines of a suite of GEMM families that were found in a model or in a program."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tuner.models.products import Product
+from tuner.problem import Problem, suite
+from tuner.problem import dtype as dtypes
+
+_COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS, "count", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A family with some Ms.
+
+    Attributes:
+        product: what is computed.
+        ms: the column m: a size, a range, or several sizes.
+        m: one of them.
+        count: how often it is called.
+        note: which layers call it.
+    """
+
+    product: Product
+    ms: str
+    m: int
+    count: int
+    note: str = ""
+
+    def cells(self) -> dict[str, str]:
+        """Cells by column; what is a problem's default is left empty.
+
+        Raises:
+            ProblemError: there is no such problem.
+        """
+        product = self.product
+        known = problem(product, self.m)
+        extras = dict(known.extras)
+        usual = Problem.from_fields({**known.fields(), "aligned": None}).aligned
+        out_dtype = dtypes.default_out(product.a_dtype, scaled=product.scaling != "none")
+        return {
+            "m": self.ms,
+            "n": str(product.n),
+            "k": str(product.k),
+            "dtype": product.a_dtype,
+            "layout": product.layout,
+            "b_dtype": product.b_dtype if product.b_dtype != product.a_dtype else "",
+            "out_dtype": product.out_dtype if product.out_dtype != out_dtype else "",
+            "epilogue": product.epilogue if product.epilogue != "none" else "",
+            "precision": product.precision if product.precision not in ("default", "ieee") else "",
+            "aligned": str(product.aligned).lower() if product.aligned != usual else "",
+            "scaling": product.scaling if product.scaling != "none" else "",
+            "op": product.op if product.op != "matmul" else "",
+            "batch": str(extras.get("batch", "")),
+            "groups": str(extras.get("groups", "")),
+            "count": str(self.count),
+            "note": self.note,
+        }
+
+
+def problem(product: Product, m: int) -> Problem:
+    """The problem of a product with an M.
+
+    Raises:
+        ProblemError: there is no such problem.
+    """
+    number = {"bmm": "batch", "grouped_mm": "groups"}.get(product.op)
+    return Problem(
+        m,
+        product.n,
+        product.k,
+        op=product.op,
+        a_dtype=product.a_dtype,
+        b_dtype=product.b_dtype,
+        out_dtype=product.out_dtype,
+        layout=product.layout,
+        aligned=product.aligned,
+        epilogue=product.epilogue,
+        precision=product.precision,
+        scaling=None if product.scaling == "none" else product.scaling,
+        extras={number: product.number} if number else {},
+    )
+
+
+def dumps(lines: Iterable[Line], *remarks: str) -> str:
+    """The text of a suite (docs/suites.md) with remarks above it; columns that no line fills are left out.
+
+    Raises:
+        ProblemError: a line is no problem.
+    """
+    rows = [line.cells() for line in lines]
+    columns = [name for name in _COLUMNS if name in suite.REQUIRED or any(row.get(name) for row in rows)]
+    text = io.StringIO()
+    text.writelines(f"# {remark}\n" for remark in remarks)
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,45 @@
+"""The Ms of a model's families, from the numbers of tokens that a step is to be tuned for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.problem import family
+
+TOKENS, SEQUENCES, FIXED = "tokens", "sequences", "fixed"
+"""What the M of a family counts: a step's tokens; its sequences, whose last tokens alone are multiplied; nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Numbers of tokens: ranges, which are of decode steps, where each sequence has one; and single ones."""
+
+    ranges: tuple[range, ...]
+    single: tuple[int, ...]
+
+    @staticmethod
+    def parse(text: str) -> Sizes:
+        """Read "1-512,8192".
+
+        Raises:
+            ProblemError: the text is no list of sizes and ranges.
+        """
+        found = [family.sizes(part) for part in text.split(",")]
+        ranges = tuple(each for each in found if isinstance(each, range))
+        return Sizes(ranges, tuple(m for each in found if not isinstance(each, range) for m in each))
+
+    def cells(self, of: str, factor: int) -> list[str]:
+        """What the column m of a family's lines holds.
+
+        A single size beyond all ranges is a prefill, of which only last tokens reach a family of SEQUENCES.
+
+        Args:
+            of: TOKENS, SEQUENCES or FIXED.
+            factor: M of each token or sequence; of FIXED, M itself.
+        """
+        if of == FIXED:
+            return [str(factor)]
+        cells = [f"{each[0] * factor}-{each[-1] * factor}" for each in self.ranges]
+        largest = max((each[-1] for each in self.ranges), default=0)
+        single = [m * factor for m in self.single if of == TOKENS or not self.ranges or m <= largest]
+        return [*cells, *([",".join(map(str, single))] if single else [])]

@@ -1,0 +1,1 @@
+"""What `tuner capture` puts first on the path of a program: `sitecustomize`, which Python runs as it starts."""
