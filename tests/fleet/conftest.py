@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tuner.fleet.cluster import Machine, Reply
+from tuner.fleet.messages import Answer
 from tuner.fleet.node import Node
 from tuner.kernel import registry
 from tuner.problem import Problem
@@ -45,6 +46,8 @@ class HereCluster:
         self.as_if: dict[str, object] = {}
         self.hung: set[str] = set()
         self.killed: set[str] = set()
+        self.sweeping: set[str] = set()
+        self.over: set[str] = set()
         self._calls: dict[Future, str] = {}
         self._threads = ThreadPoolExecutor(8)
 
@@ -72,6 +75,11 @@ class HereCluster:
             return Reply(error=str(e))
         if host not in self.up:
             return Reply(error="the machine is gone", is_lost=True)
+        if method == "begin":
+            self.sweeping.add(node)
+        if method == "exchange" and value.end is not None:
+            self.sweeping.remove(node)
+            self.over.add(node)
         if method == "hello":
             value = self.as_if.get(host, lambda hello: hello)(dataclasses.replace(value, host=host))
             self.nodes[node]._environment = value.environment
@@ -82,11 +90,19 @@ class HereCluster:
         return {node: call.result() for call in ready if (node := self._calls.pop(call)) in self.nodes}
 
     def end(self, node):
+        """End a node's sweep: here it has no process whose end would."""
         gone = self.nodes.pop(node, None)
         if gone is not None and hasattr(gone, "_crew"):
             gone._stop.set()
             for supervisor in gone._crew.supervisors:
                 supervisor.worker.send_kill()
+            if node in self.sweeping:
+                with gone._changed:
+                    gone._answer = Answer(error="the driver is gone")
+                    gone._changed.notify_all()
+                    gone._changed.wait_for(lambda: gone._out.end is not None, 20)
+            elif node not in self.over:
+                gone._crew.__exit__()
         self._calls = {call: other for call, other in self._calls.items() if other != node}
 
 
