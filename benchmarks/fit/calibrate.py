@@ -29,8 +29,10 @@ from tuner.kernels.cost import calibration, features, stream
 from tuner.kernels.cost.fingerprint import fingerprint
 from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
+from tuner.kernels.gemm.hopper.rules import FEW_ROWS
 from tuner.kernels.gemm.precedence import CLUSTER_ROWS
 from tuner.kernels.gemm.small_m import swap_ab
+from tuner.kernels.space.refinements import NUM_CTAS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
@@ -123,7 +125,11 @@ def ranked(config, problem):
         return False
     if config.kernel == "cluster_k":
         return problem.m <= CLUSTER_ROWS
-    return config.kernel != "warp_specialized" or warp_specialized.is_usual(config, problem)
+    if config.kernel != "warp_specialized":
+        return True
+    # Of clusters pairs, for few rows: which others gain is for a search to find out.
+    few = config.integer(NUM_CTAS, 1) <= (2 if problem.m <= FEW_ROWS else 1)
+    return few and warp_specialized.is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
 
 
 def losses(several):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
@@ -22,19 +21,9 @@ MOST_TILES = 4096
 """Number of counters in a workspace. Splitting pays only if there are fewer tiles than multiprocessors."""
 _CAPTURING = 1
 
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """The memory that one launch uses.
-
-    Attributes:
-        partials: partial sums in the sums' dtype, one block of elements for each split of each tile.
-        counters: int32 zeros [MOST_TILES], which a launch leaves at zero.
-    """
-
-    partials: torch.Tensor
-    counters: torch.Tensor
-
+Workspace = tuple[torch.Tensor, torch.Tensor]
+"""Partial sums in the sums' dtype, one block of elements for each split of each tile; and int32 zeros [MOST_TILES], the
+counters, which a launch leaves at zero."""
 
 _partials: dict[tuple[int | None, int], torch.Tensor] = {}
 _counters: dict[tuple[int | None, int], torch.Tensor] = {}
@@ -52,16 +41,15 @@ def workspace(elements: int, dtype: torch.dtype, device: torch.device) -> Worksp
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     memory = _of_stream(elements, dtype, device, stream)
 
-    def again(stream: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def again(stream: int) -> Workspace:
         if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             partials, counters = _partials.get((device.index, stream)), _counters.get((device.index, stream))
             if partials is not None and counters is not None and partials.numel() >= elements:
                 return partials, counters  # both dtypes have 4 bytes
-        like = _of_stream(elements, dtype, device, stream)
-        return like.partials, like.counters
+        return _of_stream(elements, dtype, device, stream)
 
     if (active := recording()) is not None:
-        active.temporaries.append(Temporary((memory.partials, memory.counters), again))
+        active.temporaries.append(Temporary(memory, again))
     return memory
 
 
@@ -80,10 +68,10 @@ def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
 def _of_stream(elements: int, dtype: torch.dtype, device: torch.device, stream: int) -> Workspace:
     if device.type != "cuda":
         counters = torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
-        return Workspace(torch.empty(elements, dtype=dtype, device=device), counters)
+        return torch.empty(elements, dtype=dtype, device=device), counters
     key = (device.index, stream)
     if torch.cuda.is_current_stream_capturing():
-        return Workspace(torch.empty(elements, dtype=dtype, device=device), _counters_of_capture(key, device))
+        return torch.empty(elements, dtype=dtype, device=device), _counters_of_capture(key, device)
     partials = _partials.get(key)
     if partials is None or partials.numel() < elements:
         # Both dtypes have 4 bytes. The old memory may still be in use; the allocator reuses it in the stream's order.
@@ -92,7 +80,7 @@ def _of_stream(elements: int, dtype: torch.dtype, device: torch.device, stream: 
     counters = _counters.get(key)
     if counters is None:
         counters = _counters[key] = torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
-    return Workspace(partials.view(dtype), counters)
+    return partials.view(dtype), counters
 
 
 def splits_together(tile_elements: int, warps: int, splits: int) -> int:

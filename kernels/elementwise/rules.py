@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
-from tuner.hardware.device import Device, multiprocessors
+from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule
 from tuner.kernels.space.rule import rule
@@ -41,27 +39,15 @@ def estimate_us(moved: int, loaded: int, blocks: int, config: Config, device: De
     Args:
         moved: total bytes read and written.
         loaded: bytes that a program waits for at once.
-        blocks: total blocks of work, one for each program unless programs take several.
+        blocks: total blocks of work, one for each program.
         config, device: the config and its device.
     """
-    each = config.integer("PROGRAMS_PER_SM") or min(resident(config, device), -(-blocks // device.sm_count))
+    each = min(resident(config, device), -(-blocks // device.sm_count))
     rounds = blocks / (each * device.sm_count)
     # With few rounds, a partial last one takes as long as a full one.
     whole = 1.0 if rounds > 8 else -(-blocks // (each * device.sm_count)) / rounds
     share = min(1.0, each * loaded / BYTES_IN_FLIGHT)
     return moved * whole / (_REACHED * device.peak_bytes_per_us * share)
-
-
-def grid(blocks: int, config: Config, tensor: torch.Tensor) -> int:
-    """Number of programs in a launch: one for each block, or PROGRAMS_PER_SM that take block after block."""
-    if each := config.integer("PROGRAMS_PER_SM"):
-        return min(blocks, each * multiprocessors(tensor.device.index if tensor.is_cuda else None))
-    return blocks
-
-
-def loads_ahead(config: Config) -> int:
-    """Number of blocks that a program waits for at once: one, or all stages but one of a loop over blocks."""
-    return max(1, config.integer("num_stages") - 1) if config.integer("PROGRAMS_PER_SM") else 1
 
 
 def registers(config: Config, device: Device) -> int:
@@ -77,14 +63,14 @@ def warps(device: Device) -> tuple[Value, ...]:
 def of_tile(
     elements: Callable[[Config, Problem], int],
     needed: Callable[[Problem], int],
-    values: Callable[[Config, Problem, Device], float],
+    each: Callable[[Config], float] = lambda _: 2.0,
 ) -> tuple[Rule, ...]:
     """The rules that every thread has an element of its own, that warps load whole lines, and that registers suffice.
 
     Args:
         elements: the elements of a config's tile.
         needed: the elements of the smallest tile that covers the problem.
-        values: 32-bit values that a thread holds at a time.
+        each: 32-bit values that a thread holds for an element: two that it adds, or the element and its sum.
     """
 
     @rule("idle threads", "Triton's blocked layout repeats a tile that is smaller than the program")
@@ -104,7 +90,8 @@ def of_tile(
 
     @rule("registers", "registers of a thread and of a multiprocessor (CUDA C++ Programming Guide)")
     def spills(config: Config, problem: Problem, device: Device) -> str | None:
-        held, room = values(config, problem, device), 0.5 * registers(config, device)
+        held = elements(config, problem) * each(config) / threads(config, device)
+        room = 0.5 * registers(config, device)
         if device.is_interpreter or held <= room:
             return None
         return f"a thread would hold {held:g} values, {room:g} fit beside the rest"
@@ -123,37 +110,11 @@ def too_large(elements: Callable[[Config, Problem], int]) -> Rule:
     return beyond
 
 
-def takes_turns(blocks: Callable[[Config, Problem], int], shared: Callable[[Config, Problem, Device], int]) -> Rule:
-    """The rule that programs which take block after block all run at once, and that each takes at least two blocks.
-
-    Args:
-        blocks: the total number of blocks for a config.
-        shared: bytes of shared memory of a program.
-    """
-
-    @rule("residence", "CUDA C++ Programming Guide, threads and shared memory of a multiprocessor")
-    def wasted(config: Config, problem: Problem, device: Device) -> str | None:
-        each = config.integer("PROGRAMS_PER_SM")
-        if not each or device.is_interpreter:
-            return None
-        if each * device.sm_count >= blocks(config, problem):
-            return f"{each} programs on each of {device.sm_count} multiprocessors: none would take a second block"
-        if each * threads(config, device) > device.features.threads:
-            return f"{each} programs of {threads(config, device)} threads: {device.features.threads} fit"
-        taken = each * shared(config, problem, device)
-        return f"{each} programs take {taken} B, {device.shared_bytes} fit" if taken > device.shared_bytes else None
-
-    return wasted
-
-
-def without_loop(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001
-    """Replace num_stages by one value if there is no loop to pipeline, because all values then compile to the same."""
-    first = stages(device)[0]
-    if config.integer("PROGRAMS_PER_SM") or config.integer("num_stages") == first:
-        return config
-    return config.replace(num_stages=first)
-
-
-def stages(device: Device, values: tuple[int, ...] = (3, 4, 5)) -> tuple[Value, ...]:
+def stages(device: Device, values: tuple[int, ...]) -> tuple[Value, ...]:
     """Pipeline depths. Loads that feed no `tl.dot` are pipelined only on NVIDIA, as AMD's assembly shows."""
     return values if device.vendor == "nvidia" else (2,)
+
+
+def unlooped(device: Device) -> dict[str, tuple[Value, ...]]:
+    """The axes of a loop over blocks, which won nowhere; the values left are those of configs without it."""
+    return {"PROGRAMS_PER_SM": (0,), "num_stages": stages(device, (3,))}

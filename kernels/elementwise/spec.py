@@ -45,8 +45,7 @@ def elementwise_spec(
     operation: Operation, name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any
 ) -> KernelSpec:
     """Make a kernel of an op that only moves memory; see `spec_of` for the arguments."""
-    usual = {"runtime_parameters": ("PROGRAMS_PER_SM",)}
-    return spec_of(operation, name, version, program, sources=(*sources, blocks), **(usual | fields))
+    return spec_of(operation, name, version, program, sources=(*sources, blocks), **fields)
 
 
 def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:

@@ -19,7 +19,7 @@ from tuner.kernels.base.program import Operation
 from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise import vector_add_jit as vector_add_kernel
 from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking, launch_interpreted
-from tuner.kernels.space import tile_rules
+from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
@@ -91,8 +91,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     # The stride of a single element is never used, and 1 allows wider loads than the stride that torch reports.
     strides = tuple(tensor.stride(0) if length > 1 else 1 for tensor in tensors)
     blocks, constants, options = _static(length, strides, config)
-    grid = rules.grid(blocks, config, inputs.a)
-    return (Launch(vector_add_kernel.add_kernel, (grid,), (*tensors, length, *strides), constants, options),)
+    return (Launch(vector_add_kernel.add_kernel, (blocks,), (*tensors, length, *strides), constants, options),)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -101,7 +100,6 @@ def _static(length: int, strides: tuple[int, ...], config: Config) -> tuple[int,
     block = config.integer("BLOCK_SIZE")
     constants = {
         "BLOCK_SIZE": block,
-        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 0,
         "WIDE": (block - 1) * max(strides) >= INT32_SPAN,
         "PDL": bool(config.get("launch_pdl", False)),
     }
@@ -117,32 +115,19 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _axes(device), RULES, rules.without_loop)
+    return SearchSpace(NAME, problem, device, _axes(device), RULES)
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     if device.is_interpreter:
         sizes: tuple[Value, ...] = (256, 1024, 8192)
-        return {"BLOCK_SIZE": sizes, "PROGRAMS_PER_SM": (0, 2), "num_stages": (2,), "num_warps": (4,)}
+        return {"BLOCK_SIZE": sizes, **rules.unlooped(device), "num_warps": (4,)}
     return {
         "BLOCK_SIZE": tuple(2**power for power in range(14)),
-        "PROGRAMS_PER_SM": (0, 1, 2, 4, 8),
-        "num_stages": rules.stages(device),
+        **rules.unlooped(device),
         "num_warps": rules.warps(device),
         **tile_rules.overlap(device),
     }
-
-
-def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of the pipeline in bytes: a block of x and of y for each load in flight; none without a loop.
-
-    Source: compiled for sm_80, sm_90 and sm_100. It is an upper bound for operands that are not aligned, because loads
-    of less than 4 bytes per thread are not asynchronous and take no shared memory.
-    """
-    if not config.integer("PROGRAMS_PER_SM") or device.vendor != "nvidia":
-        return 0
-    held = 2 * config.integer("BLOCK_SIZE") * dtypes.ITEMSIZE[problem.a_dtype]
-    return (config.integer("num_stages") - 1) * held
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -164,19 +149,19 @@ def default_config(problem: Problem, device: Device) -> Config:
         short = max(0.0, rules.BYTES_IN_FLIGHT - in_flight)
         return idle, short, abs(math.log2(each / (loads * rules.VECTOR_BYTES))), abs(warps - few)
 
-    return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()
+    return tried.best(rank) or tried.smallest()
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """See `elementwise.rules.estimate_us`; a loop keeps all stages but one in flight."""
-    loaded = 2 * config.integer("BLOCK_SIZE") * dtypes.ITEMSIZE[problem.a_dtype] * rules.loads_ahead(config)
-    return rules.estimate_us(VECTOR_ADD.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
+    """See `elementwise.rules.estimate_us`."""
+    block = config.integer("BLOCK_SIZE")
+    loaded = 2 * block * dtypes.ITEMSIZE[problem.a_dtype]
+    return rules.estimate_us(VECTOR_ADD.bytes_moved(problem), loaded, -(-problem.m // block), config, device)
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """The sort key of configs by simplicity: no loop, fewest threads, smallest block."""
-    names = ("PROGRAMS_PER_SM", "num_warps", "BLOCK_SIZE", "num_stages")
-    return (*(config.integer(name) for name in names), len(config), config)
+    """The sort key of configs by simplicity: fewest threads, smallest block."""
+    return config.integer("num_warps"), config.integer("BLOCK_SIZE"), config
 
 
 def _elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
@@ -185,14 +170,6 @@ def _elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
 
 def _covering(problem: Problem) -> int:
     return next_power_of_two(problem.m)
-
-
-def _values(config: Config, problem: Problem, device: Device) -> float:  # noqa: ARG001
-    return 2 * config.integer("BLOCK_SIZE") / rules.threads(config, device)
-
-
-def _blocks(config: Config, problem: Problem) -> int:
-    return -(-problem.m // config.integer("BLOCK_SIZE"))
 
 
 @rule("beyond M", "the length itself", early=True)
@@ -204,10 +181,8 @@ def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes),
-    tile_rules.shared_memory(shared_bytes, "kernels/elementwise/vector_add.py"),
-    *rules.of_tile(_elements, _covering, _values),
-    rules.takes_turns(_blocks, shared_bytes),
+    tile_rules.parameters(lambda _, device: _axes(device), own={"PROGRAMS_PER_SM": refinements.only(0)}),
+    *rules.of_tile(_elements, _covering),
     _beyond,
 )
 
@@ -219,8 +194,7 @@ SPEC = elementwise_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(vector_add_kernel, program, _static, rules.grid),
-    shared_bytes=shared_bytes,
+    sources=(vector_add_kernel, program, _static),
     estimate_us=estimate_us,
     simplicity=simplicity,
 )

@@ -37,7 +37,6 @@ def add_kernel(  # noqa: ANN201, PLR0917
     stride_y,
     stride_out,
     BLOCK_SIZE: tl.constexpr,
-    STAGES: tl.constexpr,
     WIDE: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -48,7 +47,6 @@ def add_kernel(  # noqa: ANN201, PLR0917
         M: number of elements, at least 1.
         stride_x, stride_y, stride_out: in elements.
         BLOCK_SIZE: elements of a block, a power of two.
-        STAGES: 0 for one block per program; otherwise the stages of a loop in which programs take block after block.
         WIDE: whether offsets within a block may exceed 2^31.
         PDL: see `await_predecessor`.
     """
@@ -58,17 +56,8 @@ def add_kernel(  # noqa: ANN201, PLR0917
     program = tl.program_id(0)
     whole = M // BLOCK_SIZE
     await_predecessor(PDL)
-    if STAGES == 0:
-        start = tl.cast(program, tl.int64) * BLOCK_SIZE
-        if program < whole:
-            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
-        else:
-            add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)
+    start = tl.cast(program, tl.int64) * BLOCK_SIZE
+    if program < whole:
+        add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
     else:
-        for block in tl.range(program, whole, tl.num_programs(0), num_stages=STAGES):
-            start = tl.cast(block, tl.int64) * BLOCK_SIZE
-            add_whole(x_ptr, y_ptr, out_ptr, start, lanes, stride_x, stride_y, stride_out)
-        if program == whole % tl.num_programs(0):
-            # If blocks divide M, nothing remains and the mask is empty.
-            start = tl.cast(whole, tl.int64) * BLOCK_SIZE
-            add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)
+        add_rest(x_ptr, y_ptr, out_ptr, start, lanes, M, stride_x, stride_y, stride_out)

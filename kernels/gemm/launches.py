@@ -86,8 +86,9 @@ def grid_of(config: Config, tile: tuple[int, ...], m: int, n: int) -> tuple[tupl
 
 def split_memory(
     grid: tuple[int, ...], constants: dict[str, Any], a: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The partial sums and the counters of a launch whose grid has an axis for splits."""
+) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """The partial sums and the counters of a launch, if its grid has an axis for splits."""
+    if len(grid) == 1:
+        return None, None
     elements = grid[0] * grid[1] * constants["BLOCK_SIZE_M"] * constants["BLOCK_SIZE_N"]
-    memory = workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)
-    return memory.partials, memory.counters
+    return workspace(elements, torch.int32 if a.dtype == torch.int8 else torch.float32, a.device)

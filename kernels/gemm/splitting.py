@@ -169,12 +169,6 @@ def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> 
     return sorted({min(depth, tile_resources.most_stages(device)) for depth in stages})
 
 
-@rule("loads", "kernels/gemm/tma/space.py, supports", fatal=True, reads=("LOADS",))
-def known_loads(config: Config, problem: Problem, device: Device) -> str | None:
-    known = loads(problem.unscaled() if problem.scaling == "block" else problem, device)
-    return None if config.get("LOADS") in known else f"LOADS is {config.get('LOADS')}, this problem takes {known[0]}"
-
-
 def amd_axes(device: Device) -> dict[str, tuple[Value, ...]]:
     """Axes for the compiler's options on AMD, with one value each."""
     return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}

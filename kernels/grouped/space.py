@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
 
 from tuner.errors import ProblemError
 from tuner.hardware.device import Device
@@ -68,31 +67,18 @@ def pointer(problem: Problem, device: Device) -> SearchSpace:
     if device.is_interpreter:
         # There are twice as many configs as for `pointer`, with many more programs each, and a demo should end soon.
         single = single.narrowed(BLOCK_SIZE_M=(16, 32), BLOCK_SIZE_N=(32,), BLOCK_SIZE_K=(32,))
-    return _of_groups(POINTER, single, groups_of(problem), _pointer_axes)
+    return _of_groups(POINTER, single, groups_of(problem))
 
 
 def tma(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `grouped_tma`."""
-    return _of_groups(TMA, tma_space.space(average(problem), device), groups_of(problem), _tma_axes)
+    return _of_groups(TMA, tma_space.space(average(problem), device), groups_of(problem))
 
 
-def _pointer_axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    return {**pointer_space.axes(device), **_programs(device)}
-
-
-def _tma_axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    return {**tma_space.axes(device), **_programs(device)}
-
-
-def _programs(device: Device) -> dict[str, tuple[Value, ...]]:
-    return {_PROGRAMS: (1, _MANY) if device.is_interpreter else (1, 2, _MANY)}
-
-
-def _of_groups(
-    kernel: str, single: SearchSpace, groups: int, axes: Callable[[Device], Mapping[str, tuple[Value, ...]]]
-) -> SearchSpace:
-    space = of_many(single, kernel, groups, _programs(single.device))
-    own = (tile_rules.parameters(axes), _not_resident)
+def _of_groups(kernel: str, single: SearchSpace, groups: int) -> SearchSpace:
+    programs: tuple[Value, ...] = (1, _MANY) if single.device.is_interpreter else (1, 2, _MANY)
+    space = of_many(single, kernel, groups, {_PROGRAMS: programs})
+    own = (tile_rules.parameters(lambda *_: space.axes), _not_resident)
     return dataclasses.replace(space, rules=(*own, *(rule for rule in space.rules if rule.name != "parameters")))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -54,16 +55,23 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return by_torch and not _is_wrapped(tensor)
 
 
-def in_memory(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose values lie in memory as kernels read them; torch only marks negated tensors and some zeros.
+def in_memory(**named: Any) -> list[Any]:
+    """Tensors whose values lie in memory as kernels read them; torch only marks negated tensors and some zeros.
+
+    Args:
+        named: tensors or None, by the argument's name.
 
     Raises:
-        InputError: its memory was freed.
+        InputError: the memory of one was freed.
     """
-    if compat.is_zerotensor(tensor):
-        return torch.zeros_like(tensor)
-    check_allocated(name, tensor, "use it before its storage is resized to 0")
-    return tensor.resolve_neg()  # x.conj().imag, for instance
+
+    def read(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if compat.is_zerotensor(tensor):
+            return torch.zeros_like(tensor)
+        check_allocated(name, tensor, "use it before its storage is resized to 0")
+        return tensor.resolve_neg()  # x.conj().imag, for instance
+
+    return [None if tensor is None else read(name, tensor) for name, tensor in named.items()]
 
 
 def check_allocated(name: str, tensor: torch.Tensor, remedy: str) -> None:

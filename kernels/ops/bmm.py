@@ -76,8 +76,7 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
     (out, a, b, bias), (activation, out_dtype, precision) = given, options
     arguments.check_tensors(a=a, b=b, bias=bias, out=out)
     arguments.check_memory(a=a, b=b, bias=bias, out=out)
-    a, b = arguments.in_memory("a", a), arguments.in_memory("b", b)
-    bias = None if bias is None else arguments.in_memory("bias", bias)
+    a, b, bias = arguments.in_memory(a=a, b=b, bias=bias)
     _check_shapes(a, b)
     arguments.check_kinds(a, b)
     if bias is not None:

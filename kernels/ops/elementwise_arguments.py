@@ -21,7 +21,8 @@ def check_input(name: str, tensor: object) -> torch.Tensor:
     if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
         raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
     check_device(name, tensor)
-    return in_memory(name, tensor)
+    (read,) = in_memory(**{name: tensor})
+    return read
 
 
 def check_alike(x: torch.Tensor, y: torch.Tensor) -> None:

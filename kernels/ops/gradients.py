@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from tuner.errors import InputError
+from tuner.kernels.base.epilogue import activated
 from tuner.kernels.ops import arguments, autocast
 from tuner.launch import compat
 from tuner.problem import dtype as dtypes
@@ -24,13 +24,6 @@ Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
 """The arguments activation, out_dtype, precision and fast_accum of `matmul`; None for torch's own precision."""
 OPTION_NAMES = ("activation", "out_dtype", "precision", "fast_accum")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "none": lambda values: values,
-    "relu": F.relu,
-    "leaky_relu": F.leaky_relu,
-    "gelu": lambda values: F.gelu(values, approximate="tanh"),
-    "silu": F.silu,
-}
 
 
 class CallTensors(NamedTuple):
@@ -97,11 +90,6 @@ def obstacle(given: CallTensors, out_dtype: torch.dtype | None) -> str | None:
     if out_dtype is not None and out_dtype not in _DTYPES:
         return f"out_dtype is {dtypes.name_of(out_dtype)}"
     return None
-
-
-def activated(product: torch.Tensor, activation: str) -> torch.Tensor:
-    """Apply the activation by torch."""
-    return _ACTIVATIONS[activation](product)
 
 
 class Product(torch.autograd.Function):  # type: ignore[misc]  # the type checker does not see torch

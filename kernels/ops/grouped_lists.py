@@ -111,7 +111,7 @@ def _resolved(index: int, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tenso
     try:
         arguments.check_tensors(a=a, b=b)
         arguments.check_memory(a=a, b=b)
-        a, b = arguments.in_memory("a", a), arguments.in_memory("b", b)
+        a, b = arguments.in_memory(a=a, b=b)
         for name, matrix, expected, vector in (("a", a, "[M, K]", 0), ("b", b, "[K, N]", 1)):
             if matrix.dim() != 2:
                 remedy = f"use {name}.unsqueeze({vector})" if matrix.dim() == 1 else f"give each of {name}.unbind()"

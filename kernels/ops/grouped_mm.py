@@ -89,10 +89,7 @@ def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
     assert isinstance(b, torch.Tensor)
     assert out is None or isinstance(out, torch.Tensor)
     arguments.check_memory(a=a, b=b, offs=offs, bias=bias, out=out)
-    a, b = arguments.in_memory("a", a), arguments.in_memory("b", b)
-    bias, offs = (
-        None if each is None else arguments.in_memory(name, each) for name, each in (("bias", bias), ("offs", offs))
-    )
+    a, b, bias, offs = arguments.in_memory(a=a, b=b, bias=bias, offs=offs)
     arguments.check_kinds(a, b)
     offs = _check_shapes(a, b, offs)
     if bias is not None:

@@ -166,7 +166,7 @@ def checked_call(
     remember: Callable[..., None] | None = None,
 ) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan; `remember` stores it for another op's calls."""
-    out, (a, b, bias, scale_a, scale_b) = given.out, _in_memory(given)
+    out, (_, a, b, bias, scale_a, scale_b) = given.out, arguments.in_memory(**given._replace(out=None)._asdict())
     arguments.check_operands(a, b, bias)
     scaling, scale_a, scale_b = arguments.scales_of(a, b, scale_a, scale_b)
     shape = (*a.shape[:-1], b.shape[1])
@@ -201,12 +201,6 @@ def checked_call(
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
-
-
-def _in_memory(given: CallTensors) -> tuple[Any, ...]:
-    """The tensors of a call but `out`."""
-    named = list(given._asdict().items())[1:]
-    return tuple(None if each is None else arguments.in_memory(name, each) for name, each in named)
 
 
 def _launch(tensors: CallTensors, kind: _ProductOptions, request: backends.BackendRequest | None) -> Recording | None:

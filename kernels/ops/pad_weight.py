@@ -33,7 +33,7 @@ def pad_weight(weight: torch.Tensor) -> torch.Tensor:
         raise InputError(f"weight has shape {list(weight.shape)}: expected [N, K]; pad the matrices of a batch singly")
     weight = weight.detach()
     if has_memory(weight):
-        weight = in_memory("weight", weight)
+        (weight,) = in_memory(weight=weight)
         if row_alignment(weight) == ROW_BYTES and not placement(weight).transposed:
             return weight
     elif compat.is_functorch_wrapped_tensor(weight):

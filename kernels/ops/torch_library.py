@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tuner.kernels.base.epilogue import activated
 from tuner.kernels.ops import arguments, autocast, gradients
 from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Multiply, Options
 from tuner.problem import dtype as dtypes
@@ -36,12 +37,12 @@ def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Te
     by_func = not is_compiled and (has_tangents or gradients.transformed(a, b, bias))
     if by_func and gradients.obstacle(given, dtype) is None:
         # torch.func refuses gradients of an operator, and assumes that its tangents are zeros.
-        return gradients.activated(gradients.Product.apply(multiply, a, b, bias, dtype, precision, fast_accum), name)
+        return activated(gradients.Product.apply(multiply, a, b, bias, dtype, precision, fast_accum), name)
     if has_tangents or arguments.ask_derivatives(a, b, out, bias, scale_a, scale_b):
         gradients.check(given, dtype)
         # As in an eager call, the operator computes the product, and torch the activation.
         product = ops.matmul(a, b, bias, None, None, "none", dtype, precision, fast_accum)
-        return gradients.activated(product, name)
+        return activated(product, name)
     if out is not None:
         ops.matmul_out(a, b, out, bias, scale_a, scale_b, name, dtype, precision, fast_accum)
         return out

@@ -31,6 +31,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     rows, columns = inputs.a.shape
     strides, blocks, constants, options = softmax_space.static_of(inputs, config)
+    constants = {**constants, "STAGES": config.integer("num_stages")}
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
     return (Launch(softmax_online_kernel.online_kernel, (blocks,), arguments, constants, options),)
 
@@ -64,21 +65,10 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
-    """Elements of a block."""
-    return config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N")
-
-
-def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """See `softmax.space.shared_bytes`."""
-    tile = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
-    return softmax_space.shared_bytes(tile, config.integer("num_stages"), config, problem, device)
-
-
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """See `elementwise.rules.estimate_us`."""
     size, programs = dtype.ITEMSIZE[problem.a_dtype], -(-problem.m // config.integer("BLOCK_SIZE_M"))
-    loaded = elements(config, problem) * size * max(1, config.integer("num_stages") - 1)
+    loaded = softmax_space.elements(config, problem) * size * max(1, config.integer("num_stages") - 1)
     # The second read comes from the L2 if the rows that are being worked on fit into it.
     at_work = min(programs, rules.resident(config, device) * device.sm_count) * config.integer("BLOCK_SIZE_M")
     again = 0.3 if at_work * problem.n * size <= device.l2_bytes else 1.0
@@ -96,7 +86,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     along_rows = problem.layout[0] == "t"
 
     def rank(config: Config) -> tuple[float, ...]:
-        held, block_m = elements(config, problem), config.integer("BLOCK_SIZE_M")
+        held, block_m = softmax_space.elements(config, problem), config.integer("BLOCK_SIZE_M")
         each = held * size / rules.threads(config, device)
         idle = max(0, device.sm_count - -(-problem.m // block_m))
         short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
@@ -112,11 +102,6 @@ def simplicity(config: Config) -> tuple[Any, ...]:
     """The sort key of configs by simplicity: least memory in flight, fewest rows and threads."""
     held = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") * config.integer("num_stages")
     return (held, config.integer("BLOCK_SIZE_M"), config.integer("num_warps"), config)
-
-
-def _values(config: Config, problem: Problem, device: Device) -> float:
-    # A thread holds a sum for each element.
-    return 2 * elements(config, problem) / rules.threads(config, device)
 
 
 @rule("one block", "the shape itself: softmax_whole reads it once", early=True)
@@ -144,14 +129,14 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes),
-    rules.too_large(elements),
-    tile_rules.shared_memory(shared_bytes, "kernels/softmax/online.py"),
+    tile_rules.parameters(lambda _, device: _axes(device)),
+    rules.too_large(softmax_space.elements),
+    tile_rules.shared_memory(softmax_space.shared_bytes, "kernels/softmax/space.py"),
     softmax_space.sectors,
     _rows,
     _one_block,
     _short,
-    *rules.of_tile(elements, softmax_space.covering, _values),
+    *rules.of_tile(softmax_space.elements, softmax_space.covering),
 )
 
 SPEC = softmax_space.softmax_spec(
@@ -162,7 +147,6 @@ SPEC = softmax_space.softmax_spec(
     space=space,
     default_config=default_config,
     sources=(softmax_online_kernel, program),
-    shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,9 +31,10 @@ INTERPRETED_COLUMNS = 128
 
 def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
     """Make a kernel of the op, with the sources that all its kernels share; see `spec_of` for the arguments."""
-    shared = (softmax_kernel, static_of, _strides, _static, placement)
+    shared = (softmax_kernel, static_of, _strides, _static, _tile, placement)
     first = functools.partial(precedence.of, _PRECEDENCE, name)
-    return elementwise_spec(SOFTMAX, name, version, program, sources=(*sources, *shared), precedence=first, **fields)
+    fields |= {"sources": (*sources, *shared), "precedence": first, "shared_bytes": shared_bytes}
+    return elementwise_spec(SOFTMAX, name, version, program, **fields)
 
 
 def _leaves_idle(problem: Problem, device: Device) -> bool:
@@ -74,7 +76,7 @@ def _strides(matrix: torch.Tensor) -> tuple[int, int]:
 def _static(
     shape: tuple[int, int], strides: tuple[int, ...], placed: tuple[Placement, Placement], config: Config
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    block_m, block_n = config.integer("BLOCK_SIZE_M", 1), config.integer("BLOCK_SIZE_N") or next_power_of_two(shape[1])
+    block_m, block_n = _tile(config, shape[1])
     stride_xm, stride_xn, stride_om, stride_on = strides
     spans = (
         (block_m - 1) * stride_xm + (block_n - 1) * stride_xn,
@@ -89,7 +91,6 @@ def _static(
         "OUT_VECTOR": 1 if out.transposed else out.vector,  # a transposed output is written element by element
         "EVEN_N": shape[1] % block_n == 0,
         "WIDE": max(spans) >= INT32_SPAN,
-        "STAGES": config.integer("num_stages") if config.integer("PROGRAMS_PER_SM", 1) else 0,
         "PDL": bool(config.get("launch_pdl", False)),
     }
     return -(-shape[0] // block_m), constants, compiler_options(config)
@@ -100,21 +101,26 @@ def covering(problem: Problem) -> int:
     return min(MOST_ELEMENTS, next_power_of_two(problem.m) * next_power_of_two(problem.n))
 
 
-def shared_bytes(tile: tuple[int, int], stages: int, config: Config, problem: Problem, device: Device) -> int:
+def _tile(config: Config, columns: int) -> tuple[int, int]:
+    return config.integer("BLOCK_SIZE_M", 1), config.integer("BLOCK_SIZE_N") or next_power_of_two(columns)
+
+
+def elements(config: Config, problem: Problem) -> int:
+    """Number of elements in a tile, including the padding of whole rows."""
+    return math.prod(_tile(config, problem.n))
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """An upper bound on the shared memory of a program in bytes.
 
     It holds a tile for each load in flight, a float32 value per row and warp that warps exchange, and, if x is
     transposed and the output is not, another tile to transpose through. Source: compiled for sm_80, sm_90 and sm_100
-    (tests/compile/test_elementwise.py); nothing is pipelined on AMD.
-
-    Args:
-        tile: rows and columns.
-        stages: stages of the pipeline, 1 for none.
-        config, problem, device: see `KernelSpec.shared_bytes`.
+    (tests/compile/test_elementwise.py); nothing is pipelined on AMD, nor where a row is one block.
     """
-    held = tile[0] * tile[1] * dtype.ITEMSIZE[problem.a_dtype]
-    pipeline = (stages - 1) * held if device.vendor == "nvidia" else 0
-    exchanged = max(16, 4 * tile[0] * config.integer("num_warps"))
+    held = elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype]
+    is_pipelined = "BLOCK_SIZE_N" in config and device.vendor == "nvidia"
+    pipeline = (config.integer("num_stages") - 1) * held if is_pipelined else 0
+    exchanged = max(16, 4 * config.integer("BLOCK_SIZE_M", 1) * config.integer("num_warps"))
     turned = held if problem.layout[0] == "t" else 0
     return pipeline + max(exchanged, turned)
 

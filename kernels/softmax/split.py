@@ -40,7 +40,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch, Launch]:
     rows, columns = inputs.a.shape
     splits = config.integer("SPLIT_N")
     strides, _, constants, options = softmax_space.static_of(inputs, config)
-    constants = {**constants, "SPLIT_N": splits}
+    constants = {**constants, "SPLIT_N": splits, "STAGES": config.integer("num_stages")}
     del constants["BLOCK_SIZE_M"], constants["X_TRANSPOSED"]  # each program works on one row, which is contiguous
     partials = scratch(rows * 2 * splits * 4, inputs.a.device).view(torch.float32)
     summed = {name: value for name, value in constants.items() if name != "OUT_VECTOR"}
@@ -96,16 +96,10 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """See `softmax.space.shared_bytes`."""
-    tile = 1, config.integer("BLOCK_SIZE_N")
-    return softmax_space.shared_bytes(tile, config.integer("num_stages"), config, problem, device)
-
-
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """See `elementwise.rules.estimate_us`."""
     size = dtype.ITEMSIZE[problem.a_dtype]
-    loaded = _elements(config, problem) * size * max(1, config.integer("num_stages") - 1)
+    loaded = softmax_space.elements(config, problem) * size * max(1, config.integer("num_stages") - 1)
     again = 0.3 if problem.m * problem.n * size <= device.l2_bytes else 1.0
     moved = int((2 + again) * problem.m * problem.n * size)
     programs = problem.m * config.integer("SPLIT_N")
@@ -137,14 +131,6 @@ def simplicity(config: Config) -> tuple[Any, ...]:
     return (config.integer("SPLIT_N"), held, config.integer("num_warps"), config)
 
 
-def _elements(config: Config, problem: Problem) -> int:  # noqa: ARG001
-    return config.integer("BLOCK_SIZE_N")
-
-
-def _values(config: Config, problem: Problem, device: Device) -> float:
-    return 2 * _elements(config, problem) / rules.threads(config, device)
-
-
 @rule("parts", "the shape itself")
 def _parts(config: Config, problem: Problem, device: Device) -> str | None:
     blocks, splits = -(-problem.n // config.integer("BLOCK_SIZE_N")), config.integer("SPLIT_N")
@@ -157,10 +143,10 @@ def _parts(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes),
-    tile_rules.shared_memory(shared_bytes, "kernels/softmax/split.py"),
+    tile_rules.parameters(lambda _, device: _axes(device)),
+    tile_rules.shared_memory(softmax_space.shared_bytes, "kernels/softmax/space.py"),
     _parts,
-    *rules.of_tile(_elements, softmax_space.covering, _values),
+    *rules.of_tile(softmax_space.elements, softmax_space.covering),
 )
 
 SPEC = softmax_space.softmax_spec(
@@ -171,7 +157,6 @@ SPEC = softmax_space.softmax_spec(
     space=space,
     default_config=default_config,
     sources=(softmax_online_kernel, softmax_split_kernel, program),
-    shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     simplicity=simplicity,
 )

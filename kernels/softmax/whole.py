@@ -14,7 +14,7 @@ from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
-from tuner.kernels.space import tile_rules
+from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch
@@ -46,9 +46,8 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     rows, columns = inputs.a.shape
     strides, blocks, constants, options = softmax_space.static_of(inputs, config)
     constants = {**constants, "RECOMPUTED": _RECOMPUTED in config}
-    grid = rules.grid(blocks, config, inputs.a)
     arguments = (inputs.a, inputs.out, rows, columns, *strides)
-    return (Launch(softmax_kernel.whole_kernel, (grid,), arguments, constants, options),)
+    return (Launch(softmax_kernel.whole_kernel, (blocks,), arguments, constants, options),)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -66,9 +65,8 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(
-        NAME, problem, device, _axes(device), RULES, rules.without_loop, _expand, (_RECOMPUTED, _MAXNREG)
-    )
+    options = (_RECOMPUTED, _MAXNREG)
+    return SearchSpace(NAME, problem, device, _axes(device), RULES, expand=_expand, options=options)
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -76,38 +74,25 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     yield config
     threads = rules.threads(config, device)
     limit = min(248, device.features.registers // (2 * threads))
-    fits = elements(config, problem) <= limit * threads
-    if problem.n > _ALONE and fits and not config.integer("PROGRAMS_PER_SM") and device.vendor == "nvidia":
+    fits = softmax_space.elements(config, problem) <= limit * threads
+    if problem.n > _ALONE and fits and device.vendor == "nvidia":
         yield config.replace(RECOMPUTED=True, maxnreg=limit)
 
 
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     if device.is_interpreter:
-        return {"BLOCK_SIZE_M": (4, 16), "PROGRAMS_PER_SM": (0, 2), "num_stages": (2,), "num_warps": (4,)}
+        return {"BLOCK_SIZE_M": (4, 16), **rules.unlooped(device), "num_warps": (4,)}
     return {
         "BLOCK_SIZE_M": (1, 2, 4, 8, 16, 32, 64, 128),
-        "PROGRAMS_PER_SM": (0, 1, 2, 4, 8),
-        "num_stages": rules.stages(device, (2, 3, 4)),
+        **rules.unlooped(device),
         "num_warps": rules.warps(device),
         **tile_rules.overlap(device),
     }
 
 
-def elements(config: Config, problem: Problem) -> int:
-    """Number of elements in a tile, including the padding of rows."""
-    return config.integer("BLOCK_SIZE_M") * next_power_of_two(problem.n)
-
-
-def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """See `softmax.space.shared_bytes`."""
-    stages = config.integer("num_stages") if config.integer("PROGRAMS_PER_SM") else 1
-    tile = config.integer("BLOCK_SIZE_M"), next_power_of_two(problem.n)
-    return softmax_space.shared_bytes(tile, stages, config, problem, device)
-
-
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """See `elementwise.rules.estimate_us`."""
-    loaded = elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype] * rules.loads_ahead(config)
+    loaded = softmax_space.elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype]
     return rules.estimate_us(SOFTMAX.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
 
 
@@ -123,7 +108,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     packed = problem.n > _PACKED and problem.aligned
 
     def rank(config: Config) -> tuple[float, ...]:
-        held = elements(config, problem)
+        held = softmax_space.elements(config, problem)
         each = held * size / rules.threads(config, device)
         idle = max(0, device.sm_count - _blocks(config, problem))
         short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
@@ -132,22 +117,16 @@ def default_config(problem: Problem, device: Device) -> Config:
         return odd, idle, short, away, abs(config.integer("num_warps") - 4)
 
     tried = space(problem, device)
-    return tried.narrowed(PROGRAMS_PER_SM=(0,)).best(rank) or tried.smallest()
+    return tried.best(rank) or tried.smallest()
 
 
 def simplicity(config: Config) -> tuple[Any, ...]:
-    """The sort key of configs by simplicity: no loop, fewest rows and threads."""
-    names = ("PROGRAMS_PER_SM", "BLOCK_SIZE_M", "num_warps", "num_stages")
-    return (*(config.integer(name) for name in names), len(config), config)
+    """The sort key of configs by simplicity: fewest rows, threads and options."""
+    return config.integer("BLOCK_SIZE_M"), config.integer("num_warps"), len(config), config
 
 
 def _blocks(config: Config, problem: Problem) -> int:
     return -(-problem.m // config.integer("BLOCK_SIZE_M"))
-
-
-def _values(config: Config, problem: Problem, device: Device) -> float:
-    packed = 2 if "RECOMPUTED" in config else 1
-    return elements(config, problem) / packed / rules.threads(config, device)
 
 
 @rule("beyond M", "the shape itself", early=True)
@@ -179,12 +158,15 @@ def _no_limit(value: Value, config: Config, problem: Problem, device: Device) ->
     return None
 
 
+_OWN = {_RECOMPUTED: _not_packed, _MAXNREG: _no_limit, "PROGRAMS_PER_SM": refinements.only(0)}
+
 RULES = (
-    tile_rules.parameters(_axes, own={_RECOMPUTED: _not_packed, _MAXNREG: _no_limit}),
-    rules.too_large(elements),
-    tile_rules.shared_memory(shared_bytes, "kernels/softmax/whole.py"),
-    *rules.of_tile(elements, softmax_space.covering, _values),
-    rules.takes_turns(_blocks, shared_bytes),
+    tile_rules.parameters(lambda _, device: _axes(device), own=_OWN),
+    rules.too_large(softmax_space.elements),
+    tile_rules.shared_memory(softmax_space.shared_bytes, "kernels/softmax/space.py"),
+    *rules.of_tile(
+        softmax_space.elements, softmax_space.covering, lambda config: 0.5 if _RECOMPUTED in config else 1.0
+    ),
     _beyond,
     softmax_space.sectors,
 )
@@ -196,8 +178,7 @@ SPEC = softmax_space.softmax_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(program, rules.grid),
-    shared_bytes=shared_bytes,
+    sources=(program,),
     estimate_us=estimate_us,
     simplicity=simplicity,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import any_size, await_predecessor, count_blocks, known_multiple
+from tuner.kernels.base.blocks import any_size, await_predecessor, known_multiple
 
 
 @triton.jit
@@ -52,42 +52,6 @@ def opaque(x):  # noqa: ANN201
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
 
 
-@triton.jit
-def normalize_rows(  # noqa: ANN201, PLR0917
-    block,
-    x_ptr,
-    out_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_om,
-    stride_on,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-    EVEN_N: tl.constexpr,
-    WIDE: tl.constexpr,
-    RECOMPUTED: tl.constexpr,
-):
-    """Compute one block of whole rows."""
-    rows = tl.arange(0, BLOCK_SIZE_M)
-    columns = tl.arange(0, BLOCK_SIZE_N)
-    start = tl.cast(block, tl.int64) * BLOCK_SIZE_M
-    mask = inside(rows, columns, M - start, N, EVEN_N)
-    x_tile = x_ptr + start * stride_xm + offsets_of(rows, columns, stride_xm, stride_xn, WIDE)
-    x = tl.load(x_tile, mask=mask, other=float("-inf"))
-    highest = tl.max(x.to(tl.float32), axis=1)[:, None]
-    if RECOMPUTED:
-        x = opaque(x)
-    powers = tl.exp(x.to(tl.float32) - highest)
-    share = (1.0 / tl.sum(powers, axis=1))[:, None]
-    if RECOMPUTED:
-        powers = tl.exp(opaque(x).to(tl.float32) - highest)
-    values = powers * share
-    out_tile = out_ptr + start * stride_om + offsets_of(rows, columns, stride_om, stride_on, WIDE)
-    tl.store(out_tile, values.to(out_ptr.dtype.element_ty), mask=mask)
-
-
 @any_size
 def whole_kernel(  # noqa: ANN201, PLR0917
     x_ptr,
@@ -105,7 +69,6 @@ def whole_kernel(  # noqa: ANN201, PLR0917
     OUT_VECTOR: tl.constexpr,
     EVEN_N: tl.constexpr,
     WIDE: tl.constexpr,
-    STAGES: tl.constexpr,
     PDL: tl.constexpr,
     RECOMPUTED: tl.constexpr,
 ):
@@ -122,8 +85,6 @@ def whole_kernel(  # noqa: ANN201, PLR0917
         OUT_VECTOR: a power of two that divides stride_om and N.
         EVEN_N: whether BLOCK_SIZE_N divides N.
         WIDE: whether offsets within a tile may exceed 2^31.
-        STAGES: 0 for one block of rows per program; otherwise the stages of a loop in which programs take block after
-            block.
         PDL: see `await_predecessor`.
         RECOMPUTED: whether x stays packed in registers, 16 bits per value, and exponentials are computed twice.
     """
@@ -131,14 +92,20 @@ def whole_kernel(  # noqa: ANN201, PLR0917
         (M, N), (stride_xm, stride_xn, stride_om), X_TRANSPOSED, X_VECTOR, OUT_VECTOR
     )
     await_predecessor(PDL)
-    if STAGES == 0:
-        normalize_rows(
-            *(tl.program_id(0), x_ptr, out_ptr, M, N, stride_xm, stride_xn, stride_om, stride_on),
-            *(BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, WIDE, RECOMPUTED),
-        )
-    else:
-        for block in tl.range(tl.program_id(0), count_blocks(M, BLOCK_SIZE_M), tl.num_programs(0), num_stages=STAGES):
-            normalize_rows(
-                *(block, x_ptr, out_ptr, M, N, stride_xm, stride_xn, stride_om, stride_on),
-                *(BLOCK_SIZE_M, BLOCK_SIZE_N, EVEN_N, WIDE, RECOMPUTED),
-            )
+    block = tl.program_id(0)
+    rows = tl.arange(0, BLOCK_SIZE_M)
+    columns = tl.arange(0, BLOCK_SIZE_N)
+    start = tl.cast(block, tl.int64) * BLOCK_SIZE_M
+    mask = inside(rows, columns, M - start, N, EVEN_N)
+    x_tile = x_ptr + start * stride_xm + offsets_of(rows, columns, stride_xm, stride_xn, WIDE)
+    x = tl.load(x_tile, mask=mask, other=float("-inf"))
+    highest = tl.max(x.to(tl.float32), axis=1)[:, None]
+    if RECOMPUTED:
+        x = opaque(x)
+    powers = tl.exp(x.to(tl.float32) - highest)
+    share = (1.0 / tl.sum(powers, axis=1))[:, None]
+    if RECOMPUTED:
+        powers = tl.exp(opaque(x).to(tl.float32) - highest)
+    values = powers * share
+    out_tile = out_ptr + start * stride_om + offsets_of(rows, columns, stride_om, stride_on, WIDE)
+    tl.store(out_tile, values.to(out_ptr.dtype.element_ty), mask=mask)

@@ -38,6 +38,11 @@ OptionError = Callable[[Value, Config, Problem, Device], str | None]
 """What is wrong with an option's value, or None."""
 
 
+def only(kept: Value) -> OptionError:
+    """The check of a parameter that lost its other values and stays, so that configs are what they were."""
+    return lambda value, *_: None if value == kept else f"{value!r}: expected {kept}, the only value left"
+
+
 def option_error(name: str, config: Config, problem: Problem, device: Device) -> str | None:
     """Why a config's value for an option is invalid, or None."""
     return _reasons[name](config[name], config, problem, device)

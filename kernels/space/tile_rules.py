@@ -32,7 +32,7 @@ def overlap(device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def parameters(
-    axes: Callable[[Device], Mapping[str, tuple[Value, ...]]],
+    axes: Callable[[Problem, Device], Mapping[str, tuple[Value, ...]]],
     options: tuple[str, ...] = (),
     optional: tuple[str, ...] = (),
     own: Mapping[str, refinements.OptionError] | None = None,
@@ -40,14 +40,14 @@ def parameters(
     """The rule that a config has a kernel's parameters and no others, with values that the compiler accepts.
 
     Args:
-        axes: the kernel's axes on a device.
+        axes: the kernel's axes for a problem on a device.
         options: further options that a config may have, see `refinements`.
         optional: parameters that may be missing, in addition to `OPTIONAL`.
         own: options that no other kernel has, with the functions that check their values.
     """
 
     def malformed(config: Config, problem: Problem, device: Device) -> str | None:
-        known = axes(device)
+        known = axes(problem, device)
         for name in known:
             if name not in config and name not in (*OPTIONAL, *optional):
                 return f"{name} is missing"
@@ -78,7 +78,7 @@ def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
     if isinstance(values[0], bool):
         return None if isinstance(value, bool) else repr(value)
     if isinstance(values[0], str):
-        return None if value in values else repr(value)
+        return None if value in values else f"{value!r}: expected {' or '.join(map(str, values))}"
     lowest = 0 if 0 in values or name in ("BLOCK_SIZE_N_REST", "GROUP_SIZE_M", "waves_per_eu") else 1
     if isinstance(value, (str, bool)) or value < lowest:
         return repr(value)

@@ -22,7 +22,7 @@ TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32}
 LAUNCHED = {"num_stages": 1, "num_warps": 4}
 INNER = {
     "tma": {**TILE, "GROUP_SIZE_M": 2},
-    "persistent_tma": {**TILE, "GROUP_SIZE_M": 2, "EPILOGUE_PARTS": 2},
+    "persistent_tma": {**TILE, "GROUP_SIZE_M": 2, "EPILOGUE_PARTS": 1},
     "swap_ab": {**TILE, "BLOCK_SIZE_N": 64, "LOADS": "tma", "SPLIT_K": 2},
 }
 

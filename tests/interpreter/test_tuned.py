@@ -591,7 +591,7 @@ def test_a_key_takes_what_triton_takes_looks_it_up_once_and_is_kept_in_plain_jso
             kernel[grid](torch.zeros(8), value if value is relu else copy.copy(value), N=size)
     assert kernel.best_config is CONFIGS[1]
     assert len(kernel.cache) == len({*looked}) == 2
-    assert all(len(reader.known) == 2 for reader in kernel._readers.values())
+    assert all(len(reader.known) == 2 for reader in kernel._known.readers.values())
     for problem in kernel.cache:
         assert str(problem["kind"]).startswith(word)
         text = json.dumps(problem.fields(), allow_nan=False)

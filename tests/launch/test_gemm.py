@@ -74,7 +74,7 @@ EVERY_KERNEL = [
     (FEW, Config("swap_ab", **{**TMA, "BLOCK_SIZE_M": 16}, LOADS="tma", SPLIT_K=2)),
     (FEW.with_shape(1, 256, 512), Config("gemv", BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=1, num_warps=2)),
     (NT, Config("tma", **TMA, GROUP_SIZE_M=4)),
-    (NT, Config("persistent_tma", **TMA, GROUP_SIZE_M=4, EPILOGUE_PARTS=2)),
+    (NT, Config("persistent_tma", **TMA, GROUP_SIZE_M=4, EPILOGUE_PARTS=1)),
 ]
 
 

@@ -40,7 +40,7 @@ def test_every_space_holds_configs_and_its_default(device):
             assert space.odd_parameters(default) == set()
             for config in random.Random(0).sample(configs, min(5, len(configs))):
                 assert space.canonicalize(config) == config
-                assert spec.shared_bytes(config, problem, device) <= device.shared_bytes
+                assert spec.shared_bytes is None or spec.shared_bytes(config, problem, device) <= device.shared_bytes
                 assert spec.estimate_us(config, problem, device) > 0
 
 
@@ -53,7 +53,6 @@ def test_every_value_of_the_tutorials_axes_is_there():
     axes = registry.find("vector_add", "add_block").space(VECTORS[0], H200).axes
     assert axes["BLOCK_SIZE"] == tuple(2**power for power in range(14))
     assert axes["num_warps"] == (1, 2, 4, 8, 16, 32)
-    assert axes["num_stages"] == (3, 4, 5)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -71,12 +70,10 @@ ADD = Config("add_block", BLOCK_SIZE=1024, PROGRAMS_PER_SM=0, launch_pdl=True, n
         (2**20, {"BLOCK_SIZE": 1000}, "parameters", True),
         (2**20, {"BLOCK_SIZE": 2**21}, "parameters", True),
         (2**20, {"num_warps": 64}, "parameters", True),
-        (2**20, {"PROGRAMS_PER_SM": 1, "BLOCK_SIZE": 2**17}, "shared memory", True),
+        (2**20, {"PROGRAMS_PER_SM": 8}, "parameters", True),
         (2**20, {"BLOCK_SIZE": 64}, "idle threads", False),
         (2**20, {"BLOCK_SIZE": 128}, "narrow loads", False),
         (2**20, {"BLOCK_SIZE": 8192, "num_warps": 1}, "registers", False),
-        (2**20, {"PROGRAMS_PER_SM": 8}, "residence", False),
-        (2**28, {"PROGRAMS_PER_SM": 8, "num_warps": 16, "BLOCK_SIZE": 8192}, "residence", False),
         (1000, {"BLOCK_SIZE": 4096}, "beyond M", False),
     ],
     ids=str,
@@ -88,11 +85,16 @@ def test_a_rule_says_why_a_config_is_not_tried(length, change, rule, fatal):
     assert (space.rejection(ADD.replace(**change), fatal_only=True) is not None) is fatal
 
 
-def test_without_a_loop_the_pipelines_depth_is_one_program():
-    space = registry.find("vector_add", "add_block").space(Problem(2**24, 1, 1, op="vector_add"), H200)
-    assert space.canonicalize(ADD.replace(num_stages=5)) == ADD
-    looping = ADD.replace(PROGRAMS_PER_SM=4, num_stages=5)
-    assert space.canonicalize(looping) == looping
+@pytest.mark.parametrize("kernel", ["add_block", "softmax_whole"])
+def test_a_winner_that_loops_over_blocks_is_refused_and_those_that_do_not_stay_what_they_were(kernel):
+    problem = Problem(2**20, 1, 1, op="vector_add") if kernel == "add_block" else Problem(4096, 1024, 1, op="softmax")
+    spec = registry.find(problem.op, kernel)
+    space, before = spec.space(problem, H200), ADD
+    if kernel == "softmax_whole":
+        before = Config(kernel, BLOCK_SIZE_M=1, PROGRAMS_PER_SM=0, launch_pdl=True, num_stages=3, num_warps=4)
+    assert before in space.configs()
+    assert space.tries(before)
+    assert "the only value left" in space.rejection(before.replace(PROGRAMS_PER_SM=4), fatal_only=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

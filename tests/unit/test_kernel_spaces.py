@@ -150,7 +150,7 @@ def test_operands_that_are_not_aligned_are_split_by_pointers_only():
     problem = Problem(64, 255, 7169, dtype="bf16", layout="nt")
     space = registry.find("matmul", "split_k").space(problem, H200)
     assert {config["LOADS"] for config in space.configs()} == {"pointer"}
-    assert space.rejection(SPLIT.replace(LOADS="tma"), fatal_only=True).startswith("loads: ")
+    assert space.rejection(SPLIT.replace(LOADS="tma"), fatal_only=True).startswith("parameters: LOADS")
     assert splitting.loads(problem, H200) == ("pointer",)
 
 
@@ -170,14 +170,14 @@ def test_split_sums_never_leave_the_workspace():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_without_a_gpu_every_launch_has_a_workspace_of_its_own(dtype, device):
-    one, other = (workspace.workspace(100, dtype, torch.device(device)) for _ in range(2))
-    assert one.partials.numel() >= 100
-    assert one.partials.dtype == dtype
-    assert one.counters.dtype == torch.int32
-    assert one.counters.numel() == workspace.MOST_TILES
+    (sums, zeros), (_, others) = (workspace.workspace(100, dtype, torch.device(device)) for _ in range(2))
+    assert sums.numel() >= 100
+    assert sums.dtype == dtype
+    assert zeros.dtype == torch.int32
+    assert zeros.numel() == workspace.MOST_TILES
     if device == "cpu":
-        assert not one.counters.any()
-        assert one.counters.data_ptr() != other.counters.data_ptr()
+        assert not zeros.any()
+        assert zeros.data_ptr() != others.data_ptr()
 
 
 def toy_space(*rules: Rule) -> SearchSpace:

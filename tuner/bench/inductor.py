@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
+from tuner.kernels.base.epilogue import activated
 from tuner.launch import compat
+from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import Problem, dtype
-
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": torch.relu,
-    "leaky_relu": lambda x: functional.leaky_relu(x, 0.01),
-    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
-    "silu": functional.silu,
-}
 
 
 def refusal(problem: Problem) -> str | None:
@@ -49,7 +44,7 @@ def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
 
     def call(inputs: Any) -> torch.Tensor:
         # The setting is kept for every run, because Dynamo guards on it and would compile again under another.
-        with _precision(problem):
+        with torch_precision_set(problem.precision) if problem.a_dtype == "float32" else contextlib.nullcontext():
             out: torch.Tensor = run(inputs.a, inputs.b, inputs.bias)
         return out
 
@@ -57,7 +52,7 @@ def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
 
 
 def _product(problem: Problem) -> Callable[..., torch.Tensor]:
-    activation = _ACTIVATIONS.get(problem.activation, lambda x: x)
+    activation = functools.partial(activated, activation=problem.activation)
     if dtype.is_fp8(problem.a_dtype):
         scaled_mm, one = compat.scaled_mm, torch.ones((), dtype=torch.float32, device="cuda")
         out_dtype = dtype.to_torch(problem.out_dtype)
@@ -78,16 +73,3 @@ def _product(problem: Problem) -> Callable[..., torch.Tensor]:
             return activation(torch.mm(a, b) if bias is None else torch.addmm(bias, a, b))
 
     return product
-
-
-@contextlib.contextmanager
-def _precision(problem: Problem) -> Iterator[None]:
-    """Set torch's float32 precision as the problem asks, and restore it after the block."""
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    if problem.a_dtype == "float32":
-        matmul.fp32_precision = problem.precision
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before

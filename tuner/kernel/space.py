@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,6 @@ def _unchanged(config: Config, problem: Problem, device: Device) -> tuple[Config
     return (config,)
 
 
-def _no_refinements(config: Config, problem: Problem, device: Device) -> tuple[()]:  # noqa: ARG001
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
     """Every config of one kernel for one problem on one device.
@@ -70,7 +66,7 @@ class SearchSpace:
     canonical: Callable[[Config, Problem, Device], Config] = lambda config, _problem, _device: config
     expand: Callable[[Config, Problem, Device], Iterable[Config]] = _unchanged
     options: tuple[str, ...] = ()
-    refine: Callable[[Config, Problem, Device], Iterable[Config]] = _no_refinements
+    refine: Callable[[Config, Problem, Device], Iterable[Config]] = lambda _config, _problem, _device: ()
 
     def configs(self) -> list[Config]:
         """Return every config worth trying, each program once, in canonical order."""
@@ -166,10 +162,8 @@ class SearchSpace:
 
     def programs(self) -> Iterable[Config]:
         """Return the representatives of all programs that no early rule rejects."""
-        return dict.fromkeys(config for point in self.points() for config in self._expanded(point))
-
-    def _expanded(self, point: Config) -> Iterator[Config]:
-        return map(self.canonicalize, self.expand(point, self.problem, self.device))
+        expanded = (config for point in self.points() for config in self.expand(point, self.problem, self.device))
+        return dict.fromkeys(map(self.canonicalize, expanded))
 
     def odd_parameters(self, config: Config) -> set[str]:
         """Return missing parameters and those that are neither axes nor options; rules judge what `expand` adds."""

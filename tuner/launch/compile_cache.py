@@ -181,12 +181,25 @@ def _context(src: Any, target: Any, options: Any) -> dict[str, Any] | None:
     return {"options": parsed.hash(), "target": str(target), "environment": environment}
 
 
-def _file_key(key: str, target: Any) -> str | None:
-    """The key of our file in Triton's cache, from a kernel's key, this Triton and its ptxas; None if turned off."""
+def _folder(key: str, target: Any) -> tuple[str, Any] | None:
+    """The key of our file, from a kernel's key, this Triton and its ptxas, and the manager of its folder in the cache.
+
+    None if that is turned off, or the folder cannot be created.
+    """
     if os.environ.get(VARIABLE) == "0":
         return None
     compiler = _ptxas_fingerprint(target) or compat.make_backend(target).hash()
-    return hashlib.sha256(json.dumps([VERSION, key, _triton_fingerprint(), compiler]).encode()).hexdigest()
+    file_key = hashlib.sha256(json.dumps([VERSION, key, _triton_fingerprint(), compiler]).encode()).hexdigest()
+    try:
+        return file_key, compat.get_cache_manager(file_key)
+    except OSError as e:  # read-only media that hold Triton's own files, but none of ours
+        _warn_not_stored(e.strerror or str(e))
+        return None
+
+
+@functools.cache
+def _warn_not_stored(why: str) -> None:
+    _log.warning("Triton's cache takes no %s, so each start hashes Triton's sources: %s", FILE, why)
 
 
 @functools.cache
@@ -240,31 +253,16 @@ def _ptxas_fingerprint(target: Any) -> str | None:
     return "\n".join(parts)
 
 
-def _cache_manager(key: str) -> Any:
-    """The manager of the folder of Triton's cache for our file; None where it cannot be created."""
-    try:
-        return compat.get_cache_manager(key)
-    except OSError as e:  # read-only media that hold Triton's own files, but none of ours
-        _warn_not_stored(e.strerror or str(e))
-        return None
-
-
-@functools.cache
-def _warn_not_stored(why: str) -> None:
-    _log.warning("Triton's cache takes no %s, so each start hashes Triton's sources: %s", FILE, why)
-
-
 def _load(key: str, target: Any, src: Any) -> Any:
     """The kernel in Triton's cache, announced to a listener as Triton does; None where it is not there."""
     from triton import knobs
 
-    timer, file_key = compat.CompileTimer(), _file_key(key, target)
-    manager = None if file_key is None else _cache_manager(file_key)
-    path = None if manager is None else manager.get_file(FILE)
-    if path is None or file_key is None:
+    timer, folder = compat.CompileTimer(), _folder(key, target)
+    path = None if folder is None else folder[1].get_file(FILE)
+    if folder is None or path is None:
         return None
     try:
-        triton_key = _read(Path(path), file_key)
+        triton_key = _read(Path(path), folder[0])
         metadata = f"{src.name[:150]}.json"
         group = compat.get_cache_manager(triton_key).get_group(metadata) or {}
         if metadata not in group:
@@ -294,12 +292,10 @@ def _read(path: Path, key: str) -> str:
 
 
 def _store(key: str, target: Any, kernel: Any) -> None:
-    file_key = _file_key(key, target)
-    if file_key is None or not isinstance(kernel, compat.CompiledKernel):
+    folder = _folder(key, target) if isinstance(kernel, compat.CompiledKernel) else None
+    if folder is None:
         return
-    manager = _cache_manager(file_key)
-    if manager is None:
-        return
+    file_key, manager = folder
     try:
         manager.put(json.dumps({"key": file_key, "triton_key": kernel.hash}), FILE, binary=False)
     except OSError as e:

@@ -121,16 +121,13 @@ def _run_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
         for at, place in places:
             arguments[at] = addresses[place.slot] + place.offset
         for at, descriptor in descriptors:
-            arguments[at] = _at(descriptor.rest, addresses[descriptor.place.slot] + descriptor.place.offset)
+            # What launchers read of a TensorDescriptor, without its checks.
+            base = _Pointer(addresses[descriptor.place.slot] + descriptor.place.offset)
+            arguments[at] = SimpleNamespace(**descriptor.rest, base=base)
         # This holds the kernel, not its function alone: Triton 3.9 unloads a binary with its CompiledKernel.
         run(x, y, z, stream, kernel.function, packed, None, None, None, *arguments)
 
     return step
-
-
-def _at(rest: Mapping[str, Any], at: int) -> Any:
-    """A descriptor at another address: what launchers read of a TensorDescriptor, without its checks."""
-    return SimpleNamespace(**rest, base=_Pointer(at))
 
 
 def _direct_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:

@@ -246,12 +246,9 @@ def _query(path: Path, how: str, query: Callable[[sqlite3.Connection], T]) -> T:
 def _connect(path: Path, how: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{quote(os.fsencode(path.absolute()))}?{how}", uri=True, timeout=BUSY_SECONDS)
     connection.row_factory = sqlite3.Row
-    connection.text_factory = _text
+    # sqlite3 would raise: one damaged word would cost every row
+    connection.text_factory = lambda stored: stored.decode(errors="replace")
     return connection
-
-
-def _text(stored: bytes) -> str:
-    return stored.decode(errors="replace")  # sqlite3 would raise: one damaged word would cost every row
 
 
 def _how(path: Path) -> str:

@@ -16,8 +16,8 @@ from tuner.errors import ProblemError
 from tuner.problem import batches as batched
 from tuner.problem.batches import Batches
 from tuner.problem.gemm_fields import check_size
+from tuner.problem.gemm_fields import parse_shape as parse_one_shape
 from tuner.problem.problem import Problem
-from tuner.problem.problem import parse_shape as parse_one_shape
 
 _SMALLEST_TILE = 16
 MOST_RUNGS = 64

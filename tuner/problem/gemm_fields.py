@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import SupportsIndex
 
 from tuner.errors import ProblemError
@@ -23,6 +24,7 @@ TRUTHS = ("aligned", "fast_accum", "b_padded", "listed")
 """What is true or false, and no other value: a word such as "no" would be true."""
 MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
+_SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
 
 
 def check_size(name: str, size: SupportsIndex) -> int:
@@ -36,6 +38,21 @@ def check_size(name: str, size: SupportsIndex) -> int:
     if not 1 <= whole <= MAX_SIZE:
         raise ProblemError(f"{name} must be from 1 to {MAX_SIZE}, got {whole}")
     return whole
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Read "MxNxK".
+
+    Raises:
+        ProblemError: the text is no shape, or a size is below 1 or beyond 2^31 - 1.
+    """
+    found = _SHAPE.fullmatch(text.strip())
+    if not found:
+        raise ProblemError(f"not a shape: {text!r}: expected MxNxK, for instance 4096x4096x1024")
+    m, n, k = (int(part) for part in found.groups())
+    for name, size in (("M", m), ("N", n), ("K", k)):
+        check_size(name, size)
+    return m, n, k
 
 
 def check_extra(op: str, name: str, value: object) -> Extra:

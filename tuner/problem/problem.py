@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,6 @@ from tuner.problem.generic_key import Extra
 
 if TYPE_CHECKING:
     import torch
-
-_SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, init=False, order=True)
@@ -167,7 +164,7 @@ class Problem:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The cached hash holds strings' hashes, which differ between processes: rebuild it there.
-        return (_from_fields, (self.fields(),))
+        return (Problem.from_fields, (self.fields(),))
 
     def __getitem__(self, name: str) -> Extra:
         """What `extras` holds under a name: `problem["N"]` of a problem that has an N of its own."""
@@ -259,7 +256,7 @@ class Problem:
     def unscaled(self) -> Problem:
         """Return the same product of the same operands without scales."""
         extras = {name: value for name, value in self.extras if name != "scaling"}
-        return _from_fields({**self.fields(), "extras": extras})
+        return Problem(**self.fields() | {"extras": extras})
 
     def exchanged(self) -> Problem:
         """Return the problem of the transposed output, `out.T[N, M] = b.T @ a.T`."""
@@ -286,7 +283,7 @@ class Problem:
 
     def with_shape(self, m: int, n: int, k: int) -> Problem:
         """Return the same class of problem at another shape; `aligned` stays as it is."""
-        return _from_fields({**self.fields(), "m": m, "n": n, "k": k})
+        return Problem(**self.fields() | {"m": m, "n": n, "k": k})
 
     def group(self) -> Problem:
         """Return this problem with M = 1, which is equal for all problems that differ only in M."""
@@ -304,29 +301,9 @@ class Problem:
             ProblemError: a part is missing or invalid.
         """
         try:
-            return _from_fields(fields)
-        except (KeyError, TypeError) as e:
+            return Problem(**fields)
+        except TypeError as e:
             raise ProblemError(f"not a problem: {json.dumps(dict(fields), default=str)} ({e})") from e
 
 
 _PARTS = tuple(part.name for part in dataclasses.fields(Problem) if part.compare)
-
-
-def parse_shape(text: str) -> tuple[int, int, int]:
-    """Read "MxNxK".
-
-    Raises:
-        ProblemError: the text is no shape, or a size is below 1 or beyond 2^31 - 1.
-    """
-    found = _SHAPE.fullmatch(text.strip())
-    if not found:
-        raise ProblemError(f"not a shape: {text!r}: expected MxNxK, for instance 4096x4096x1024")
-    m, n, k = (int(part) for part in found.groups())
-    for name, size in (("M", m), ("N", n), ("K", k)):
-        gemm_fields.check_size(name, size)
-    return m, n, k
-
-
-def _from_fields(fields: Mapping[str, Any]) -> Problem:
-    rest = {name: value for name, value in fields.items() if name not in ("m", "n", "k")}
-    return Problem(fields["m"], fields["n"], fields["k"], **rest)

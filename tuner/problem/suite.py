@@ -160,7 +160,11 @@ def problem_of(row: Mapping[str, str]) -> Problem:
     for name in ("aligned", "fast_accum", "b_padded"):
         if name in given:
             given[name] = _truth(name, given[name])
-    extras = {name: _extra(name, row[name]) for name in OTHER_OPS[1:] if row.get(name)}
+    extras = {
+        name: _truth(name, row[name]) if name == "listed" else _size(name, row[name])
+        for name in OTHER_OPS[1:]
+        if row.get(name)
+    }
     if extras and given.get("op", "matmul") == "matmul":
         raise ProblemError(f"{next(iter(extras))} is for other ops than matmul: expected op, bmm or grouped_mm")
     return Problem(*(_size(name, row.get(name, "")) for name in ("m", "n", "k")), **given, extras=extras)
@@ -187,10 +191,6 @@ def _named(where: str, row: Mapping[str, str], read: Read) -> Sequence[Problem |
     except ProblemError as e:
         raise SuiteError(f"{where}: {e}") from e
     return [found] if isinstance(found, Problem) else found
-
-
-def _extra(name: str, cell: str) -> int | bool:
-    return _truth(name, cell) if name == "listed" else _size(name, cell)
 
 
 def _size(name: str, cell: str) -> int:

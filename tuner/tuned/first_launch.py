@@ -1,31 +1,52 @@
-"""The launch of a call whose key is new: by the first config that the device can run."""
+"""The launch of a call whose key is new: what is zeroed before it, and the first config that the device can run."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from tuner.launch import compat
 from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import is_no_fault
+from tuner.problem import Problem
+from tuner.tuned.arguments import Arguments, memory_of
 
 _log = logging.getLogger("tuner.tuned.tuned_kernel")  # the name under which people silence or keep it
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call: its positional and keyword arguments, and its grid."""
+class Zeroing:
+    """Zeroes the arguments of `reset_to_zero` before the first launch of a key, as Triton leaves them.
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    grid: Any
+    Triton does so once for each of its keys, which do not distinguish alignments. In a graph's capture, where Triton
+    cannot measure, the zeroing would be repeated by every replay.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Take the names of the arguments."""
+        self._names = names
+        self._done: set[Hashable] = set()
+
+    def zero(self, problem: Problem, named: Mapping[str, Any]) -> None:
+        """Zero a call's arguments, given by name, unless that was done for its key."""
+        if not self._names:
+            return
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return
+        extras = tuple(pair for pair in problem.extras if not pair[0].endswith((".aligned", ".one")))
+        if (problem.a_dtype, extras) not in self._done:
+            self._done.add((problem.a_dtype, extras))
+            with torch.no_grad():  # an argument may be a parameter
+                for name in self._names:
+                    if (memory := memory_of(named.get(name))) is not None:
+                        memory.zero_()
 
 
 def launch_first_that_runs(
-    fn: Any, op: str, named: Mapping[str, Any], order: Sequence[Any], call: Call, *, warmup: bool
+    fn: Any, op: str, named: Mapping[str, Any], order: Sequence[Any], call: Arguments, *, warmup: bool
 ) -> tuple[Any, Any, NotShippedError | None]:
     """Launch by the first config that can run, because an untuned one may need too many resources.
 

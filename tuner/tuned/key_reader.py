@@ -7,6 +7,7 @@ argument is inspected after all.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -16,9 +17,39 @@ from tuner.tuned.signature import ALIGNMENT, Signature
 
 Read = Callable[[Sequence[Any], Mapping[str, Any]], Hashable]
 """Returns a call's key from its positional and keyword arguments; calls of different problems have different keys."""
-
-
+Known = tuple[Any, dict[str, Any], Callable[[], Any] | None]
+"""What serves the calls of a key: a config, its parameters, and a function that counts a call, if one is wanted."""
+MOST_KEYS = 65_536
+"""The most keys whose configs are kept; beyond it, all are forgotten."""
 _PLAIN = frozenset((bool, int, float, str, type(None)))
+
+
+class KnownCalls:
+    """What serves the calls of one kernel whose keys are known.
+
+    Attributes:
+        readers: readers of keys, by the calls' forms: the number of positional arguments, and the names of the others.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        """Know no call yet."""
+        self._signature = signature
+        self.readers: dict[Hashable, KeyReader] = {}
+
+    def remember(self, args: Sequence[Any], kwargs: Mapping[str, Any], known: Known) -> None:
+        """Remember what serves the calls that have the key of this one."""
+        form = (len(args), *kwargs)
+        reader = self.readers.get(form)
+        if reader is None:
+            reader = self.readers[form] = KeyReader(self._signature, args, kwargs)
+        if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
+            reader.known.clear()
+        reader.known[reader.read(args, kwargs)] = known
+
+    def forget(self) -> None:
+        """Forget what serves which key."""
+        for reader in self.readers.values():
+            reader.known.clear()
 
 
 class KeyReader:
@@ -26,21 +57,15 @@ class KeyReader:
 
     Attributes:
         read: the function in use; replaced by a slower one when `fits` finds arguments of other types.
-        known: by key, the config, its parameters, and a function that counts a call where misses are recorded.
+        known: by key, what serves a call.
     """
 
     __slots__ = ("_has_odd", "_several", "_signature", "_sources", "_types", "known", "read")
 
-    def __init__(self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, several: bool) -> None:
-        """Generate the code.
-
-        Args:
-            signature: the kernel's signature.
-            args, kwargs: the arguments of a call.
-            several: whether the process has GPUs of several models, which a key then distinguishes.
-        """
-        self._signature, self._several = signature, several
-        self.known: dict[Hashable, tuple[Any, dict[str, Any], Callable[[], Any] | None]] = {}
+    def __init__(self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Generate the code for calls with such arguments."""
+        self._signature, self._several = signature, _several_models()
+        self.known: dict[Hashable, Known] = {}
         sources = {name: f"a[{place}]" for place, name in enumerate(signature.names[: len(args)])}
         sources |= {name: f"k[{name!r}]" for name in kwargs}
         self._sources = {name: sources[name] for name in signature.identifying(sources)}
@@ -108,6 +133,14 @@ def hashable(value: Any) -> Hashable:
         return "nan"
     kept: Hashable = value
     return kept
+
+
+@functools.cache
+def _several_models() -> bool:
+    """Return whether this process sees GPUs of several models, which a key then distinguishes."""
+    import torch
+
+    return len({torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}) > 1
 
 
 def _is_odd(value: Any) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +19,9 @@ from tuner.lookup import lookup as lookups
 from tuner.lookup import strict
 from tuner.lookup.decision import Match
 from tuner.problem import Problem
-from tuner.tuned.arguments import Arguments, memory_of
-from tuner.tuned.first_launch import Call, launch_first_that_runs
-from tuner.tuned.key_reader import KeyReader
+from tuner.tuned.arguments import Arguments
+from tuner.tuned.first_launch import Zeroing, launch_first_that_runs
+from tuner.tuned.key_reader import MOST_KEYS, KnownCalls
 from tuner.tuned.options import Options
 from tuner.tuned.origin import origin_of
 from tuner.tuned.pruning import pruned
@@ -30,10 +29,6 @@ from tuner.tuned.signature import Signature, base_of
 from tuner.tuned.source import source_hash
 from tuner.tuned.triton_configs import ConfigList
 from tuner.tuned.user_inputs import ArgumentsFactory, MakeInputs
-
-MOST_KEYS = 65_536
-"""The most keys whose configs are kept; beyond it, all are forgotten."""
-_log = logging.getLogger(__name__)
 
 
 class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen by the type checker
@@ -68,7 +63,8 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         self.signature.check("restore_value", options.restore_value)
         self.config_list = ConfigList(options.name, configs)
         self.cache: dict[Problem, Any] = {}
-        self._readers: dict[Hashable, KeyReader] = {}
+        self._known = KnownCalls(self.signature)
+        self._zeroing = Zeroing(options.reset_to_zero)
         super().__init__(
             fn,
             list(self.signature.names),
@@ -85,7 +81,6 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         self.nargs: dict[str, Any] | None = None
         self.configs_timings: dict[Any, Any] = {}
         self.bench_time = 0.0
-        self._reset: set[Hashable] = set()
         self.reference_function: Callable[[dict[str, Any]], Any] | None = None
         self.spec: KernelSpec
         self.measure: Measure | None = None
@@ -136,7 +131,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
 
     def warmup(self, *args: Any, grid: Any = (1,), **kwargs: Any) -> list[Any]:
         """Compile for these arguments by the config that a launch would use; return the kernel in a list."""
-        call = Call(tuple(args), kwargs, grid)
+        call = Arguments(grid, args, kwargs)
         device = devices.current()
         (config, *_), problem, match = self._looked_up(call, device)
         compile_cache.install(self.fn, self._shipped)
@@ -146,7 +141,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             raise NotShippedError(strict.refusal(problem, device, match, e)) from None
 
     def _launcher(self, grid: Any, *, warmup: bool) -> Callable[..., Any]:
-        readers, run = self._readers, self.fn.run
+        readers, run = self._known.readers, self.fn.run
 
         # For a call whose key is known, these lines are the whole cost besides the launch.
         def launch(*args: Any, **kwargs: Any) -> Any:
@@ -168,7 +163,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
                     if count is not None:
                         count()
                     return result
-            return self._first(Call(args, kwargs, grid), warmup=warmup)
+            return self._first(Arguments(grid, args, kwargs), warmup=warmup)
 
         return launch
 
@@ -213,23 +208,20 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         """
         if not self.options.prune:
             return self.configs
-        kept = self.pruned_for_call(problem)
-        if kept is not None:
-            return [self.config_list.find(config) for config in kept]
-        arguments = self.arguments_factory.shaped(problem)
-        return self._pruned(arguments.args, arguments.kwargs)
+        call = self.current_call(problem) or self.arguments_factory.shaped(problem)
+        named = dict(zip(self.arg_names, call.args, strict=False))
+        return pruned(self.options.name, self.options.prune, self.configs, named, call.kwargs)
 
-    def current_call(self, problem: Problem) -> Call | None:
+    def current_call(self, problem: Problem) -> Arguments | None:
         """Return the call under way in this thread if it has this problem, else None."""
         of, call = getattr(self._current_call, "call", (None, None))
         return call if of == problem else None
 
     def pruned_for_call(self, problem: Problem) -> list[Config] | None:
         """Return what `prune_configs_by` leaves for the call under way; None where no such call has this problem."""
-        call = self.current_call(problem)
-        if call is None or not self.options.prune:
+        if self.current_call(problem) is None or not self.options.prune:
             return None
-        return [self.config_list.of(config) for config in self._pruned(call.args, call.kwargs)]
+        return [self.config_list.of(config) for config in self.candidates(problem)]
 
     def default_config(self, problem: Problem, _device: Device) -> Config:
         """Return the config where nobody tuned: `default`, or else the first config that is not pruned."""
@@ -247,23 +239,18 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         default = self.default_config(problem, devices.INTERPRETER)
         return list(dict.fromkeys([default, *(self.config_list.of(config) for config in self.candidates(problem))]))
 
-    def _pruned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        named = dict(zip(self.arg_names, args, strict=False))
-        return pruned(self.options.name, self.options.prune, self.configs, named, kwargs)
-
-    def _first(self, call: Call, *, warmup: bool) -> Any:
+    def _first(self, call: Arguments, *, warmup: bool) -> Any:
         """Launch a call whose key is new, and remember its config."""
-        args, kwargs = call.args, call.kwargs
         device = devices.current()
-        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        self.nargs = dict(zip(self.arg_names, call.args, strict=False))
         try:
             order, problem, match = self._looked_up(call, device)
         finally:
             self.nargs = None
-        if not warmup:
-            self._zero(problem, call)
+        named = self.signature.named(call.args, call.kwargs)
+        if not (warmup or self.user_defined_pre_hook or len(self.configs) == 1):
+            self._zeroing.zero(problem, named)
         compile_cache.install(self.fn, self._shipped)
-        named = self.signature.named(args, kwargs)
         try:
             config, result, missing = launch_first_that_runs(
                 self.fn, self.options.name, named, order, call, warmup=warmup
@@ -276,37 +263,10 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         if len(self.cache) >= MOST_KEYS:
             self.cache.clear()
         self.best_config = self.cache[problem] = config
-        form = (len(args), *kwargs)
-        reader = self._readers.get(form)
-        if reader is None:
-            reader = self._readers[form] = KeyReader(self.signature, args, kwargs, several=_several_models())
-        if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
-            reader.known.clear()
-        reader.known[reader.read(args, kwargs)] = config, config.all_kwargs(), count
+        self._known.remember(call.args, call.kwargs, (config, config.all_kwargs(), count))
         return result
 
-    def _zero(self, problem: Problem, call: Call) -> None:
-        """Zero the arguments of `reset_to_zero` before the first launch of a key, as Triton leaves them.
-
-        Triton does so once for each of its keys, which do not distinguish alignments, and not for a single config. In a
-        graph's capture, where Triton cannot measure, the zeroing would be repeated by every replay.
-        """
-        if not self.options.reset_to_zero or self.user_defined_pre_hook or len(self.configs) == 1:
-            return
-        import torch
-
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return
-        extras = tuple(pair for pair in problem.extras if not pair[0].endswith((".aligned", ".one")))
-        if (problem.a_dtype, extras) not in self._reset:
-            self._reset.add((problem.a_dtype, extras))
-            named = self.signature.named(call.args, call.kwargs)
-            with torch.no_grad():  # an argument may be a parameter
-                for name in self.options.reset_to_zero:
-                    if (memory := memory_of(named.get(name))) is not None:
-                        memory.zero_()
-
-    def _looked_up(self, call: Call, device: Device) -> tuple[list[Any], Problem, Match]:
+    def _looked_up(self, call: Arguments, device: Device) -> tuple[list[Any], Problem, Match]:
         """Return the `triton.Config`s to try for a call, the lookup's first, the call's problem and the match."""
         if self._configs != list(self.config_list.listed):
             self.configs = self._configs  # changed in place
@@ -320,41 +280,23 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         try:
             match = lookups.lookup(problem, device)
             others = [match.config, *self.in_order(problem)]
-            if _is_strict(device):
+            if not device.is_interpreter and strict.is_on():
                 others[1:1] = lookups.near_configs(problem, device)
             elif self.measure is not None and match.rule != "exact":
-                others = [*self._measured(problem, call, device), *others]
+                winner = self.measure(self, problem, call, device)
+                others = others if winner is None else [winner, *others]
         finally:
             self._current_call.call = None, None
         # A lookup remembers answers, and the list may be another one since.
         listed = [config for config in dict.fromkeys(others) if config in self.config_list]
         return [self.config_list.find(config) for config in listed], problem, match
 
-    def _measured(self, problem: Problem, call: Call, device: Device) -> list[Config]:
-        """Return the winner of a measurement on the call's own arguments, or nothing where it failed."""
-        assert self.measure is not None
-        winner = self.measure(self, problem, Arguments(call.grid, call.args, call.kwargs), device)
-        return [] if winner is None else [winner]
-
     def _shipped(self) -> binaries.ShippedBinaries | None:
         return binaries.shipped_binaries(self.options.name, devices.current().slug)
 
     def _forget(self) -> None:
         self.cache.clear()
-        for reader in self._readers.values():
-            reader.known.clear()
-
-
-def _is_strict(device: Device) -> bool:
-    return not device.is_interpreter and strict.is_on()
+        self._known.forget()
 
 
 Measure = Callable[[TunedKernel, Problem, Arguments, Device], Config | None]
-
-
-@functools.cache
-def _several_models() -> bool:
-    """Return whether this process sees GPUs of several models."""
-    import torch
-
-    return len({torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}) > 1

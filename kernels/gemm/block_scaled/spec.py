@@ -13,13 +13,14 @@ from typing import Any
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
+from tuner.kernels.base.operands import SCALE_GROUP, Operands, placement
 from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import launches, splitting
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
 from tuner.kernels.gemm.pointer import space as pointer_space
+from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import tile as tma_tile
@@ -59,7 +60,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     assert given.scale_a is not None
     assert given.scale_b is not None
     scale_strides = (*given.scale_a.stride(), *given.scale_b.stride())
-    memory = launches.split_memory(grid, constants, a) if len(grid) == 2 else (None, None)
+    memory = launches.split_memory(grid, constants, a)
     tensors = (*matrices, given.bias, given.scale_a, given.scale_b, *memory)
     arguments = (*tensors, *shape, *strides, *scale_strides, group)
     return (Launch(block_scaled_kernel.matmul_kernel, grid, arguments, constants, options),)
@@ -125,11 +126,6 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    anything = Problem(64, 64, 64, dtype="float8_e4m3fn", scaling="block")
-    return {**_axes(anything, device), "LOADS": ("pointer", "tma")}
-
-
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate; every step's products are scaled before the next step is multiplied."""
     inner, computed = _view(config, problem)
@@ -154,7 +150,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
     """The config and the problem as the device computes them."""
-    return (exchanged_tile(config), exchanged(problem)) if config["SWAP_AB"] else (config, problem)
+    return swap_ab.view(config, problem) if config["SWAP_AB"] else (config, problem)
 
 
 def _exchanged_back(config: Config) -> Config:
@@ -193,9 +189,8 @@ def _registers(config: Config, problem: Problem, device: Device) -> str | None: 
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, _OPTIONS),
+    tile_rules.parameters(_axes, _OPTIONS),
     _one_block,
-    splitting.known_loads,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/block_scaled/spec.py"),
     *(
         splitting.on_view(_view, rule, ("SWAP_AB",))

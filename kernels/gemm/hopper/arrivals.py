@@ -49,7 +49,8 @@ class Arrivals:
 
 def arrivals(tiles: int, chunk: int, device: torch.device) -> Arrivals:
     """Arrivals for a launch on the current stream, with no chunk copied yet."""
-    return Arrivals(workspace(1, torch.float32, device).counters, tiles, chunk)
+    _, counters = workspace(1, torch.float32, device)
+    return Arrivals(counters, tiles, chunk)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import Operands, exchanged, placement
+from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
@@ -87,7 +87,7 @@ def _static(
 
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
     """The cost model's terms of what the device computes."""
-    return cost.terms(swap_ab.exchanged_tile(config), exchanged(problem), device, LOOP)
+    return cost.terms(*swap_ab.view(config, problem), device, LOOP)
 
 
 LOOP = Loop(by_tma=True, in_cluster=True, exchanged=True)

@@ -87,10 +87,6 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    return _axes(Problem(64, 64, 64, dtype="bfloat16")) if device.features.wgmma else {}
-
-
 def _tiles(problem: Problem, rows: int) -> int:
     return -(-problem.m // rows) * -(-problem.n // COLUMNS)
 
@@ -225,7 +221,7 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, _OPTIONS),
+    tile_rules.parameters(lambda problem, _: _axes(problem), _OPTIONS),
     _shape,
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/cluster_k_space.py"),
     _too_little,

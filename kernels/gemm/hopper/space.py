@@ -85,9 +85,8 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    axes = _axes(Problem(4096, 64, 64, dtype="bfloat16"))
-    return axes if device.features.wgmma else {}
+_EVERY_AXIS = _axes(Problem(4096, 64, 64, dtype="bfloat16"))
+"""What a range's rows may have, whatever the M they serve."""
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -143,7 +142,7 @@ def _depths(config: Config, problem: Problem, device: Device) -> set[int]:
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, _OPTIONS, ("SWAP_AB", "BLOCK_SIZE_N_REST")),
+    tile_rules.parameters(lambda *_: _EVERY_AXIS, _OPTIONS, ("SWAP_AB", "BLOCK_SIZE_N_REST")),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/resources.py"),
     *OF_TILES,
     tile_rules.beyond_k,

@@ -233,17 +233,8 @@ def _loop(config: Config) -> Loop:
 _WIDE_GROUP = 8
 
 
-def is_usual(config: Config, problem: Problem) -> bool:
-    """Whether a formula looks at a config: tiles that read the same columns of B are neighbours, as in what wins.
-
-    Of clusters pairs, for few rows: which others gain is for a search to find out.
-    """
-    ctas = config.integer(NUM_CTAS, 1)
-    few = ctas == 1 or (ctas == 2 and problem.m <= FEW_ROWS)
-    return few and _is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
-
-
-def _is_usual(group: int, tile: Config, problem: Problem) -> bool:
+def is_usual(group: int, tile: Config, problem: Problem) -> bool:
+    """Whether a formula looks at a group: tiles that read the same columns of B are neighbours, as in what wins."""
     if tile.get("SWAP_AB", False):
         return group == 1
     return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
@@ -254,7 +245,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
 
     def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
         found = variants(point, problem, device)
-        return (one for one in found if _is_usual(int(one["GROUP_SIZE_M"]), point, problem))
+        return (one for one in found if is_usual(int(one["GROUP_SIZE_M"]), point, problem))
 
     def tiles() -> Iterator[Candidates]:
         for point in tried.points():

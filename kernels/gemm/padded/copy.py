@@ -18,12 +18,11 @@ _BLOCK_ROWS = 2
 _ROW_BYTES = 2048
 """Bytes of each row that a program copies, the fastest of the sizes that were measured on an H200 in November 2026."""
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
-_OVERLAPPED = {**_OPTIONS, "launch_pdl": True}
 _WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 """The integer type as which elements are copied, by their size, so that operands of two dtypes share one launch."""
 
 
-def pad(operands: Operands, chosen: str, *, overlapped: bool = False) -> tuple[Operands, tuple[Launch, ...]]:
+def pad(operands: Operands, chosen: str) -> tuple[Operands, tuple[Launch, ...]]:
     """Operands that TMA can read, and the launch that fills the copies among them, if there are any.
 
     An operand is copied if TMA cannot read it, or if it is chosen and its rows, being no multiple of 128 bytes, are
@@ -33,10 +32,9 @@ def pad(operands: Operands, chosen: str, *, overlapped: bool = False) -> tuple[O
     Args:
         operands: the operands, with any strides.
         chosen: one of `CHOICES`.
-        overlapped: whether to use programmatic dependent launch, see `blocks.await_predecessor`.
     """
     aligned, copies = copies_of(operands, chosen)
-    return aligned, launches_of(copies, overlapped=overlapped)
+    return aligned, launches_of(copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ def widths(first: Copy, second: Copy | None) -> dict[str, int | bool]:
     }
 
 
-def launches_of(copies: Mapping[str, Copy], *, overlapped: bool = False) -> tuple[Launch, ...]:
+def launches_of(copies: Mapping[str, Copy]) -> tuple[Launch, ...]:
     """The launch that fills copies, or none if there are no copies."""
     if not copies:
         return ()
@@ -124,9 +122,7 @@ def launches_of(copies: Mapping[str, Copy], *, overlapped: bool = False) -> tupl
         **widths(first, second),
         "BLOCK_ROWS": _BLOCK_ROWS,
         "BLOCK_COLUMNS": _ROW_BYTES // first.stored.element_size(),
-        "PDL": overlapped,
     }
     grid = (sum(copy.tiles for copy in copies.values()),)
     arguments = (*tensors, *first.sizes, *(second.sizes if second else (None,) * 5))
-    options = _OVERLAPPED if overlapped else _OPTIONS
-    return (Launch(padding_kernel.copy_kernel, grid, arguments, constants, options),)
+    return (Launch(padding_kernel.copy_kernel, grid, arguments, constants, _OPTIONS),)

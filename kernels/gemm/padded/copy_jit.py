@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, known_multiple
+from tuner.kernels.base.blocks import count_blocks, known_multiple
 from tuner.kernels.gemm.hopper.arrivals import arrive
 
 
@@ -146,14 +146,12 @@ def copy_kernel(  # noqa: ANN201, PLR0917
     SECOND_SHIFTED: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
-    PDL: tl.constexpr,
 ):
     """Copy [rows, columns] with any strides into rows `lead` elements apart; all of `second` is None for one matrix.
 
     FIRST_VECTOR, SECOND_VECTOR: elements that divide a matrix's columns and row stride, and 16 bytes. `lead` is a
     multiple of 128 bytes. FIRST_SHIFTED, SECOND_SHIFTED: columns are contiguous and are read by `copy_shifted`.
     """
-    await_predecessor(PDL)
     tile = tl.program_id(0)
     tiles_across = count_blocks(first_lead, BLOCK_COLUMNS)
     tiles = count_blocks(first_rows, BLOCK_ROWS) * tiles_across

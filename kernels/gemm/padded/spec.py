@@ -217,13 +217,6 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:  # no
     return f"PAD is {smaller}: the larger operand would gain more" if config["PAD"] == smaller else None
 
 
-@rule("crossing halves", "compiled for sm_90 and sm_100, stores by pointers")
-def _crossing_halves(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if config.integer("EPILOGUE_PARTS", 1) == 1 or config.integer("BLOCK_SIZE_M") > 64 or config["num_warps"] == 4:
-        return None
-    return "halves of 64 rows cross from warp to warp, through more shared memory than is predicted"
-
-
 @rule("no room", "kernels/gemm/padded/copy_ahead.py", fatal=True)
 def _no_room(config: Config, problem: Problem, device: Device) -> str | None:
     if CHUNK_SIZE_K not in config:
@@ -252,7 +245,6 @@ RULES = (
     _malformed,
     _inner_cannot,
     _inner_would_not,
-    _crossing_halves,
     _idle,
     _no_room,
     _nothing_gained,

@@ -149,7 +149,7 @@ def _stages(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(axes),
+    tile_rules.parameters(lambda _, device: axes(device)),
     tile_rules.dot_size,
     tile_rules.shared_memory(tile_resources.shared_bytes, "kernels/space/tile_resources.py"),
     tile_rules.registers,

@@ -40,7 +40,7 @@ def pointer_launch(operands: Operands, config: Config, *, exchanged: bool = Fals
     strides = (*a.stride(), *b.stride(), *out.stride())
     vectors = (placement(a).vector, placement(b).vector, placement(out).vector)
     grid, scalars, constants, options = _static(operands.problem, shape, config, strides, vectors, exchanged)
-    memory = launches.split_memory(grid, constants, a) if len(grid) == 2 else (None, None)
+    memory = launches.split_memory(grid, constants, a)
     tensors = (a, b, out, operands.bias, operands.scale_a, operands.scale_b, *memory)
     return Launch(pointer_kernel.matmul_kernel, grid, (*tensors, *scalars), constants, options)
 

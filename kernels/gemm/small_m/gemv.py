@@ -39,7 +39,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     strides = (*a.stride(), *b.stride(), *out.stride())
     vectors = (1 if placement(a).transposed else placement(a).vector, placement(b).vector)
     grid, constants, options = _static(operands.problem, shape, config, strides, vectors)
-    memory = launches.split_memory(grid, constants, a) if len(grid) == 2 else (None, None)
+    memory = launches.split_memory(grid, constants, a)
     tensors = (a, b, out, operands.bias, operands.scale_a, operands.scale_b, *memory)
     return (Launch(gemv_jit.gemv_kernel, grid, (*tensors, *shape, *strides), constants, options),)
 
@@ -212,7 +212,7 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, _OPTIONS, ("num_stages",)),
+    tile_rules.parameters(lambda _, device: _axes(device), _OPTIONS, ("num_stages",)),
     _workspace,
     _registers,
     _coalesced,

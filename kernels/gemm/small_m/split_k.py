@@ -73,11 +73,6 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    anything = Problem(64, 64, 64)
-    return {**_axes(anything, device), "LOADS": ("pointer", "tma")}
-
-
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time."""
     tried = space(problem, device).narrowed(**splitting.formula_axes(problem, device))
@@ -100,8 +95,7 @@ def _unsplit(config: Config, problem: Problem, device: Device) -> str | None:  #
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, _OPTIONS),
-    splitting.known_loads,
+    tile_rules.parameters(_axes, _OPTIONS),
     _unsplit,
     _few_warps,
     *splitting.RULES,

@@ -47,6 +47,11 @@ def exchanged_tile(config: Config) -> Config:
     return config.replace(BLOCK_SIZE_M=config["BLOCK_SIZE_N"], BLOCK_SIZE_N=config["BLOCK_SIZE_M"])
 
 
+def view(config: Config, problem: Problem) -> tuple[Config, Problem]:
+    """A config and its problem as the device computes them."""
+    return exchanged_tile(config), exchanged(problem)
+
+
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if reason := pointer_space.supports(problem, device):
@@ -81,10 +86,6 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def _every_axis(device: Device) -> Mapping[str, tuple[Value, ...]]:
-    return {**_axes(Problem(8, 64, 64), device), "LOADS": ("pointer", "tma")}
-
-
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
 
@@ -117,7 +118,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
     """The sort key of configs that take equally long: `splitting.tie_break` of the exchanged tile, then no trigger."""
     early = refinements.PDL_TRIGGER not in config
-    return *splitting.tie_break(exchanged_tile(config), exchanged(problem), device), early
+    return *splitting.tie_break(*view(config, problem), device), early
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
@@ -133,11 +134,10 @@ def corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) 
 
 def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, Terms]:
     """The configs whose estimate by the cost model is near the least one, with the model's terms."""
-    transposed = exchanged(problem)
 
     def tiles() -> Iterator[Candidates]:
         for point in tried.points():
-            inner = exchanged_tile(point)
+            inner, transposed = view(point, problem)
             tile = tile_of(Sides.of(inner), _loop(inner), transposed, device)
             splits = splitting.splits_of(inner, transposed, device)
             yield Candidates(point, tile, splits, functools.partial(_variants, point, problem=problem, device=device))
@@ -147,8 +147,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
 
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
     """The cost model's terms of what the device computes."""
-    inner = exchanged_tile(config)
-    return cost.terms(inner, exchanged(problem), device, _loop(inner))
+    return cost.terms(*view(config, problem), device, _loop(config))
 
 
 def _loop(config: Config) -> Loop:
@@ -157,21 +156,17 @@ def _loop(config: Config) -> Loop:
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block."""
-    return splitting.shared_bytes(exchanged_tile(config), exchanged(problem), device)
-
-
-def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:
-    return exchanged_tile(config), exchanged(problem)
+    return splitting.shared_bytes(*view(config, problem), device)
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    for splits in splitting.splits_of(exchanged_tile(config), exchanged(problem), device):
+    for splits in splitting.splits_of(*view(config, problem), device):
         yield from (config.replace(**parameters) for parameters in _variants(config, splits, problem, device))
 
 
 def _variants(config: Config, splits: int, problem: Problem, device: Device) -> Iterator[dict[str, Value]]:
     """Yield a tile's remaining parameters for a number of splits: num_stages, and when the next kernel starts."""
-    inner, transposed = exchanged_tile(config), exchanged(problem)
+    inner, transposed = view(config, problem)
     starts_late = splits == 1 and _starts_late(inner, transposed, device)
     for stages in splitting.depths_of(inner, splits, transposed, device):
         parameters: dict[str, Value] = {"SPLIT_K": splits, "num_stages": stages}
@@ -193,16 +188,8 @@ def _starts_late(inner: Config, transposed: Problem, device: Device) -> bool:
 
 
 RULES = (
-    tile_rules.parameters(_every_axis, _OPTIONS),
-    splitting.known_loads,
-    *(
-        splitting.on_view(_view, rule)
-        for rule in (
-            *splitting.RULES,
-            *tile_rules.OF_DOTS,
-            tile_rules.waves,
-        )
-    ),
+    tile_rules.parameters(_axes, _OPTIONS),
+    *(splitting.on_view(view, rule) for rule in (*splitting.RULES, *tile_rules.OF_DOTS, tile_rules.waves)),
 )
 
 SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, exchanged_tile, Operands.exchanged)

@@ -110,7 +110,6 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     BLOCK_SIZE_K: tl.constexpr,
-    EPILOGUE_PARTS: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     C_TRANSPOSED: tl.constexpr,
@@ -123,7 +122,7 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     """Compute tiles of C, one after the other.
 
     The loops over tiles and over K are flattened into one pipeline, so that the next tile is loaded while this one is
-    stored. EPILOGUE_PARTS: 1 stores a tile at once, 2 stores half its columns at a time.
+    stored.
     """
     tiles_m = blocks.count_blocks(M, BLOCK_SIZE_M)
     tiles_n = blocks.count_blocks(N, BLOCK_SIZE_N)
@@ -141,11 +140,5 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
             *(a_desc, b_desc, start_m, start_n, 0, steps, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
             *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),
         )
-        parts = (sums,)
-        if EPILOGUE_PARTS == 2:
-            halves = tl.permute(tl.reshape(sums, (BLOCK_SIZE_M, 2, BLOCK_SIZE_N // 2)), (0, 2, 1))
-            parts = tl.split(halves)
-        for part in tl.static_range(EPILOGUE_PARTS):
-            start = (start_m, start_n + part * (BLOCK_SIZE_N // EPILOGUE_PARTS))
-            vectors = (bias_ptr, a_scale_ptr, b_scale_ptr)
-            write(c, parts[part], vectors, start, (M, N), (stride_cm, stride_cn), C_TRANSPOSED, SCALING, ACTIVATION)
+        vectors, start = (bias_ptr, a_scale_ptr, b_scale_ptr), (start_m, start_n)
+        write(c, sums, vectors, start, (M, N), (stride_cm, stride_cn), C_TRANSPOSED, SCALING, ACTIVATION)

@@ -18,7 +18,7 @@ from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor, destination, destination_strides
-from tuner.kernels.space import tile_resources, tile_rules
+from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem, dtype
@@ -37,7 +37,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     arguments = (
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),
-        destination(out, block_m, block_n // constants["EPILOGUE_PARTS"]),
+        destination(out, block_m, block_n),
         operands.bias,
         operands.scale_a,
         operands.scale_b,
@@ -60,7 +60,6 @@ def _static(
         **launches.pdl_of(config),
         **dict(zip(TILE, tile, strict=True)),
         **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
-        "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
         **launches.epilogue_constants(problem, tile[2]),
     }
     (tiles,), group = launches.grid_of(config, tile, m, n)
@@ -85,13 +84,13 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))
-        return {**tile, "GROUP_SIZE_M": (1,), "EPILOGUE_PARTS": (1, 2), "num_stages": (1,), "num_warps": (4,)}
+        return {**tile, "GROUP_SIZE_M": (1,), "EPILOGUE_PARTS": (1,), "num_stages": (1,), "num_warps": (4,)}
     return {
         "BLOCK_SIZE_M": (64, 128, 256),
         "BLOCK_SIZE_N": (64, 128, 256),
         "BLOCK_SIZE_K": (32, 64, 128, 256),
         "GROUP_SIZE_M": tile_rules.GROUPS,
-        "EPILOGUE_PARTS": (1, 2),
+        "EPILOGUE_PARTS": (1,),
         "num_stages": (1,),
         "num_warps": (4, 8),
         **tile_rules.overlap(device),
@@ -109,31 +108,17 @@ def default_config(problem: Problem, device: Device) -> Config:
     def estimated(config: Config) -> tuple[float, int]:
         return estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
-    tried = space(problem, device).narrowed(EPILOGUE_PARTS=(1,))
+    tried = space(problem, device)
     return tried.best(estimated) or tried.smallest()
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Shared memory of one block: the pipeline and, in addition, the part of the tile that is being stored."""
-    # Threads also exchange scales of rows, with 4 warps.
-    scales = 4 * max(tile_resources.tile(config)[:2]) if problem.scaling == "row" else 0
-    return tma_space.pipeline_bytes(config, problem, device) + _stored_bytes(config, problem, device) + scales
-
-
-def _stored_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block: the pipeline and, in addition, the tile that is being stored."""
     block_m, block_n, _ = tile_resources.tile(config)
-    parts = config.integer("EPILOGUE_PARTS", 1)
-    stored = block_m * (block_n // parts) * dtype.ITEMSIZE[problem.out_dtype]
-    if parts == 1:
-        return stored
-    if not device.features.tcgen05:
-        # With 64 rows, both warpgroups of 8 warps hold half the columns, so the whole tile moves to be halved.
-        return 3 * stored if block_m == 64 and config.integer("num_warps") == 8 else stored
-    # With tcgen05, both halves are in shared memory at once if sums are stored as they are. Rearranging a tile of 64
-    # rows takes half a half as scratch. Source: as for `tma_space.pipeline_bytes`.
-    if tma_space.stores_sums(problem):
-        return 2 * stored
-    return stored + stored // 2 if block_m == 64 else stored
+    # Threads also exchange scales of rows, with 4 warps.
+    scales = 4 * max(block_m, block_n) if problem.scaling == "row" else 0
+    stored = block_m * block_n * dtype.ITEMSIZE[problem.out_dtype]
+    return tma_space.pipeline_bytes(config, problem, device) + stored + scales
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -154,7 +139,7 @@ def _one_tile_each(config: Config, problem: Problem, device: Device) -> str | No
 
 
 RULES = (
-    tile_rules.parameters(_axes),
+    tile_rules.parameters(lambda _, device: _axes(device), own={"EPILOGUE_PARTS": refinements.only(1)}),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/persistent.py"),
     tma_space.tensor_cores,
     _one_tile_each,

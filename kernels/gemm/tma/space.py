@@ -214,7 +214,7 @@ TILE_RULES = (
 """Rules that hold for a tile whether it is loaded through pointers or descriptors."""
 
 RULES = (
-    tile_rules.parameters(axes),
+    tile_rules.parameters(lambda _, device: axes(device)),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/tma/space.py"),
     tensor_cores,
     *TILE_RULES,

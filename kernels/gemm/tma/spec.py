@@ -37,7 +37,7 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
     grid, group, constants, options = _static(operands.problem, shape, config, transposed, exchanged)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     ahead = (a if exchanged else b.t()) if constants["PREFETCH"] else None
-    memory = launches.split_memory(grid, constants, a) if len(grid) == 2 else (None, None)
+    memory = launches.split_memory(grid, constants, a)
     arguments = (
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),

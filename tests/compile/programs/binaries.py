@@ -64,7 +64,7 @@ CASES = [
     ("tma, bf16", Problem(64, 64, 64, dtype="bf16"), TMA),
     ("persistent", HALF, PERSISTENT),
     ("persistent", Problem(1000, 1032, 72), PERSISTENT.replace(GROUP_SIZE_M=4)),
-    ("persistent, halves", HALF, PERSISTENT.replace(EPILOGUE_PARTS=2)),
+    ("persistent, nt", NT, PERSISTENT),
     ("gemv", ROW, GEMV),
     ("gemv", Problem(1, 4096, 1024, layout="nt"), GEMV),
     ("gemv, split", ROW, GEMV.replace(SPLIT_K=2)),

@@ -51,7 +51,7 @@ def compiled(spec, problem, config, device):
         "kernel": spec.name,
         "aligned": problem.aligned,
         "shared_bytes": kernel.metadata.shared,
-        "predicted_bytes": spec.shared_bytes(config, problem, device),
+        "predicted_bytes": spec.shared_bytes(config, problem, device) if spec.shared_bytes else 0,
         "spill_bytes": read_resources(kernel, 0.0).spill_bytes,
         "pipelined": bool(re.search(r"cp\.async\.c[ag]", assembly)),
         "wide": any(WIDE.search(store) for store in stores),

@@ -22,7 +22,7 @@ AMD = {"matrix_instr_nonkdim": 16, "kpack": 1}
 SPLIT = Config("split_k", **TILE, LOADS="pointer", SPLIT_K=2, num_stages=1, num_warps=1)
 SWAPPED = Config("swap_ab", **{**TILE, "BLOCK_SIZE_N": 64}, LOADS="tma", SPLIT_K=2, num_stages=1, num_warps=4)
 TMA = Config("tma", **{**TILE, "BLOCK_SIZE_M": 64}, GROUP_SIZE_M=1, num_stages=2, num_warps=4)
-PERSISTENT = Config("persistent_tma", **{**dict(TMA), "BLOCK_SIZE_N": 32}, EPILOGUE_PARTS=2)
+PERSISTENT = Config("persistent_tma", **{**dict(TMA), "BLOCK_SIZE_N": 32}, EPILOGUE_PARTS=1)
 GEMV = Config("gemv", BLOCK_SIZE_N=16, BLOCK_SIZE_K=64, SPLIT_K=2, num_warps=1)
 CASES = [
     ("sm_90", Problem(64, 64, 64), CONFIG),

@@ -53,16 +53,12 @@ class Imported:
 def suite(found: Iterable[Imported]) -> str:
     """The text of a suite (docs/suites.md) of every problem that was found; the projects are its groups."""
     lines = dict.fromkeys(
-        ",".join(str(value) for value in (*problem.shape, *_parts(problem), one.project))
+        f"{p.m},{p.n},{p.k},{p.a_dtype},{p.layout},{p.out_dtype},{p.epilogue},{p.scaling},{one.project}"
         for one in found
-        for problem in one.problems
+        for p in one.problems
     )
     head = ["# Problems that others tuned, by `tuner import`: nothing of this was measured here.", ",".join(_COLUMNS)]
     return "\n".join([*head, *lines, ""])
-
-
-def _parts(problem: Problem) -> tuple[str, ...]:
-    return problem.a_dtype, problem.layout, problem.out_dtype, problem.epilogue, problem.scaling
 
 
 def read(path: Path) -> Imported:
