@@ -23,6 +23,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family
+from tuner.store.claims import Holder
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
 from tuner.store.store import Run, Store
 from tuner.sweep.crew import Crew
@@ -31,6 +32,7 @@ from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Observer, Plan, ProblemReport, Report
 from tuner.sweep.run import estimates
+from tuner.sweep.shared_agenda import SharedAgenda
 from tuner.version import __version__
 
 STREAM_S = 0.5
@@ -159,13 +161,10 @@ class Node(Observer):
             with crew, JobPrefetcher(plan) as prefetcher:
                 store = cast(Store, LedgerStore(self))
                 prefetcher.pool = crew.pool
-                if not plan.fresh:
-                    families = store.families(device_slug=self._device.slug)
-                    self._feed.know(each.family for each in families if each.environment == self._environment)
                 prefetcher.past.winners.extend(store.winners(device_slug=self._device.slug))
                 report = Report(self._device, self._environment)
                 loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=self, report=report)
-                loop.work(self._feed, self._stop)
+                loop.work(SharedAgenda(store, run, self._feed, fresh=plan.fresh), self._stop)
         except TunerError as e:
             error = str(e)
         except Exception as e:  # noqa: BLE001  the boundary of a process: the driver says what it was
@@ -221,6 +220,24 @@ class LedgerStore:
 
     def heartbeat(self, _run: Run) -> None:
         """Do nothing: the driver knows which nodes live."""
+
+    is_away = False
+    """A node's writes never wait: the driver does."""
+
+    def claim(self, _run: Run, _problem: Problem, *, begin: bool = False) -> bool:  # noqa: ARG002
+        """Have any problem: the driver leases each to one node."""
+        return True
+
+    def begin_claimed(self, _run: Run, _problem: Problem) -> bool:
+        """Begin any problem, as of `claim`."""
+        return True
+
+    def release(self, _run: Run, _problems: Sequence[Problem]) -> None:
+        """Do nothing, as of `claim`."""
+
+    def claimed_by_others(self, _run: Run, _problems: Iterable[Problem]) -> dict[Problem, Holder]:
+        """Say that nobody has any, as of `claim`."""
+        return {}
 
     def settled(
         self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
