@@ -120,6 +120,14 @@ def tune(folder, tmp_path):
         process.communicate()
 
 
+@pytest.fixture
+def gate(folder):
+    """A file: as long as it is there, no node begins to measure a problem."""
+    gate = folder / "seen.closed"
+    yield gate
+    gate.unlink(missing_ok=True)
+
+
 def trials(db: Path) -> dict[tuple[str, str], int]:
     """How often each (problem, config) has a trial."""
     with closing(sqlite3.connect(db, timeout=30)) as connection:
@@ -178,10 +186,13 @@ def test_three_nodes_store_what_one_does_and_a_second_driver_is_refused(cluster,
     assert "another `tuner run` or `tuner merge` is writing" in said.splitlines()[-1]
 
 
-def test_nothing_is_lost_when_a_node_is_killed_and_another_joins_late(cluster, tune, folder, tmp_path, of_one_node):
-    db, gate = tmp_path / "tuner.db", folder / "seen.closed"
+def test_nothing_is_lost_when_a_node_is_killed_and_another_joins_late(cluster, tune, gate, tmp_path, of_one_node):
+    db = tmp_path / "tuner.db"
+    gate.touch()  # no problem is measured until all three are there
     process = tune("--ray", cluster.address)
-    wait_for(db, "SELECT count(*) FROM trial", 6, process)
+    wait_for(db, "SELECT count(*) FROM run", 3, process)
+    gate.unlink()
+    wait_for(db, "SELECT count(*) FROM trial", 4, process)
     gate.touch()  # the problems that nodes take up from here on wait
     cluster.tell("kill")
     cluster.tell("add")

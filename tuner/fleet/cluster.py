@@ -168,9 +168,8 @@ def _place(name: str, module: ModuleType) -> Path | None:
 
 
 def _import_ray() -> Any:
-    # Ray prints what nobody who types a command can act on: a change of its own, and each attempt to connect.
+    # Ray announces a change of its own otherwise, which nobody who types a command can act on.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         import ray
     except ImportError as e:
