@@ -6,19 +6,33 @@ Alembic's own command line hands none over: it gets an empty database in memory,
 
 from __future__ import annotations
 
+from typing import Literal
+
 from alembic import context
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, create_engine
 
+from tuner.store.column_values import Stored
 from tuner.store.models import metadata
 
 
 def run(connection: Connection) -> None:
     """Run what Alembic asked for. Batches, because SQLite can alter little of a table in place."""
-    context.configure(connection=connection, target_metadata=metadata, render_as_batch=True, transactional_ddl=True)
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        render_as_batch=True,
+        transactional_ddl=True,
+        render_item=rendered,
+    )
     with context.begin_transaction():
         context.run_migrations()
+
+
+def rendered(kind: str, item: object, _context: object) -> str | Literal[False]:
+    """Write a column's own type into a migration, not the one that checks what is read; False leaves it to Alembic."""
+    return f"sa.{type(item.kind).__name__}()" if kind == "type" and isinstance(item, Stored) else False
 
 
 def bring_to_head(connection: Connection) -> None:

@@ -71,12 +71,15 @@ def start(url: str, constants: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for_trials(server, url: str, more_than: int) -> int:
-    """Wait until a database has more trials than that, without opening it as a store, which would replay spools."""
+def wait_for_trials(server, url: str, more_than: int, table: str = "trial") -> int:
+    """Wait until a database has more trials than that, or rows of another table.
+
+    It is not opened as a store, which would replay spools.
+    """
     name = locate(url).url.database
     for _ in range(1000):
         with psycopg.connect(f"host={server.folder} user=tuner dbname={name}", connect_timeout=10) as connection:
-            (found,) = connection.execute("SELECT count(*) FROM trial").fetchone()
+            (found,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
         if found > more_than:
             return found
         time.sleep(0.05)
@@ -90,21 +93,27 @@ def safe(server, url: str) -> str:
 
 
 @pytest.mark.long
-def test_a_server_that_restarts_three_times_costs_a_run_nothing_but_time(server, url, state):
-    process, found = start(safe(server, url)), 0
+def test_a_server_that_restarts_three_times_costs_two_runs_that_share_it_nothing_but_time(server, url, state):
+    processes, found = [start(safe(server, url)), start(url)], 0
+    wait_for_trials(server, url, 1, "run")
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGINT):
         found = wait_for_trials(server, url, found)
         server.end(number)
         time.sleep(1)
         server.start()
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert "Traceback" not in err
-    assert 0 < err.count("the database does not answer, ") == err.count("the database answers again") <= 3
-    problems = json.loads(out)["problems"]
-    assert all(problem["winner"] for problem in problems)
-    assert rows(url, models.trial) == sum(problem["measured"] for problem in problems)
-    assert rows(url, models.winner) == len(problems)
+    measured = 0
+    for process in processes:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        assert "Traceback" not in err
+        assert err.count("the database does not answer, ") == err.count("the database answers again") <= 3
+        problems = json.loads(out)["problems"]
+        assert len(problems) == 3
+        assert all(problem["winner"] for problem in problems)
+        measured += sum(problem["measured"] for problem in problems)
+    trials = [trial for of_run in stored(url).values() for trial in of_run]
+    assert len(trials) == len(set(trials)) == measured == rows(url, models.trial)
+    assert rows(url, models.winner) == 3
     assert list(state.iterdir()) == []
 
 

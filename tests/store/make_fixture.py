@@ -16,7 +16,7 @@ from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Check, Family, Range
-from tuner.store import schema
+from tuner.store import claims, schema
 from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial, Verdict
 from tuner.store.store import RunStatus, Store
 
@@ -62,6 +62,8 @@ def fill(store: Store) -> None:
     few = Range(1, 8, 8, "measured")
     store.record_family(second, Family(BATCHED.group(), (few,), Check(1, 1.004, 1.01), (5, 8)))
     store.end_run(second, RunStatus.DONE)
+    with store._writing() as connection:  # as only a server's runs do
+        assert claims.claim(connection, store._keys, second, DECODE, begin=True)
 
 
 def main() -> None:

@@ -108,7 +108,8 @@ def current(path: Path) -> dict[tuple[str, str], tuple[int, float]]:
 
 
 def test_every_table_of_the_schema_is_brought_over():
-    assert set(merge_rows.TABLES) == set(models.metadata.tables)
+    of_living_runs = {models.claim.name}
+    assert set(merge_rows.TABLES) == set(models.metadata.tables) - of_living_runs
 
 
 def test_a_missing_destination_becomes_what_the_source_holds(tmp_path, make):

@@ -24,6 +24,7 @@ from tuner.models import captured
 from tuner.problem import Problem, family
 from tuner.problem import suite as suites
 from tuner.problem.family import Ladder
+from tuner.problem.shard import Shard
 from tuner.tables.importing import candidates
 
 if TYPE_CHECKING:
@@ -47,6 +48,19 @@ class Duration(click.ParamType[float]):
         if not found:
             self.fail(f"{value!r} is no time span: expected for instance 60s, 5m or 1h", param, ctx)
         return float(found.group(1)) * _UNITS[found.group(2)]
+
+
+class ShardOption(click.ParamType[Shard]):
+    """A part of the problems, such as 3/8."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        """Read "I/N"."""
+        try:
+            return value if isinstance(value, Shard) else Shard.parse(value)
+        except UsageError as e:
+            self.fail(str(e), param, ctx)
 
 
 @click.command()
@@ -81,6 +95,9 @@ class Duration(click.ParamType[float]):
 )
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
 @click.option("--time-budget", type=Duration(), metavar="60s", help="End after about this long.")
+@click.option(
+    "--shard", type=ShardOption(), metavar="I/N", help="The I-th of N parts of the problems, of about equal cost."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random choices.")
 @options.device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
 @options.db_option
@@ -111,6 +128,10 @@ def run(
 
     def problems(device: Device) -> list[Problem | Ladder]:
         found = [*missed(device), *named]
+        if (shard := given["shard"]) is not None:
+            whole, found = found, shard.of(found)
+            if not found:
+                click.echo(f"shard {shard} has no part of {quantity(len(whole), 'problem')}", err=True)
         if device.is_interpreter:
             largest = [each.rungs[-1] if isinstance(each, Ladder) else each for each in found]
             options.warn_of_large(largest, 2 * min(given["trials"] or _TRIALS, _TRIALS))

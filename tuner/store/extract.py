@@ -78,6 +78,7 @@ def _thin_out(connection: Connection, slugs: Collection[str]) -> None:
     family, family_range = models.family, models.family_range
     connection.execute(delete(family_range).where(family_range.c.family_id.in_(others)))
     connection.execute(delete(family).where(family.c.device_id.not_in(wanted)))
+    connection.execute(delete(models.claim))
     for key, references in _REFERENCES:
         used = union(*(select(column) for column in references)).subquery()
         connection.execute(delete(key.table).where(key.not_in(select(*used.c))))

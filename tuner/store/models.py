@@ -131,6 +131,20 @@ run = Table(
 )
 """`argv` is a JSON list. `heartbeat_at` is the last sign of life, `node` the machine and its boot."""
 
+claim = Table(
+    "claim",
+    metadata,
+    _key("claim"),
+    *_references("run", "device", "environment", "problem"),
+    *_columns(Integer, "protocol"),
+    *_columns(Boolean, "begun"),
+    UniqueConstraint("problem_id", "device_id", "environment_id", "protocol"),
+)
+"""What runs that share a server's database have to themselves; it counts while its run lives.
+
+Of a problem that is not `begun` another run may relieve its run. A row goes when its problem ends.
+"""
+
 trial = Table(
     "trial",
     metadata,

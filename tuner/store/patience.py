@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from tuner.store.engine import UnavailableError
 from tuner.store.records import Trial
+from tuner.store.runs import ABSENCE_S
 from tuner.store.spool import Spool, Timed
 
 T = TypeVar("T")
 
-LIMIT_S = 600.0
-"""How long a run waits for its server before it gives up."""
+LIMIT_S = ABSENCE_S
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 _log = logging.getLogger(__name__)
 

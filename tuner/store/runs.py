@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, update
 
 from tuner.hardware.device import Device, Environment
 from tuner.store import models
@@ -25,6 +25,10 @@ _PASSWORD = re.compile(r"(://[^:/@]*:|password=)[^@&]*")
 """A server's password in a URL: whoever reads a run's command line has no need of it."""
 DEAD_AFTER_S = 60.0
 """A run that gave no sign of life for so long is taken for dead: a writer may wait half of it for a lock."""
+
+
+ABSENCE_S = 600.0
+"""How long a run waits for its server before it gives up."""
 
 
 class RunStatus(str, Enum):
@@ -67,14 +71,27 @@ def interrupt_dead(connection: Connection, *, alone: bool) -> None:
         alone: whether this process holds the database's lock, so that no other run of this machine lives.
     """
     run = models.run.c
-    clock, limit = _clock(connection), timedelta(seconds=DEAD_AFTER_S)
-    # A machine whose clock was wrong may have left a time that is still to come.
-    silent = ~run.heartbeat_at.between(as_text(clock - limit), as_text(clock + limit))
-    dead: list[ColumnElement[bool]] = [run.heartbeat_at.is_(None), silent]
+    dead = ~heard(connection)
     if alone:
-        dead.append(run.node == node())
-    interrupted = update(models.run).where(run.status == RunStatus.RUNNING.value, or_(*dead))
+        dead = or_(dead, run.node == node())
+    interrupted = update(models.run).where(run.status == RunStatus.RUNNING.value, dead)
     connection.execute(interrupted.values(status=RunStatus.INTERRUPTED.value))
+
+
+def heard(connection: Connection) -> ColumnElement[bool]:
+    """Whether a run gave a sign of life lately: of a run that says RUNNING, whether it lives.
+
+    While its server was down nobody was heard, so that a run which outlasted that has time to be heard again.
+    """
+    beat, limit = models.run.c.heartbeat_at, timedelta(seconds=DEAD_AFTER_S)
+    clock = _clock(connection)
+    oldest = clock - limit
+    if connection.dialect.name != "sqlite":
+        started = connection.execute(select(func.pg_postmaster_start_time())).scalar_one().astimezone(timezone.utc)
+        if started > oldest:
+            oldest = started - limit - timedelta(seconds=ABSENCE_S)
+    # A machine whose clock was wrong may have left a time that is still to come.
+    return and_(beat.is_not(None), beat.between(as_text(oldest), as_text(clock + limit)))
 
 
 def beat(connection: Connection, run: Run) -> None:

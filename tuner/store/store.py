@@ -15,7 +15,7 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family
-from tuner.store import families, models, rows, runs, schema, spool
+from tuner.store import claims, families, models, rows, runs, schema, spool
 from tuner.store import winners as verdicts
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate, open_engine, settle_journal, writing
 from tuner.store.keys import Keys
@@ -125,6 +125,11 @@ class Store(Listings):
             runs.interrupt_dead(connection, alone=self._alone)
             return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the server did not answer a run that outlasts that."""
+        return self._patience is not None and self._patience.is_away
+
     def outlast(self, run: Run) -> None:
         """From now until its end let a run go on while its server is away (`Patience`); a SQLite file never is."""
         if self._database.url is not None:
@@ -136,7 +141,7 @@ class Store(Listings):
 
         Nothing is done while a server is known to be away.
         """
-        if self._patience is not None and self._patience.is_away:
+        if self.is_away:
             return
         with self._writing() as connection:
             runs.beat(connection, run)
@@ -151,6 +156,7 @@ class Store(Listings):
     @lasting
     def _set_status(self, run: Run, status: RunStatus) -> None:
         with self._writing() as connection:
+            claims.release(connection, self._keys, run)
             runs.end(connection, run, status)
 
     def _end_patience(self) -> None:
@@ -226,6 +232,49 @@ class Store(Listings):
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
         with self._reading() as connection:
             return rows.current_winners(connection, *conditions)
+
+    def claim(self, run: Run, problem: Problem, *, begin: bool = False) -> bool:
+        """Have a problem to measure, unless another living run has it; whether this run has it now.
+
+        Runs that share a server's database claim problems for their device, environment and protocol. A claim lasts
+        until `release`, or until its run is dead. A SQLite file has one sweep at a time, which needs no claims.
+
+        Args:
+            run: the run that wants it.
+            problem: the problem.
+            begin: whether it is begun, also where another run that has it has not begun it.
+        """
+        return self._database.url is None or self._claim(run, problem, begin=begin)
+
+    @lasting
+    def _claim(self, run: Run, problem: Problem, *, begin: bool) -> bool:
+        with self._writing() as connection:
+            return claims.claim(connection, self._keys, run, problem, begin=begin)
+
+    def begin_claimed(self, run: Run, problem: Problem) -> bool:
+        """Begin a problem that a run has claimed; False where it has lost it meanwhile."""
+        return self._database.url is None or self._begin_claimed(run, problem)
+
+    @lasting
+    def _begin_claimed(self, run: Run, problem: Problem) -> bool:
+        with self._writing() as connection:
+            return claims.begin(connection, self._keys, run, problem)
+
+    def release(self, run: Run, problems: Sequence[Problem]) -> None:
+        """Give back problems that a run claimed; all that a run still has goes with its end."""
+        if self._database.url is not None and problems:
+            self._release(run, problems)
+
+    @lasting
+    def _release(self, run: Run, problems: Sequence[Problem]) -> None:
+        with self._writing() as connection:
+            claims.release(connection, self._keys, run, problems)
+
+    @lasting
+    def claimed_by_others(self, run: Run, problems: Iterable[Problem]) -> dict[Problem, claims.Holder]:
+        """Who has which of these problems, without the run itself and the dead."""
+        with self._reading() as connection:
+            return claims.others(connection, self._keys, run, problems)
 
     @lasting
     def record_family(self, run: Run, family: Family) -> None:

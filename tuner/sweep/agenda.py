@@ -57,6 +57,19 @@ class Agenda:
         """Return the next step."""
         return self._steps.pop(0)
 
+    def put_back(self, step: Step) -> None:
+        """Have a step taken again, before all others."""
+        self._steps.insert(0, step)
+
+    def tops(self, problem: Problem) -> set[Problem]:
+        """The last rungs of the ladders that go on from how a problem ends."""
+        return {climb.ladder.rungs[-1] for climb in self._of.get(problem, ())}
+
+    @property
+    def open_tops(self) -> set[Problem]:
+        """The last rungs of the ladders that are not complete."""
+        return {climb.ladder.rungs[-1] for climbs in self._of.values() for climb in climbs}
+
     def drop(self) -> list[Problem]:
         """Give up what was not begun, and return its problems."""
         given_up, self._steps = self.problems, []

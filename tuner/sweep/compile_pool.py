@@ -44,7 +44,10 @@ TIME_LIMIT_S = 60.0
 _MOST_RESTARTS = 3
 _POLL_S = 0.2
 _TASKS_PER_CHILD = 2
-"""Tasks given to each child at a time: one at work, one to go on with. The rest wait here by urgency."""
+"""Tasks given to each child at a time: one at work, one to go on with. The rest wait here by urgency.
+
+Only what a GPU needs now is given to go on with: it would wait for the whole of anything that was given before it.
+"""
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -231,7 +234,10 @@ class CompilePool:
     def _schedule_waiting(self) -> None:
         if not self._pool.done():
             return
-        while self._queue and self._scheduled - self._ended < _TASKS_PER_CHILD * self.workers:
+        while self._queue:
+            per_child = _TASKS_PER_CHILD if self._queue[0][0] is Urgency.NOW else 1
+            if self._scheduled - self._ended >= per_child * self.workers:
+                break
             _, _, key = heapq.heappop(self._queue)
             # A task that moved forward is in the queue twice.
             if self._queued.pop(key, None) is not None:

@@ -85,7 +85,7 @@ class JobPrefetcher:
         self._plan = plan
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tuner-jobs")
         self._here = threading.Lock()
-        self._requested: deque[tuple[Problem, Future[Job]]] = deque()
+        self._requested: deque[tuple[Step, Future[Job]]] = deque()
 
     def __enter__(self) -> JobPrefetcher:
         return self
@@ -104,7 +104,7 @@ class JobPrefetcher:
     def request(self, step: Step, device: Device) -> None:
         """Have a problem's job made."""
         future = self._threads.submit(self._make, step, device)
-        self._requested.append((step.problem, future))
+        self._requested.append((step, future))
 
     def _make(self, step: Step, device: Device) -> Job:
         problem, listing = step.problem, None
@@ -116,7 +116,12 @@ class JobPrefetcher:
     @property
     def problems(self) -> list[Problem]:
         """The problems whose jobs were requested and not taken, in order."""
-        return [problem for problem, _ in self._requested]
+        return [step.problem for step in self.steps]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps whose jobs were requested and not taken, in order."""
+        return [step for step, _ in self._requested]
 
     @property
     def ready(self) -> bool:

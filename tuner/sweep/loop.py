@@ -13,7 +13,6 @@ from typing import cast
 from tuner.errors import KernelError, StoreError
 from tuner.store.records import Trial, Winner
 from tuner.store.store import Run, Store
-from tuner.sweep.agenda import Agenda
 from tuner.sweep.compile_pool import Urgency
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
@@ -21,6 +20,7 @@ from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.ladder import Result
 from tuner.sweep.report import Observer, Plan, ProblemReport, Report
+from tuner.sweep.shared_agenda import SharedAgenda
 from tuner.sweep.supervisor import Phase, WorkerSupervisor
 
 COMMIT_S = 0.5
@@ -69,9 +69,9 @@ class Loop:
         self._trials: list[Trial] = []
         self._committed = self._listened = self._beat = time.monotonic()
         self._queue: deque[Job] = deque()
-        self._agenda = Agenda(())
+        self._agenda: SharedAgenda
 
-    def work(self, todo: Agenda, stop: threading.Event) -> None:
+    def work(self, todo: SharedAgenda, stop: threading.Event) -> None:
         """Go on until every problem is decided or given up, the time is up, or `stop` is set.
 
         Args:
@@ -79,9 +79,12 @@ class Loop:
             stop: see `tuner.sweep.run.sweep`.
         """
         self._agenda = todo
+        todo.know_families()
         self._observer.started(
             self._report.device, self._report.environment, [*self._prefetcher.problems, *todo.problems]
         )
+        if not all(todo.claim(step) for step in self._prefetcher.steps):  # the one of before the run began
+            self._prefetcher.clear()
         try:
             while True:
                 late = self._late()
@@ -127,7 +130,8 @@ class Loop:
 
     def _nap(self) -> None:
         """Wait for a job if a GPU needs one, otherwise for binaries; no worker has anything to say."""
-        if any(supervisor.phase is Phase.FREE for supervisor in self._supervisors) and not self._prefetcher.ready:
+        free = any(supervisor.phase is Phase.FREE for supervisor in self._supervisors)
+        if free and self._prefetcher and not self._prefetcher.ready:
             self._prefetcher.wait(_POLL_S)
         else:
             time.sleep(_NAP_S)
@@ -136,16 +140,12 @@ class Loop:
         """Return the next job with something to measure or decide; jobs with nothing to do end on the way."""
         while self._queue or self._prefetcher.ready:
             job = self._queue.popleft() if self._queue else self._take_job()
-            if job is None:
-                continue
-            winner = self._history.final_winner(job)
-            if winner is None:
+            if job is not None and self._agenda.begin(job.problem):
                 return job
-            self._end(_report(job, winner, "already tuned"), job)
         return None
 
     def _take_job(self) -> Job | None:
-        """Take the next job and request its binaries; return None when no kernel serves its problem."""
+        """Take the next job and request its binaries; None where there is nothing to do for it, or no kernel."""
         problem = self._prefetcher.problems[0]
         try:
             job = self._prefetcher.take()
@@ -153,6 +153,9 @@ class Loop:
             self._end(ProblemReport(problem, None, str(e)))
             return None
         self._history.resume(job)
+        if (winner := self._history.final_winner(job)) is not None:
+            self._end(_report(job, winner, "already tuned"), job)
+            return None
         if self._pool is not None:
             job.request(self._pool, Urgency.NEXT)
         return job
@@ -165,8 +168,13 @@ class Loop:
                 job = self._take_job() if len(self._queue) < _QUEUED_JOBS else None
                 if job is not None:
                     self._queue.append(job)
-        while self._agenda and len(self._prefetcher) < _PREFETCHED_JOBS:
-            self._prefetcher.request(self._agenda.take(), self._report.device)
+        free = sum(supervisor.phase is Phase.FREE for supervisor in self._supervisors)
+        if self._store.is_away and free < len(self._supervisors):
+            return  # a claim waits for the server, and the GPUs at work would wait for this loop
+        if self._agenda.is_waiting and free and not (self._queue or self._prefetcher):
+            self._agenda.look_again(free)
+        while len(self._prefetcher) < _PREFETCHED_JOBS and (step := self._agenda.take()) is not None:
+            self._prefetcher.request(step, self._report.device)
 
     def _leave_untried(self) -> None:
         """Give up every problem that no GPU has begun."""
@@ -203,6 +211,7 @@ class Loop:
             self._store.record_family(self._run, family)
             self._report.families.append(family)
             self._observer.family_decided(family)
+        self._agenda.release(report.problem)
 
     def _collect(self, supervisor: WorkerSupervisor) -> None:
         """Take over the trials that a supervisor's job finished since the last call."""

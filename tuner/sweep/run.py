@@ -9,6 +9,7 @@ import math
 import platform
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from tuner.errors import KernelError, StoreError
@@ -29,6 +30,7 @@ from tuner.sweep.job_prefetch import JobPrefetcher, make_job
 from tuner.sweep.ladder import Step
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
+from tuner.sweep.shared_agenda import SharedAgenda
 
 Problems = Iterable[Problem | Ladder] | Callable[[Device], Iterable[Problem | Ladder]]
 """What to tune, or a function that returns it once the device is known."""
@@ -48,7 +50,8 @@ def sweep(
 
     Args:
         store: open for writing.
-        problems: each is tuned once, in this order; the rungs of ladders come after the others.
+        problems: each is tuned once, in this order, unless there are several GPUs and no time budget (`rarest_first`);
+            the rungs of ladders come after the others.
         gpus: CUDA indices, or [None] for the interpreter; or a `Crew` of them that was started before.
         plan: what to do for each problem.
         argv: the command line, kept with the run.
@@ -70,7 +73,8 @@ def sweep(
         prefetcher.import_ahead()
         # The first job is made for the device expected here while the workers open theirs.
         expected = _expected(store, crew)
-        todo = _agenda(problems, expected) if expected else Agenda(())
+        in_order = len(crew.supervisors) == 1 or plan.time_budget_s is not None
+        todo = _agenda(problems, expected, in_order=in_order) if expected else Agenda(())
         if expected and todo:
             prefetcher.request(todo.take(), expected)
         device, environment = crew.wait_until_ready(stop)
@@ -78,17 +82,14 @@ def sweep(
         prefetcher.pool = crew.pool
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
-            todo = _agenda(problems, device)
-        if not plan.fresh:
-            recorded = store.families(device_slug=device.slug)
-            todo.know([each.family for each in recorded if each.environment == environment])
+            todo = _agenda(problems, device, in_order=in_order)
         prefetcher.past.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         store.outlast(run)
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
         try:
-            loop.work(todo, stop or threading.Event())
+            loop.work(SharedAgenda(store, run, todo, fresh=plan.fresh), stop or threading.Event())
         except BaseException as e:
             # A store that cannot be written may be what raised.
             with contextlib.suppress(StoreError):
@@ -107,7 +108,7 @@ def _expected(store: Store, crew: Crew) -> Device | None:
     return known[0] if len(known) == 1 else None
 
 
-def _agenda(problems: Problems, device: Device) -> Agenda:
+def _agenda(problems: Problems, device: Device, *, in_order: bool) -> Agenda:
     listed = list(problems(device) if callable(problems) else problems)
     ladders = list(dict.fromkeys(each for each in listed if isinstance(each, Ladder)))
 
@@ -118,7 +119,22 @@ def _agenda(problems: Problems, device: Device) -> Agenda:
         model = registry.find(problem.op, config.kernel).estimate_us
         return None if model is None else model(config, problem, device)
 
-    return Agenda([each for each in listed if isinstance(each, Problem)], ladders, estimate)
+    single = [each for each in listed if isinstance(each, Problem)]
+    return Agenda(single if in_order else rarest_first(single), ladders, estimate)
+
+
+def rarest_first(problems: Sequence[Problem]) -> list[Problem]:
+    """Return problems in the order of how many are of their kind, which differs in M, N and K alone.
+
+    The fewer are of a kind, the fewer of its binaries another problem has compiled already. At the end of a sweep too
+    few problems are left to keep the compilers busy, and several GPUs would wait for them.
+    """
+
+    def kind(each: Problem) -> tuple[object, ...]:
+        return each.op, each.a_dtype, each.b_dtype, each.out_dtype, each.layout, each.aligned, each.epilogue
+
+    count = Counter(map(kind, problems))
+    return sorted(problems, key=lambda each: count[kind(each)])
 
 
 def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> list[Forecast]:

@@ -1,0 +1,177 @@
+"""Times `tuner run` of a suite from nothing on one GPU and on several, and says what each GPU waited for.
+
+    python benchmarks/claims/several_gpus.py --gpus 2 --out RESULT.json
+    python benchmarks/claims/several_gpus.py --gpus 2 --rehearse --out RESULT.json       # without a GPU, a tiny suite
+
+Each run has an empty database and an empty compile cache, and `--cores` cores for each of its GPUs. Its time is that of
+the whole process. A thread of it looks a hundred times a second at what each GPU's worker does:
+
+start          the processes start and open the GPUs
+no job         no problem is ready to be begun
+compile        the search waits for a binary
+loop           the worker waits for its next request
+end            nothing is left to begin, and others are at work
+set up, search, finals   the worker is at work
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tuner.problem import suite
+from tuner.store.store import Store
+from tuner.sweep.compile_pool import CompilePool, cpu_count
+from tuner.sweep.crew import Crew
+from tuner.sweep.report import Observer, Plan
+from tuner.sweep.run import sweep
+from tuner.sweep.supervisor import Phase, WorkerSupervisor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+PUBLIC = Path(__file__).parents[1] / "suites" / "public.csv"
+TINY = "op,m,n,k,dtype,layout\n" + "".join(f"softmax,{m},64,1,float16,nn\n" for m in (4, 8, 16, 32, 64, 128))
+BEAT_S = 0.01
+AT_WORK = {Phase.SETTING_UP: "set up", Phase.SEARCHING: "search", Phase.FINALS: "finals"}
+
+
+class Watch(Observer):
+    """Samples what each GPU does; an observer, because it must know what is left."""
+
+    def __init__(self, supervisors: list[WorkerSupervisor]) -> None:
+        self.supervisors = supervisors
+        self.seconds: list[Counter[str]] = [Counter() for _ in supervisors]
+        self.left: int | None = None
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._look, daemon=True)
+
+    def started(self, device: Any, environment: Any, problems: Any) -> None:  # noqa: ARG002
+        self.left = len(problems)
+
+    def problem_started(self, job: Any, gpu: Any) -> None:  # noqa: ARG002
+        assert self.left is not None
+        self.left -= 1
+
+    def cause(self, supervisor: WorkerSupervisor) -> str:
+        phase, job = supervisor.phase, supervisor.job
+        if self.left is None:
+            return "start"
+        if phase is Phase.FREE or job is None:
+            return "no job" if self.left else "end"
+        if supervisor.busy:
+            return AT_WORK.get(phase, "loop")
+        return "compile" if phase is Phase.SEARCHING and job.searching else "loop"
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        while not self.ended.wait(BEAT_S):
+            now = time.monotonic()
+            for supervisor, seconds in zip(self.supervisors, self.seconds, strict=True):
+                seconds[self.cause(supervisor)] += now - before
+            before = now
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--cores", type=int, help="of each GPU; all, divided by --gpus, unless given")
+    parser.add_argument("--suite", default=str(PUBLIC), help="a suite's name or file; public.csv unless given")
+    parser.add_argument("--rehearse", action="store_true", help="under the interpreter, compiling for sm_90 beside it")
+    parser.add_argument("--out", required=True, help="the result, as JSON")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(tuned(args.child, args.suite, Path(args.out), rehearse=args.rehearse)))
+        return
+    cores = args.cores or max(1, cpu_count() // args.gpus)
+    if cores * args.gpus > cpu_count():
+        parser.error(f"{args.gpus} GPUs with {cores} cores each need {cores * args.gpus}, there are {cpu_count()}")
+    runs = [timed(gpus, cores, args.suite, rehearse=args.rehearse) for gpus in dict.fromkeys((1, args.gpus))]
+    summary = {
+        "suite": "six rows of softmax" if args.rehearse else Path(args.suite).name,
+        "cores_of_each_gpu": cores,
+        "seconds": {str(run["gpus"]): run["process_s"] for run in runs},
+        "speed_up": round(runs[0]["process_s"] / runs[-1]["process_s"], 3),
+    }
+    for run in runs:
+        print(f"{run['gpus']} GPUs: {run['process_s']} s, {run['compiled']} binaries, start {run['start_s']} s")
+        for number, shares in enumerate(run["shares"]):
+            print(f"  GPU {number}:", ", ".join(f"{cause} {share:.1%}" for cause, share in shares.items()))
+    print(summary)
+    record.write(args.out, {"summary": summary, "runs": runs})
+
+
+def timed(gpus: int, cores: int, suite_name: str, *, rehearse: bool) -> dict[str, Any]:
+    """Run a child on some of the cores, with nothing to begin with."""
+    with tempfile.TemporaryDirectory(prefix="tuner-gpus-") as folder:
+        if rehearse:
+            suite_name = f"{folder}/tiny.csv"
+            Path(suite_name).write_text(TINY)
+        command = [sys.executable, __file__, "--child", str(gpus), "--suite", suite_name, "--out", folder]
+        allowed = sorted(os.sched_getaffinity(0))[: gpus * cores]
+        begun = time.perf_counter()
+        done = subprocess.run(
+            [*command, *(["--rehearse"] if rehearse else [])],
+            env={**os.environ, "TRITON_CACHE_DIR": f"{folder}/cache"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+        )
+        seconds = time.perf_counter() - begun
+    if done.returncode:
+        sys.exit(f"the run on {gpus} GPUs ended with {done.returncode}")
+    return {"gpus": gpus, "cores": len(allowed), "process_s": round(seconds, 1), **json.loads(done.stdout)}
+
+
+def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[str, Any]:
+    """Tune a suite as `tuner run` does."""
+    if rehearse:
+        from tuner.hardware.device import KNOWN
+
+        Crew._start_pool = lambda self, _device: self._stack.enter_context(  # type: ignore[method-assign]
+            CompilePool(KNOWN["sm_90"])
+        )
+    indices: list[int | None] = [None] * gpus if rehearse else list(range(gpus))
+    with Crew(indices) as crew, Store.open(folder / "tuner.db") as store:
+        watch = Watch(crew.supervisors)
+        watch.thread.start()
+        report = sweep(store, suite.load(suite_name), crew, Plan(), observer=watch)
+        watch.ended.set()
+        watch.thread.join()
+    if report.without_winner:
+        sys.exit(f"{report.without_winner} problems have no winner")
+    shares = [
+        {cause: round(spent / report.seconds, 4) for cause, spent in each.most_common()} for each in watch.seconds
+    ]
+    return {
+        "device": report.device.slug,
+        "wall_s": round(report.seconds, 1),
+        "start_s": round(report.start_s, 1),
+        "compiled": report.compiled,
+        "compile_wall_s": round(report.compile_s, 1),
+        "shares": shares,
+        "problems": [
+            {
+                "problem": str(each.problem),
+                "measured": each.measured,
+                "seconds": round(each.seconds, 3),
+                "phases_s": {phase: round(seconds, 3) for phase, seconds in each.phases_s.items()},
+            }
+            for each in report.problems
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""An agenda that runs on one server's database share: each problem is measured by one of them.
+
+A step is taken after its problem was claimed, and a step of a ladder after the ladder was, by its last rung. What other
+runs have is waited for: it was decided by then, or its run died, and somebody goes on with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from tuner.problem import Problem
+from tuner.problem.family import Family
+from tuner.store.claims import Holder
+from tuner.store.records import Winner
+from tuner.store.store import Run, Store
+from tuner.sweep.agenda import Agenda
+from tuner.sweep.ladder import Result, Step
+
+PAUSE_S = 1.0
+"""How often a run asks what others have ended."""
+_log = logging.getLogger(__name__)
+
+
+class SharedAgenda:
+    """What is left of a run's agenda, and what of that other runs have; see `Store.claim`."""
+
+    def __init__(self, store: Store, run: Run, agenda: Agenda, *, fresh: bool) -> None:
+        """Claim nothing yet; with `fresh` the ladders that others tuned are tuned again."""
+        self._store, self._run, self._agenda, self._fresh = store, run, agenda, fresh
+        self._steps: dict[Problem, Step] = {}
+        self._tops: set[Problem] = set()
+        self._elsewhere: list[Step] = []
+        self._next_look = 0.0
+        self._told = False
+
+    def __bool__(self) -> bool:
+        return bool(self._agenda or self._elsewhere)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether all that is left is other runs'."""
+        return bool(self._elsewhere) and not self._agenda
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems not begun, as far as they are known."""
+        return [*self._agenda.problems, *(step.problem for step in self._elsewhere)]
+
+    def take(self) -> Step | None:
+        """Return the next step whose problem is this run's now; None where there is none."""
+        while self._agenda:
+            step = self._agenda.take()
+            if self.claim(step):
+                return step
+        return None
+
+    def claim(self, step: Step) -> bool:
+        """Have a step's problem, or take note that another run has it."""
+        for top in self._agenda.tops(step.problem) - self._tops:
+            if not self._store.claim(self._run, top, begin=True):
+                break
+            self._tops.add(top)
+        else:
+            if self._store.claim(self._run, step.problem):
+                self._steps[step.problem] = step
+                return True
+        self._elsewhere.append(step)
+        return False
+
+    def begin(self, problem: Problem) -> bool:
+        """Begin a problem that is this run's, unless another run has relieved it of that meanwhile."""
+        if self._store.begin_claimed(self._run, problem):
+            return True
+        self._elsewhere.append(self._steps.pop(problem))
+        return False
+
+    def look_again(self, free: int) -> None:
+        """Take up what others have ended or left; where they have all, relieve them of what they have not begun.
+
+        Args:
+            free: how many GPUs have nothing to do.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + PAUSE_S
+        needs = [(step, {step.problem} | self._agenda.tops(step.problem) - self._tops) for step in self._elsewhere]
+        others = self._store.claimed_by_others(self._run, {problem for _, needed in needs for problem in needed})
+        ready = [step for step, needed in needs if needed.isdisjoint(others)]
+        if not ready:
+            unbegun = (step for step, needed in needs if not any(others[each].begun for each in needed & others.keys()))
+            ready = [step for step in itertools.islice(unbegun, free) if self._relieve(step)]
+        self._elsewhere = [step for step in self._elsewhere if step not in ready]
+        for step in reversed(ready):
+            self._agenda.put_back(step)
+        if any(self._agenda.tops(step.problem) for step in ready):
+            self.know_families()
+        if not ready and not self._told:
+            self._told = True
+            self._say(others)
+
+    def _relieve(self, step: Step) -> bool:
+        return self._store.claim(self._run, step.problem, begin=True)
+
+    def _say(self, others: Mapping[Problem, Holder]) -> None:
+        left = f"{len(self._elsewhere)} problem{'s' * (len(self._elsewhere) != 1)}"
+        hosts = ", ".join(sorted({holder.host for holder in others.values()}))
+        _log.warning("%s left, measured by other runs (on %s): waiting for them; Ctrl-C ends the wait", left, hosts)
+
+    def know_families(self) -> None:
+        """Take note of what was recorded on the same device and under the same environment, also by other runs."""
+        if not self._fresh:
+            recorded = self._store.families(device_slug=self._run.device.slug)
+            self._agenda.know([each.family for each in recorded if each.environment == self._run.environment])
+
+    def awaits(self, problem: Problem) -> bool:
+        """Whether a ladder goes on from how this problem ends."""
+        return self._agenda.awaits(problem)
+
+    def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
+        """Take note of how a problem ended (`Agenda.ended`); whoever waits for it may have it after `release`."""
+        return self._agenda.ended(problem, result, winners)
+
+    def release(self, problem: Problem) -> None:
+        """Give back a problem that ended, and the ladders that are complete by it."""
+        left = self._agenda.open_tops
+        ended = {problem, *(self._tops - left)} - left
+        self._tops &= left
+        self._steps.pop(problem, None)
+        self._store.release(self._run, sorted(ended, key=str))
+
+    def drop(self) -> list[Problem]:
+        """Give up what was not begun, and return its problems."""
+        given_up = [*self._agenda.drop(), *(step.problem for step in self._elsewhere)]
+        self._elsewhere.clear()
+        return given_up
