@@ -39,6 +39,14 @@ NEEDS_TORCH = re.compile(r"^(import|from) (torch|triton|tuner\.kernels)\b", re.M
 WITHOUT_TORCH = importlib.util.find_spec("torch") is None
 H200 = KNOWN["sm_90"]
 TRITON = "3.7.1"
+SINGLE = (
+    *("tests/cli/test_capture.py", "tests/cli/test_run.py", "tests/cli/test_streams.py"),
+    *("tests/postgres/test_server_away.py", "tests/store/test_damage.py", "tests/unit/test_mutated_tables.py"),
+    *("tests/compile/test_batched.py", "tests/compile/test_elementwise.py", "tests/compile/test_padded.py"),
+    *("tests/compile/test_sampled_space.py", "tests/compile/test_scaled.py"),
+    *("tests/sweep/test_contest.py", "tests/sweep/test_sweep.py"),
+)
+"""Files whose tests share nothing and together take a minute: pytest-xdist hands these tests out one by one."""
 MADE = Provenance(Environment(TRITON, "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 
 
@@ -60,11 +68,16 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give a process whole files, for what a file sets up is set up once; all that needs a GPU goes to one process."""
+    """Give a process whole files, for what a file sets up is set up once, or single tests of files that set up nothing.
+
+    Files come first, so that no process is left alone with a long one; all that needs a GPU goes to one process.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(SINGLE):
+                return nodeid
             return "gpu" if nodeid.startswith("tests/gpu/") else super()._split_scope(nodeid)
 
     return Files(config, log)

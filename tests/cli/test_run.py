@@ -325,16 +325,13 @@ def alive(pid):
 KILLS = ("while it starts", "among trials", "among trials", "among trials")
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [KILLS[:2], pytest.param(5 * KILLS, marks=pytest.mark.long)], ids=len)
-def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path, kills):
-    shapes = ["--shape", "64x64x48", "--shape", "16x16x16"]
-    if len(kills) < len(KILLS):
-        shapes += ["--trials", "16"]
+@pytest.mark.long
+def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path):
+    shapes = ["--shape", "64x64x48", "--shape", "16x16x16", "--trials", "40"]
     moments = random.Random(7)
     database = tmp_path / "tuner.db"
     known = Counter()
-    for kill in kills:
+    for kill in 5 * KILLS:
         process = start(tmp_path, *shapes)
         if kill == "among trials":
             wait_for_trials(database, known.total() + 1, process)

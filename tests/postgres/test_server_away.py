@@ -72,7 +72,10 @@ def start(url: str, constants: str = "") -> subprocess.Popen[str]:
 
 
 def wait_for_trials(server, url: str, more_than: int, table: str = "trial") -> int:
-    """Wait until a database has more trials, or rows of another table, than that, without opening it as a store, which would replay spools."""
+    """Wait until a database has more trials than that, or rows of another table.
+
+    It is not opened as a store, which would replay spools.
+    """
     name = locate(url).url.database
     for _ in range(1000):
         with psycopg.connect(f"host={server.folder} user=tuner dbname={name}", connect_timeout=10) as connection:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import BigInteger, Boolean, Column, Float, Integer
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, Table
 
 from tuner.cli.output import plain, winner_document
 from tuner.store import health, models, schema
@@ -21,6 +21,12 @@ from tuner.store.store import Store
 FIXTURE = Path(__file__).parent / "fixtures" / f"{schema.HEAD}.db"
 JSON = {"problem.extras", "config.parameters", "run.argv", "winner.ties"}
 WORDS = {"trial.state", "run.status", "problem.layout", "problem.a_dtype", "problem.epilogue", "problem.precision"}
+
+
+@pytest.fixture(autouse=True)
+def no_comparison_of_schemas(monkeypatch):
+    """It says the same whatever rows hold, has tests of its own, and takes half of the time that a check takes."""
+    monkeypatch.setattr(schema, "drift", lambda connection: [])
 
 
 def damages(column: Column) -> Iterator[str]:
@@ -72,22 +78,32 @@ def rows(path: Path, table: str) -> int:
         return plain.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-@pytest.mark.long
+def cases(table: Table, *, others: bool) -> Iterator[tuple[Column, str]]:
+    """One value of each column, of another kind from column to column; or all others.
+
+    The one of a column of JSON or words is of a kind that only such a column refuses.
+    """
+    for number, column in enumerate(column for column in table.columns if not column.primary_key):
+        values = list(damages(column))
+        first = values.pop(-1 if str(column) in JSON | WORDS else -1 - number % len(values))
+        yield from ((column, value) for value in (values if others else [first]))
+
+
+@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.long)], ids=["one a column", "others"])
 @pytest.mark.parametrize("table", models.metadata.tables.values(), ids=str)
-def test_any_damaged_cell_costs_its_row_alone_and_is_named(table, tmp_path, caplog):
+def test_any_damaged_cell_costs_its_row_alone_and_is_named(table, others, tmp_path, caplog):
     schema.upgrade(str(tmp_path / "empty.db"))
-    for column in (column for column in table.columns if not column.primary_key):
-        for number, value in enumerate(damages(column)):
-            case = f"{column} = {value:.40}"
-            path = Path(shutil.copy(FIXTURE, tmp_path / f"{column}.{number}.db"))
-            damage(path, column, value)
-            found = health.check(str(path)).complaints
-            assert any(table.name in complaint for complaint in found), (case, found)
-            caplog.clear()
-            read_all(path)
-            united = Path(shutil.copy(tmp_path / "empty.db", path.with_suffix(".united")))
-            merge(str(united), [str(path)])
-            assert health.check(str(united)).complaints == (), case
-            if case != "winner.superseded_by = 9999":  # what supersedes a winner is decided afresh
-                assert rows(united, table.name) < rows(path, table.name), case
-                assert f"of {table.name}" in caplog.text, case
+    for number, (column, value) in enumerate(cases(table, others=others)):
+        case = f"{column} = {value:.40}"
+        path = Path(shutil.copy(FIXTURE, tmp_path / f"{number}.db"))
+        damage(path, column, value)
+        found = health.check(str(path)).complaints
+        assert any(table.name in complaint for complaint in found), (case, found)
+        caplog.clear()
+        read_all(path)
+        united = Path(shutil.copy(tmp_path / "empty.db", path.with_suffix(".united")))
+        merge(str(united), [str(path)])
+        assert health.check(str(united)).complaints == (), case
+        if case != "winner.superseded_by = 9999":  # what supersedes a winner is decided afresh
+            assert rows(united, table.name) < rows(path, table.name), case
+            assert f"of {table.name}" in caplog.text, case
