@@ -327,11 +327,11 @@ KILLS = ("while it starts", "among trials", "among trials", "among trials")
 
 @pytest.mark.long
 def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path):
-    shapes = ["--shape", "64x64x48", "--shape", "16x16x16", "--trials", "16"]
+    shapes = ["--shape", "64x64x48", "--shape", "16x16x16", "--trials", "40"]
     moments = random.Random(7)
     database = tmp_path / "tuner.db"
     known = Counter()
-    for kill in 2 * KILLS:
+    for kill in 5 * KILLS:
         process = start(tmp_path, *shapes)
         if kill == "among trials":
             wait_for_trials(database, known.total() + 1, process)

@@ -27,7 +27,7 @@ FLOORS, KERNEL_FLOORS = (
 """Rooms of `tuner` and of `tuner.kernels` as CONTRIBUTING.md lists them, the highest floor first."""
 FACE = {"__init__.py", "__main__.py", "config.py", "device.py", "registry.py", "space.py", "suite.py"}
 """Public names of rooms, and `python -m tuner`: they may show any room, and no room imports them."""
-HEAVY = {"sqlalchemy", "alembic", "click", "rich"}
+HEAVY = {"sqlalchemy", "alembic", "click", "rich", "ray"}
 GPU = {"torch", "triton"}
 LOGGER = "logging.getLogger"
 SERVING = ("ground", "problem", "hardware", "kernel", "lookup", "launch", "tuned", "models", "kernels")
@@ -175,6 +175,15 @@ def test_torch_and_triton_are_imported_inside_functions_only(room):
         for name in imports(path, top_level_only=True)
         if name.split(".")[0] in GPU
     ] == []
+
+
+def test_ray_is_imported_in_the_fleet_alone_and_when_it_is_asked_for():
+    elsewhere = [path for path in TUNER.rglob("*.py") if (TUNER / "fleet") not in path.parents]
+    assert [path.name for path in elsewhere if "ray" in {name.split(".")[0] for name in imports(path)}] == []
+    assert [
+        path.name for path in modules("fleet") for name in imports(path, top_level_only=True) if name[:3] == "ray"
+    ] == []
+    assert any(name == "ray" for path in modules("fleet") for name in imports(path))
 
 
 def test_the_store_knows_neither_torch_nor_triton():

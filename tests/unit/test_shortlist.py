@@ -55,5 +55,5 @@ def test_a_bound_of_a_tile_is_below_all_its_pipelines():
         inner = swap_ab.exchanged_tile(point)
         by_tma = inner["LOADS"] == "tma"
         tile = tile_of(Sides.of(inner), Loop(by_tma), exchanged(problem), H200)
-        for config in tried._expanded(point):
+        for config in map(tried.canonicalize, tried.expand(point, problem, H200)):
             assert least_us(tile, config.integer("SPLIT_K")) <= swap_ab.terms(config, problem, H200).us * (1 + 1e-12)

@@ -100,6 +100,8 @@ class ShardOption(click.ParamType[Shard]):
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random choices.")
 @options.device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
+@click.option("--ray", metavar="ADDRESS", help="Tune on all machines of a Ray cluster: HOST:PORT of its head, or auto.")
+@click.option("--mixed", is_flag=True, help="With --ray: nodes may have several versions; each is tuned for.")
 @options.db_option
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")
@@ -124,7 +126,9 @@ def run(
             "--kernel MODULE:NAME --problem M=4096,N=1024, --captured DIR or --from-misses FILE"
         )
     missed = _missed(records)
-    gpus = options.gpus_of(given["device"])
+    if given["mixed"] and given["ray"] is None:
+        raise UsageError("--mixed is for --ray ADDRESS: one machine has one set of versions")
+    gpus = [] if given["ray"] is not None else options.gpus_of(given["device"])
 
     def problems(device: Device) -> list[Problem | Ladder]:
         found = [*missed(device), *named]
@@ -137,6 +141,8 @@ def run(
             options.warn_of_large(largest, 2 * min(given["trials"] or _TRIALS, _TRIALS))
         return found
 
+    if given["ray"] is not None:
+        return _run_fleet(problems, _ops(named, records), suggested(suite_names), given)
     work = _dry_run if given["dry_run"] else _run
     return work(problems, gpus, suggested(suite_names), given)
 
@@ -224,6 +230,25 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, g
     else:
         closing_table(report)
     return _exit_code(report)
+
+
+def _ops(named: Sequence[Problem | Ladder], records: Sequence[Path]) -> list[str]:
+    """The ops of the problems that were named or missed on any device."""
+    missed = {miss.problem.op for path in records for miss in misses.load(path).calls}
+    return sorted(missed | {(each.family if isinstance(each, Ladder) else each).op for each in named})
+
+
+def _run_fleet(
+    problems: Callable[[Device], Sequence[Problem | Ladder]],
+    ops: Sequence[str],
+    suggested: Suggested,
+    given: dict[str, Any],
+) -> int:
+    from tuner.cli import run_fleet
+
+    with _stop_on_signal() as stop:
+        reports = run_fleet.tune(problems, ops, _plan(given, suggested), stop, given)
+    return max(map(_exit_code, reports), default=0)
 
 
 def _exit_code(report: Report) -> int:

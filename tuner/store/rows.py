@@ -34,6 +34,8 @@ TRIAL_JOINS = {
     "kernel": "config.kernel_id",
 }
 """The tables that a trial's parts are in, as `tuner.lookup.database.WINNER_JOINS` has a winner's."""
+_FIGURES = [each.name for each in dataclasses.fields(Outcome) if each.name != "resources"]
+_RESOURCES = [each.name for each in dataclasses.fields(Resources)]
 _STATES = tuple(state.value for state in State)
 RUN_STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
 """Where two databases disagree on a run, the last of these holds: a copy may be from before the run's end."""
@@ -187,9 +189,9 @@ def argv_of(row: RowMapping) -> tuple[str, ...]:
 
 def outcome_columns(outcome: Outcome) -> dict[str, Any]:
     """What `outcome_of` reads back: trial's columns by name."""
-    columns = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(Outcome)}
-    resources = columns.pop("resources")
-    return columns | dataclasses.asdict(resources) | {"state": outcome.state.value}
+    columns = {name: getattr(outcome, name) for name in _FIGURES}
+    resources = {name: getattr(outcome.resources, name) for name in _RESOURCES}  # asdict copies, ten times as slowly
+    return columns | resources | {"state": outcome.state.value}
 
 
 def _winner(row: RowMapping) -> Winner:

@@ -21,7 +21,7 @@ from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate
 from tuner.store.keys import Keys
 from tuner.store.listing import Listings, TrialFilter
 from tuner.store.patience import Patience
-from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
+from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
 from tuner.store.runs import Run, RunStatus
 from tuner.store.trials import newest_at, record, record_again, settled
 from tuner.store.writer_lock import sole_writer
@@ -56,6 +56,8 @@ class Store(Listings):
         self._keys = Keys()
         self._patience: Patience | None = None
         self._alone = False
+        self._joined: Connection | None = None
+        self._again = False
 
     @classmethod
     def open(
@@ -123,6 +125,7 @@ class Store(Listings):
         """
         with self._writing() as connection:
             runs.interrupt_dead(connection, alone=self._alone)
+            self._alone = False  # from here on this machine's runs may be our own
             return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
 
     @property
@@ -175,6 +178,9 @@ class Store(Listings):
             return
         if self._patience is not None:
             self._patience.keep(batch)
+            return
+        if self._again:
+            self._record_again(run, [(trial, now()) for trial in batch])
             return
         with self._writing() as connection:
             record(connection, self._keys, run.id, batch)
@@ -285,7 +291,8 @@ class Store(Listings):
             family: its ranges, each of which ends at an M that has a winner.
         """
         with self._writing() as connection:
-            if self._patience is None or not families.is_recorded(connection, self._keys, run, family):
+            unsure = self._again or self._patience is not None
+            if not (unsure and families.is_recorded(connection, self._keys, run, family)):
                 families.record(connection, self._keys, run, family)
 
     @lasting
@@ -296,7 +303,24 @@ class Store(Listings):
             return families.decided(connection, *conditions)
 
     @contextmanager
+    def in_one_transaction(self, *, again: bool = False) -> Iterator[None]:
+        """Write all that the block writes, or nothing; what it reads is as it was before.
+
+        Args:
+            again: the same was written to a server before, and nobody knows what became of that: what is there stays.
+        """
+        with self._writing() as connection:
+            self._joined, self._again = connection, again
+            try:
+                yield
+            finally:
+                self._joined, self._again = None, False
+
+    @contextmanager
     def _writing(self) -> Iterator[Connection]:
+        if self._joined is not None:
+            yield self._joined
+            return
         try:
             self._check_file()
             with faults(self._database), writing(self._engine).begin() as connection:

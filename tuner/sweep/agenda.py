@@ -10,6 +10,21 @@ from tuner.store.records import Winner
 from tuner.sweep.ladder import Climb, Estimate, Result, Step
 
 
+def distinct(listed: Iterable[Problem | Ladder]) -> list[Problem | Ladder]:
+    """Return each problem that is no rung of a ladder once, then one ladder for each largest M."""
+    problems: dict[Problem, None] = {}
+    joined: dict[Problem, Ladder] = {}  # a run records one family for each largest M
+    rungs: set[Problem] = set()
+    for each in listed:
+        if isinstance(each, Problem):
+            problems[each] = None
+        else:
+            last = each.rungs[-1]
+            joined[last] = each.joined(joined[last]) if last in joined else each
+            rungs.update(each.rungs)
+    return [*(problem for problem in problems if problem not in rungs), *joined.values()]
+
+
 class Agenda:
     """The problems of a sweep in the order they are begun, with what each ladder still needs."""
 
@@ -26,27 +41,37 @@ class Agenda:
             ladders: ranges of Ms; their anchors come before all other steps.
             estimate: see Estimate.
         """
-        joined: dict[Problem, Ladder] = {}  # a run records one family for each largest M
-        for ladder in ladders:
-            last = ladder.rungs[-1]
-            joined[last] = ladder.joined(joined[last]) if last in joined else ladder
-        rungs = {problem for ladder in ladders for problem in ladder.rungs}
-        self._steps = [Step(problem) for problem in dict.fromkeys(problems) if problem not in rungs]
+        self._estimate = estimate
+        self._steps: list[Step] = []
         self._of: dict[Problem, list[Climb]] = {}
-        self._climbs = [Climb(ladder, estimate) for ladder in joined.values()]
-        for climb in self._climbs:
-            self._add(climb, climb.begin())
+        self._climbs: list[Climb] = []
+        self._known: dict[Problem, list[Family]] = {}
+        for item in distinct([*problems, *ladders]):
+            self.add(item)
 
     def __bool__(self) -> bool:
         return bool(self._steps)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether more may be added: a sweep waits for it."""
+        return False
+
+    def add(self, item: Problem | Ladder) -> None:
+        """List one more problem or ladder; see `distinct`."""
+        if isinstance(item, Problem):
+            self._steps.append(Step(item))
+            return
+        climb = Climb(item, self._estimate, self._known.get(item.family, ()))
+        self._climbs.append(climb)
+        self._add(climb, climb.begin())
+
     def know(self, families: Iterable[Family]) -> None:
         """Take note of what earlier runs recorded on the same device and under the same environment."""
-        by_problem: dict[Problem, list[Family]] = {}
         for found in families:
-            by_problem.setdefault(found.problem, []).append(found)
+            self._known.setdefault(found.problem, []).append(found)
         for climb in self._climbs:
-            climb.known = by_problem.get(climb.ladder.family, ())
+            climb.known = self._known.get(climb.ladder.family, ())
 
     @property
     def problems(self) -> list[Problem]:

@@ -129,9 +129,11 @@ class JobPrefetcher:
         return bool(self._requested) and self._requested[0][1].done()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the next job, at most this long."""
+        """Wait for the next job, at most this long; so long where none was requested."""
         if self._requested:
             wait([self._requested[0][1]], timeout_s)
+        else:
+            time.sleep(timeout_s)
 
     def take(self) -> Job:
         """Return the next job, waiting for it if need be.

@@ -100,7 +100,7 @@ class Loop:
                 self._look_ahead()
                 self._commit(force=False)
                 idle = all(supervisor.phase is Phase.FREE for supervisor in self._supervisors)
-                if idle and not (self._agenda or self._prefetcher or self._queue):
+                if idle and not (self._agenda or self._prefetcher or self._queue or self._agenda.is_open):
                     break
                 self._listen(stopping=stop.is_set())
         finally:

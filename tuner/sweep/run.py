@@ -27,7 +27,7 @@ from tuner.sweep.agenda import Agenda
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
-from tuner.sweep.ladder import Step
+from tuner.sweep.ladder import Estimate, Step
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
 from tuner.sweep.shared_agenda import SharedAgenda
@@ -110,7 +110,13 @@ def _expected(store: Store, crew: Crew) -> Device | None:
 
 def _agenda(problems: Problems, device: Device, *, in_order: bool) -> Agenda:
     listed = list(problems(device) if callable(problems) else problems)
-    ladders = list(dict.fromkeys(each for each in listed if isinstance(each, Ladder)))
+    ladders = [each for each in listed if isinstance(each, Ladder)]
+    single = [each for each in listed if isinstance(each, Problem)]
+    return Agenda(single if in_order else rarest_first(single), ladders, estimates(device))
+
+
+def estimates(device: Device) -> Estimate:
+    """What the cost model says of configs on a device."""
 
     @functools.cache
     def estimate(config: Config, problem: Problem) -> float | None:
@@ -119,8 +125,7 @@ def _agenda(problems: Problems, device: Device, *, in_order: bool) -> Agenda:
         model = registry.find(problem.op, config.kernel).estimate_us
         return None if model is None else model(config, problem, device)
 
-    single = [each for each in listed if isinstance(each, Problem)]
-    return Agenda(single if in_order else rarest_first(single), ladders, estimate)
+    return estimate
 
 
 def rarest_first(problems: Sequence[Problem]) -> list[Problem]:

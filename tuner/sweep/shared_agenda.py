@@ -40,6 +40,11 @@ class SharedAgenda:
         return bool(self._agenda or self._elsewhere)
 
     @property
+    def is_open(self) -> bool:
+        """Whether more may be added: a sweep waits for it."""
+        return self._agenda.is_open
+
+    @property
     def is_waiting(self) -> bool:
         """Whether all that is left is other runs'."""
         return bool(self._elsewhere) and not self._agenda

@@ -1,0 +1,76 @@
+"""An agenda that is fed while the sweep goes on, and that gives back what has not begun."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from tuner.fleet.messages import Item
+from tuner.problem import Problem
+from tuner.problem.family import Family
+from tuner.store.records import Winner
+from tuner.sweep.agenda import Agenda
+from tuner.sweep.ladder import Estimate, Result
+
+
+class Feed(Agenda):
+    """The work of one node; it begins a piece only when the sweep has nothing else to begin.
+
+    Attributes:
+        begun, over: work that has begun or ended; another thread empties them.
+    """
+
+    def __init__(self, estimate: Estimate) -> None:
+        """Begin empty and open."""
+        super().__init__((), (), estimate)
+        self.begun: deque[Item] = deque()
+        self.over: deque[Item] = deque()
+        self._waiting: deque[Item] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __bool__(self) -> bool:
+        with self._lock:
+            while not self._steps and self._waiting:
+                item = self._waiting.popleft()
+                self.begun.append(item)
+                self.add(item)
+        return bool(self._steps)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more work may come."""
+        return not self._closed or bool(self._waiting)
+
+    def offer(self, items: Iterable[Item]) -> None:
+        """Take on work, from another thread."""
+        with self._lock:
+            self._waiting.extend(items)
+
+    def give_back(self, items: Iterable[Item]) -> list[Item]:
+        """Return those that have not begun, which are no longer this node's."""
+        with self._lock:
+            given = [item for item in items if item in self._waiting]
+            for item in given:
+                self._waiting.remove(item)
+        return given
+
+    def close(self) -> None:
+        """Say that no more work will come."""
+        self._closed = True
+
+    def drop(self) -> list[Problem]:
+        """Give up what was not begun, and take nothing more."""
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+        return super().drop()
+
+    def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
+        """As of an agenda; notes what is over by it."""
+        awaited = self._of.get(problem, [])
+        complete = super().ended(problem, result, winners)
+        pending = {id(climb) for climbs in self._of.values() for climb in climbs}
+        self.over.extend([climb.ladder for climb in awaited if id(climb) not in pending] if awaited else [problem])
+        return complete

@@ -1,0 +1,288 @@
+"""A node of a fleet: today's sweep on all of its GPUs, over work that the driver leases it.
+
+It has no database: what it measures goes to the driver within half a second, and what it needs to know of earlier
+trials it asks the driver for. The driver polls it, so that a node never calls anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from tuner.errors import StoreError, TunerError, in_short
+from tuner.fleet.feed import Feed
+from tuner.fleet.messages import Answer, Delivery, End, Hello, Item, Orders
+from tuner.hardware.device import Device, Environment
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.problem.family import Family
+from tuner.store.claims import Holder
+from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
+from tuner.store.store import Run, Store
+from tuner.sweep.crew import Crew
+from tuner.sweep.job import Job
+from tuner.sweep.job_prefetch import JobPrefetcher
+from tuner.sweep.loop import Loop
+from tuner.sweep.report import Observer, Plan, ProblemReport, Report
+from tuner.sweep.run import estimates
+from tuner.sweep.shared_agenda import SharedAgenda
+from tuner.version import __version__
+
+STREAM_S = 0.5
+"""What a node found is on its way to the driver so soon after."""
+
+
+def kernels_of(ops: Sequence[str]) -> dict[str, str]:
+    """Version and source hash of each kernel of these ops, as two processes compare them."""
+    return {
+        f"{op}.{name}": f"{spec.version} {spec.source_hash()}"
+        for op in ops
+        for name, spec in sorted(registry.of(op).items())
+    }
+
+
+class Node(Observer):
+    """One machine's sweep. Its methods are called from another machine, one at a time."""
+
+    def __init__(self, gpus: Sequence[int | None], ops: Sequence[str], references: Sequence[str]) -> None:
+        """Remember what to work with.
+
+        Args:
+            gpus: CUDA indices, or [None] for the interpreter.
+            ops: of the job's problems.
+            references: of kernels to import, as `tuner.kernel.registry.load` takes them.
+        """
+        self._gpus, self._ops, self._references = gpus, ops, references
+        self.unknown: set[Item] = set()
+        """Work of which the database knew nothing when it was leased."""
+        self._out = Delivery()
+        self._changed = threading.Condition()
+        self._answer: Answer | None = None
+        self._stop = threading.Event()
+        handler = _Warnings(self._out_warning)
+        logging.getLogger("tuner").addHandler(handler)
+
+    def hello(self) -> Hello:
+        """Start the workers and say what they found.
+
+        Raises:
+            TunerError: they cannot work here.
+        """
+        registry.load(self._references)
+        self._crew = Crew(self._gpus)
+        device, environment = self._crew.wait_until_ready()
+        self._crew.hold_gpus()
+        self._feed = Feed(estimates(device))
+        self._device, self._environment = device, environment
+        kernels, lanes = kernels_of(self._ops), len(self._gpus)
+        return Hello(platform.node(), lanes, device, environment, __version__, kernels, tuple(self._out.warnings))
+
+    def begin(self, run: Run, plan: Plan) -> None:
+        """Begin the sweep under a run that the driver has begun; a time budget counts from now."""
+        self._out = Delivery()
+        if plan.time_budget_s is not None:
+            plan = replace(plan, time_budget_s=plan.time_budget_s + time.monotonic() - self._crew.begun)
+        threading.Thread(target=self._sweep, args=(run, plan), name="tuner-node", daemon=True).start()
+
+    def exchange(self, orders: Orders) -> Delivery:
+        """Take orders; return what happened, at once where a question waits, else after a moment."""
+        returned = self._feed.give_back(orders.give_back)
+        self.unknown |= orders.unknown
+        self._feed.offer(orders.items)
+        if orders.closing:
+            self._feed.close()
+        if orders.stop:
+            self._stop.set()
+        until = time.monotonic() + (0.0 if orders.give_back else STREAM_S)
+        with self._changed:
+            if orders.answer is not None:
+                self._answer = orders.answer
+                self._changed.notify_all()
+            while self._out.question is None and self._out.end is None and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+            delivery = self._take()
+        delivery.returned = returned
+        return delivery
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Have the driver call a method of its store, some time soon."""
+        with self._changed:
+            self._out.writes.append((method, arguments))
+
+    def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Have the driver call a method of its store, after what it was told before, and wait for the result."""
+        with self._changed:
+            self._out.question = (method, arguments, options)
+            self._changed.notify_all()
+            while self._answer is None:
+                self._changed.wait()
+            answer, self._answer = self._answer, None
+        if answer.error:
+            raise StoreError(answer.error)
+        return answer.value
+
+    def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
+        """Count it."""
+        with self._changed:
+            self._out.trials += 1
+
+    def problem_ended(self, report: ProblemReport) -> None:
+        """Report it."""
+        with self._changed:
+            self._out.problems.append(report)
+
+    def family_decided(self, family: Family) -> None:
+        """Report it."""
+        with self._changed:
+            self._out.families.append(family)
+
+    def _out_warning(self, line: str) -> None:
+        with self._changed:
+            self._out.warnings.append(line)
+
+    def _take(self) -> Delivery:
+        # What ended is taken first: what was written of it is there by then.
+        over, begun = (_emptied(items) for items in (self._feed.over, self._feed.begun))
+        delivery, self._out = self._out, Delivery()
+        delivery.ended, delivery.begun = over, begun
+        return delivery
+
+    def _sweep(self, run: Run, plan: Plan) -> None:
+        crew, start_s = self._crew, time.monotonic() - self._crew.begun
+        error = ""
+        try:
+            with crew, JobPrefetcher(plan) as prefetcher:
+                store = cast(Store, LedgerStore(self))
+                prefetcher.pool = crew.pool
+                prefetcher.past.winners.extend(store.winners(device_slug=self._device.slug))
+                report = Report(self._device, self._environment)
+                loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=self, report=report)
+                loop.work(SharedAgenda(store, run, self._feed, fresh=plan.fresh), self._stop)
+        except TunerError as e:
+            error = str(e)
+        except Exception as e:  # noqa: BLE001  the boundary of a process: the driver says what it was
+            error = in_short(e)
+        compiled, compile_s = (crew.pool.compiled, crew.pool.seconds) if crew.pool else (0, 0.0)
+        with self._changed:
+            self._out.end = End(error, start_s, compiled, compile_s)
+            self._changed.notify_all()
+
+
+def _emptied(items: deque[Item]) -> list[Item]:
+    return [items.popleft() for _ in range(len(items))]
+
+
+class LedgerStore:
+    """The driver's store as a node's sweep sees it: the part of `tuner.store.store.Store` that it uses.
+
+    Trials, winners and families are told, and what was told comes before what is asked. Nothing is asked of a problem
+    that is new to the database: only this node writes of it.
+    """
+
+    def __init__(self, node: Node) -> None:
+        """Speak through a node."""
+        self._node = node
+        self._winners: dict[Problem, Winner] = {}
+
+    def record(self, _run: Run, trials: Sequence[Trial]) -> None:
+        """As of a store."""
+        self._node.tell("record", tuple(trials))
+
+    def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
+        """As of a store."""
+        self._node.tell("decide", problem, kernel, verdict)
+        self._winners[problem] = Winner(
+            device=run.device,
+            environment=run.environment,
+            problem=problem,
+            config=verdict.config,
+            kernel_version=kernel.version,
+            protocol=run.protocol,
+            tool_version=run.tool_version,
+            decided_at=now(),
+            median_us=verdict.median_us,
+            default_us=verdict.default_us,
+            vendor_us=verdict.vendor_us,
+            ties=len(verdict.ties),
+            tied=verdict.ties,
+        )
+
+    def record_family(self, _run: Run, family: Family) -> None:
+        """As of a store."""
+        self._node.tell("record_family", family)
+
+    def heartbeat(self, _run: Run) -> None:
+        """Do nothing: the driver knows which nodes live."""
+
+    is_away = False
+    """A node's writes never wait: the driver does."""
+
+    def claim(self, _run: Run, _problem: Problem, *, begin: bool = False) -> bool:  # noqa: ARG002
+        """Have any problem: the driver leases each to one node."""
+        return True
+
+    def begin_claimed(self, _run: Run, _problem: Problem) -> bool:
+        """Begin any problem, as of `claim`."""
+        return True
+
+    def release(self, _run: Run, _problems: Sequence[Problem]) -> None:
+        """Do nothing, as of `claim`."""
+
+    def claimed_by_others(self, _run: Run, _problems: Iterable[Problem]) -> dict[Problem, Holder]:
+        """Say that nobody has any, as of `claim`."""
+        return {}
+
+    def settled(
+        self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
+    ) -> dict[Config, Outcome]:
+        """As of a store."""
+        if self._is_new(problem):
+            return {}
+        found: dict[Config, Outcome] = self._node.ask("settled", device, environment, problem, tuple(kernels))
+        return found
+
+    def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
+        """As of a store."""
+        found: str | None = self._node.ask("newest_trial_at", device, environment, problem)
+        return found
+
+    def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
+        """As of a store."""
+        found = self._winners.get(problem)
+        if found is None and not self._is_new(problem):
+            found = self._node.ask("winner", device, environment, problem)
+        return found
+
+    def winners(self, *, device_slug: str) -> list[Winner]:
+        """As of a store."""
+        found: list[Winner] = self._node.ask("winners", device_slug=device_slug)
+        return found
+
+    def families(self, *, device_slug: str) -> list[DecidedFamily]:
+        """As of a store."""
+        found: list[DecidedFamily] = self._node.ask("families", device_slug=device_slug)
+        return found
+
+    def _is_new(self, problem: Problem) -> bool:
+        if problem in self._node.unknown:
+            return True
+        family = problem.group()
+        return any(family == each.family for each in self._node.unknown if not isinstance(each, Problem))
+
+
+class _Warnings(logging.Handler):
+    """Passes warnings on to a function."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record.getMessage())
