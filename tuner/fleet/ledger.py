@@ -133,6 +133,13 @@ class Ledger:
             StoreError: the run could not be stored.
         """
         place = self._place(hello)
+        own = {member.run.id for member in self.members.values()}
+        living = self._store.living_runs(hello.device, hello.environment)
+        if hosts := sorted({host for run_id, host in living.items() if run_id not in own}):
+            raise RefusedError(
+                f"another run measures for {hello.device.slug} into this database (on {', '.join(hosts)}): wait for its"
+                " end (one that was killed counts for a minute), or type another --db"
+            )
         run = self._store.begin_run(hello.device, hello.environment, argv=self._argv, host=hello.host)
         place.queue.join(node, hello.lanes, now)
         self.members[node] = Member(hello.host, place, run, beat=now)
