@@ -26,17 +26,19 @@ THERE = "triton 3.6.0 is there and 3.7.1 on a: make them equal, or add --mixed t
 
 
 class Watcher:
-    """Keeps what it was told, and acts after so many trials."""
+    """Keeps what it was told, and acts after so many trials, once so many nodes have joined."""
 
-    def __init__(self, after=None, action=None):
-        self.after, self.action = after, action
+    def __init__(self, after=None, action=None, nodes=1):
+        self.after, self.action, self.nodes = after, action, nodes
         self.hosts, self.left_for = [], {}
 
     def joined(self, ledger, node):
         self.hosts.append(ledger.members[node].host)
 
     def delivered(self, ledger, node, delivery):
-        if self.action is not None and sum(member.trials for member in ledger.members.values()) >= self.after:
+        if self.action is None or len(self.hosts) < self.nodes:
+            return
+        if sum(member.trials for member in ledger.members.values()) >= self.after:
             self.action, act = None, self.action
             act(ledger, node)
 
@@ -76,7 +78,7 @@ def test_each_problem_is_tuned_once_by_one_of_the_nodes(faulty, store, cluster):
     problems = [faulty(m, configs=3) for m in range(16, 16 + 12)]
     found, (report,) = tune(store, cluster("a", "b"), problems)
     assert stored(store) == dict.fromkeys(stored(store), 1)
-    assert len(stored(store)) == 36
+    assert len(stored(store)) == 72
     assert {each.problem for each in report.problems if each.winner} == set(problems)
     assert {winner.problem for winner in store.winners()} == set(problems)
     assert sum(member.problems for member in found.members.values()) == 12
@@ -160,25 +162,25 @@ def test_a_node_that_is_silent_loses_its_work(faulty, store, cluster, monkeypatc
 
 @pytest.mark.long
 def test_stopping_finishes_the_trials_under_way_and_the_same_command_goes_on(faulty, store, cluster):
-    problems = [faulty(m, configs=6, sleep_ms=2) for m in range(16, 22)]
+    problems = [faulty(m, configs=6, sleep_ms=20) for m in range(16, 28)]
     stop = threading.Event()
-    watcher = Watcher(4, lambda *_: stop.set())
+    watcher = Watcher(4, lambda *_: stop.set(), nodes=2)
     _, (report,) = tune(store, cluster("a", "b"), problems, watcher=watcher, stop=stop)
     assert report.interrupted
     assert report.untried
     assert statuses(store) == ["INTERRUPTED", "INTERRUPTED"]
     kept = stored(store)
-    assert 4 <= len(kept) < 36
+    assert 4 <= len(kept) < 72
     _, (report,) = tune(store, cluster("a", "b"), problems)
     assert not report.without_winner
     assert stored(store) == dict.fromkeys(stored(store), 1)
-    assert len(stored(store)) == 36
+    assert len(stored(store)) == 72
 
 
 @pytest.mark.long
 def test_a_time_budget_ends_every_node_and_leaves_the_rest(faulty, store, cluster):
-    problems = [faulty(m, configs=6, sleep_ms=10) for m in range(16, 66)]
-    _, (report,) = tune(store, cluster("a", "b"), problems, plan=Plan(EXHAUSTIVE, time_budget_s=8.0))
+    problems = [faulty(m, configs=6, sleep_ms=100) for m in range(16, 66)]
+    _, (report,) = tune(store, cluster("a", "b"), problems, plan=Plan(EXHAUSTIVE, time_budget_s=12.0))
     assert report.is_spent
     assert len({*report.untried, *(each.problem for each in report.problems)}) == 50
     assert len(report.untried) + len(report.problems) == 50
