@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -417,3 +421,36 @@ def test_wrong_arguments_are_one_clear_line(refused, caplog):
     accelerate(model, backend="tuner")
     assert accelerate(model, backend="torch").exchanged == ()
     assert type(model.gate) is nn.Linear
+
+
+JOINED = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+from tuner.kernels.ops import matmul as ops
+from tuner.models import accelerate
+
+folder, launches = sys.argv[1], []
+sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+plain = AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=1, vocab_size=64, **sizes)).eval()
+plain.save_pretrained(folder)
+exec(sys.stdin.read())
+launch = ops.launch
+ops.launch = lambda *given: launches.append(given) or launch(*given)
+tokens = torch.arange(6).reshape(2, 3)
+accelerate(model, backend="tuner")
+with torch.inference_mode():
+    torch.testing.assert_close(model(tokens).logits, plain(tokens).logits)
+print("launches:", len(launches))
+"""
+
+
+@pytest.mark.long
+def test_layers_that_transformers_joined_as_the_page_shows_are_one_launch(tmp_path):
+    pytest.importorskip("transformers.monkey_patching", reason="no transformers that exchanges modules")
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    (shown,) = re.findall(r"```python\n([^`]*register_patch_mapping[^`]*)```", page)
+    # A process of its own: what is registered holds for every model that the process loads.
+    command = [sys.executable, "-c", JOINED, str(tmp_path)]
+    done = subprocess.run(command, input=shown, capture_output=True, text=True, check=False)
+    assert "launches: 5\n" in done.stdout, done.stderr  # qkv, o, gate and up, down, lm_head
