@@ -40,7 +40,8 @@ OptionError = Callable[[Value, Config, Problem, Device], str | None]
 
 def only(kept: Value) -> OptionError:
     """The check of a parameter that lost its other values and stays, so that configs are what they were."""
-    return lambda value, *_: None if value == kept else f"{value!r}: expected {kept}, the only value left"
+    # True equals 1, and is another constant to the compiler.
+    return lambda value, *_: None if repr(value) == repr(kept) else f"{value!r}: expected {kept}, the only value left"
 
 
 def option_error(name: str, config: Config, problem: Problem, device: Device) -> str | None:
