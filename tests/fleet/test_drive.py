@@ -78,7 +78,7 @@ def test_each_problem_is_tuned_once_by_one_of_the_nodes(faulty, store, cluster):
     problems = [faulty(m, configs=3) for m in range(16, 16 + 12)]
     found, (report,) = tune(store, cluster("a", "b"), problems)
     assert stored(store) == dict.fromkeys(stored(store), 1)
-    assert len(stored(store)) == 72
+    assert len(stored(store)) == 36
     assert {each.problem for each in report.problems if each.winner} == set(problems)
     assert {winner.problem for winner in store.winners()} == set(problems)
     assert sum(member.problems for member in found.members.values()) == 12

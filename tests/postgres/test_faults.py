@@ -15,7 +15,7 @@ from tuner.errors import StoreError
 from tuner.hardware.device import KNOWN, Environment
 from tuner.store import models, runs, schema
 from tuner.store import server as server_module
-from tuner.store.engine import faults, locate, open_engine, writing
+from tuner.store.engine import faults, locate, open_engine, opened, writing
 from tuner.store.store import Store
 
 COMMANDS = (
@@ -147,7 +147,7 @@ def test_a_long_statement_is_not_cut_while_the_server_answers(url, monkeypatch):
 
 
 def test_a_reader_does_not_wait_for_ever_for_an_upgrade(server, url):
-    with writing(open_engine(locate(url), read_only=False)).begin() as upgrade:
+    with opened(locate(url), read_only=False) as engine, writing(engine).begin() as upgrade:
         upgrade.exec_driver_sql("LOCK TABLE trial IN ACCESS EXCLUSIVE MODE")
         with Store.open(url, busy_timeout_s=0.2) as store, pytest.raises(StoreError, match="holds its lock"):
             store.count_trials()
