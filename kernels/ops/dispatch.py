@@ -57,7 +57,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
         Exception: No config could be launched; this is the last one's error.
     """
     index = device.index if device.type == "cuda" else None
-    model = _device(index)
+    model = device_of(index)
     match = lookup(problem, model)
     # Triton launches on the current device, which may not be the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
@@ -82,8 +82,11 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
                     raise e from None
             else:
                 break
-        if match.rule in ("exact", "family") and (problem.family, model.slug, index) not in _families:
-            _families.add((problem.family, model.slug, index))
+        family = (problem.family, model.slug, index)
+        # A binary must not be loaded while a graph is captured: then a later call does it.
+        is_captured = index is not None and torch.cuda.is_current_stream_capturing()
+        if match.rule in ("exact", "family") and family not in _families and not is_captured:
+            _families.add(family)
             _prepare(problem, model, match, recording.find)
     recording.count = counter(problem, model)
     if len(_launched) >= _MOST_LAUNCHED:
@@ -173,5 +176,6 @@ def flattened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 @functools.cache
-def _device(index: int | None) -> Device:
+def device_of(index: int | None) -> Device:
+    """The model of a GPU by its CUDA index, or the interpreter for None."""
     return devices.current(index)

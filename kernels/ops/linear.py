@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops import matmul as product
 from tuner.kernels.ops.gradients import CallTensors, Options
-from tuner.launch.call_cache import CallCache, is_tracing
+from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
 from tuner.lookup import evidence, lookup
 from tuner.problem import Problem
@@ -25,7 +25,6 @@ from tuner.problem.gemm_fields import MAX_SIZE
 DTYPES = (torch.float32, *autocast.HALVES)
 CALL_CACHE = CallCache()
 _PLAIN: Options = (None, None, None, None)
-_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _MOST_SHAPES = 8192
 
 
@@ -138,11 +137,11 @@ def _is_served(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None)
     """Whether the operands are such that the kernels compute what torch would."""
     given = (x, weight) if bias is None else (x, weight, bias)
     if is_tracing():
-        is_plain = all(type(each) in _CLASSES for each in given)  # the operator asks for the device, when it runs
+        is_plain = all(type(each) in PLAIN_TENSORS for each in given)  # the operator asks for the device, when it runs
     elif arguments.is_recorded() or torch.compiler.is_compiling():
         is_plain = not any(hasattr(each, "__tensor_flatten__") for each in given)  # tensors that wrap others
     else:
-        is_plain = all(type(each) in _CLASSES and arguments.has_memory(each) for each in given)
+        is_plain = all(type(each) in PLAIN_TENSORS and arguments.has_memory(each) for each in given)
     if not is_plain or x.layout != torch.strided or weight.layout != torch.strided or x.is_nested or weight.is_nested:
         return False
     if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or any(e.device != x.device for e in given):
@@ -155,7 +154,7 @@ def _is_faster(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None)
     (n, k), rows = weight.shape, x.numel() // max(x.shape[-1], 1)
     if not (0 < rows <= MAX_SIZE and n and k):
         return False
-    return evidence.beats_vendor(problem(rows, n, k, x.dtype, bias is not None), dispatch._device(x.device.index))
+    return evidence.beats_vendor(problem(rows, n, k, x.dtype, bias is not None), dispatch.device_of(x.device.index))
 
 
 def problem(m: int, n: int, k: int, dtype: torch.dtype, has_bias: bool) -> Problem:

@@ -23,7 +23,7 @@ from tuner.launch.bound import Addresses, BoundPlan, bind, overlap_check
 from tuner.launch.plan import PlanCache, Recording, make_plan
 from tuner.launch.torch_precision import torch_precision
 
-_PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 """Classes whose values lie in memory at `data_ptr`."""
 _NO_TENSOR = (AttributeError, TypeError, RuntimeError)
 """Raised by a tensor without memory, or by an argument of a wrong type. The checks of the slow path then say which."""
@@ -76,7 +76,7 @@ class CallCache:
 
         Everything that such a call costs besides its launch is in this one function, without calls of others.
         """
-        if is_tracing() or type(a) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(a) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
@@ -94,7 +94,7 @@ class CallCache:
 
     def run_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
         """Run a call of one operand into new memory; None where there is no plan."""
-        if is_tracing() or type(x) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(x) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         try:
             x_at = x.data_ptr()
@@ -112,7 +112,7 @@ class CallCache:
         self, operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None = None
     ) -> Tensor | None:
         """Run any call, into `out` where it is given; None where there is no plan."""
-        if is_tracing() or type(operands[0]) not in _PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(operands[0]) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
             return None
         given = operands[:-1] if operands[-1] is None else operands
         if out is not None:
@@ -171,7 +171,7 @@ class CallCache:
             precision: torch's float32 setting, if the call depended on it.
         """
         given, options = _given(operands, options, out)
-        if any(type(each) not in _PLAIN_TENSORS or each.is_neg() for each in given) or not _guards_hold():
+        if any(type(each) not in PLAIN_TENSORS or each.is_neg() for each in given) or not _guards_hold():
             return
         starts = tuple(map(_address, given))
         if 0 in starts:

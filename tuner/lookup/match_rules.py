@@ -92,7 +92,9 @@ def _for_range(problem: Problem, device: Device, first: int, last: int) -> tuple
     The last M is nobody's but its own where a new tile or a new wave begins just before it.
     """
     ms = [last - (last - first) * step // 4 for step in range(5)]
-    asked = {registry.default_config(problem.with_m(m), device): m for m in (ms[2], last)}
+    asked = {registry.default_config(problem.with_m(m), device): m for m in dict.fromkeys((ms[2], last))}
+    if len(asked) == 1:
+        return next(iter(asked.items()))
     models = [(config, registry.find(problem.op, config.kernel).estimate_us) for config in asked]
     losses = [
         sum(math.log(model(config, problem.with_m(m), device)) for m in ms) if model else math.inf
