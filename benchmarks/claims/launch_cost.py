@@ -99,7 +99,7 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
     plan = make_plan(seen, addresses, index)
     assert plan is not None
     matches, allocate = call_cache._matches((a, b), None), bound._allocator(out)
-    model = dispatch._device(a.device.index)
+    model = dispatch.device_of(a.device.index)
     problem = tuner.Problem(*SHAPE, dtype="float16", layout="nt")
     return {
         "part: memory of the result": allocate,

@@ -55,6 +55,8 @@ def child_results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     names = [str(root / item.nodeid) for item in request.session.items if item.path == request.path]
     forks = request.getfixturevalue("interpreting")
     asked = ("-q", "-m", "", "-p", "no:cacheprovider", f"--rootdir={root}", *names)
+    # Of its own: a pytest that starts closes the folder that all share to the other users whom some tests become.
+    asked = [*asked, "--basetemp", str(file.with_suffix(".tmp"))]
     child = forks.run(PYTEST, *asked, env={**forks.env, RESULTS: str(file)}, timeout=LIMIT_S)
     results = dict(json.loads(line) for line in file.read_text().splitlines())
     results[""] = ["died", f"the interpreting pytest ended with {child.returncode}:\n{child.stdout[-4000:]}"]
@@ -65,6 +67,21 @@ def child_results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def child_result(child_results: dict[str, list[str]], request: pytest.FixtureRequest) -> None:
     """What the child found for this test, on the item for `pytest_pyfunc_call`."""
     request.node.child_result = child_results.get(request.node.nodeid) or child_results.get("")
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """A list that grows with each launch of a kernel of ours."""
+    from tuner.kernels.ops import matmul as ops
+
+    calls: list[tuple[Any, ...]] = []
+
+    def launch(*arguments: Any, run: Callable[..., Any] = ops.launch) -> Any:
+        calls.append(arguments)
+        return run(*arguments)
+
+    monkeypatch.setattr(ops, "launch", launch)
+    return calls
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ import tuner
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.kernels.ops import matmul as ops
 from tuner.lookup.row import Row
 from tuner.models import accelerate, restore
 from tuner.problem import Problem
@@ -73,19 +72,6 @@ class ToyExperts(nn.Module):
 @pytest.fixture(autouse=True)
 def seeded(no_tables):
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def ours(monkeypatch):
-    """A list that grows with each launch of a kernel of ours."""
-    calls = []
-
-    def launch(*arguments, run=ops.launch):
-        calls.append(arguments)
-        return run(*arguments)
-
-    monkeypatch.setattr(ops, "launch", launch)
-    return calls
 
 
 @pytest.fixture

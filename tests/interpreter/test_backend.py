@@ -11,25 +11,11 @@ from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels import matmul
-from tuner.kernels.ops import matmul as ops
 from tuner.lookup.row import Row
 from tuner.problem import Problem
 
 CONFIG = Config("pointer", BLOCK_SIZE_M=32, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32, GROUP_SIZE_M=1, num_stages=1, num_warps=4)
 A, B = torch.randn(2, 16, 32), torch.randn(32, 48)
-
-
-@pytest.fixture
-def ours(monkeypatch):
-    """A list that grows with each launch of a kernel of ours."""
-    calls = []
-
-    def launch(*arguments, run=ops.launch):
-        calls.append(arguments)
-        return run(*arguments)
-
-    monkeypatch.setattr(ops, "launch", launch)
-    return calls
 
 
 @pytest.fixture
