@@ -12,7 +12,13 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 
 NODE = {"num_cpus": 1, "num_gpus": 1}
-SOON = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+SETTINGS = {
+    "health_check_initial_delay_ms": 500,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 10,
+    "worker_niceness": 0,  # of Ray's workers it is 15: beside other tests they would hardly get a core
+}
+HEAD = {**NODE, "include_dashboard": False, "_system_config": SETTINGS}
 
 
 def children(pid):
@@ -33,7 +39,7 @@ def tell(line):
 
 
 def main():
-    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": SOON})
+    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
     nodes = [cluster.add_node(**NODE) for _ in range(int(sys.argv[1]) - 1)]
     tell(cluster.address)
     for line in sys.stdin:
