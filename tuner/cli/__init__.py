@@ -29,6 +29,7 @@ COMMANDS = {
     "bench": "Time what a lookup gives beside torch and other tuners.",
     "inspect": "Show what a compiler makes of a kernel's config.",
     "export": "Write tuned tables that ship.",
+    "warm": "Compile what tables launch into Triton's cache.",
     "import": "Read others' tuned files: problems and candidates, no figures.",
     "diff": "Compare two tables or databases.",
     "verify": "Say what is wrong with tables, or with a database's winners.",
