@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands
@@ -16,9 +13,8 @@ from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import default as pointer_default
 from tuner.kernels.gemm.pointer import tile as pointer_tile
 from tuner.kernels.gemm.spec import gemm_spec, operation, sources_of
-from tuner.kernels.space import tile_resources
 from tuner.kernels.space.tile_resources import shared_bytes
-from tuner.launch.launch import Launch, compiler_options
+from tuner.launch.launch import Launch
 from tuner.problem import Problem
 
 VERSION = 1
@@ -28,32 +24,14 @@ BMM = operation("bmm", make_operands, vendor)
 def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     a, b, out = operands.a, operands.b, operands.out
-    shape = (out.shape[0], out.shape[1], out.shape[2], a.shape[2])
-    strides = (*a.stride(), *b.stride(), *out.stride())
-    vectors = (placement(a).vector, placement(b).vector, placement(out).vector)
-    grid, scalars, constants, options = _static(operands.problem, shape, config, strides, vectors)
-    return (Launch(bmm_kernel.pointer_kernel, grid, (a, b, out, operands.bias, *scalars), constants, options),)
+    view = launches.view_of(operands, placement)
+    (tiles,), group, constants, options = _parts(view, config)
+    arguments = (a, b, out, operands.bias, *view.shape, *a.stride(), *b.stride(), *out.stride(), group)
+    grid = (view.products * tiles,)
+    return (Launch(bmm_kernel.pointer_kernel, grid, arguments, constants, options),)
 
 
-@functools.lru_cache(maxsize=4096)
-def _static(
-    problem: Problem,
-    shape: tuple[int, int, int, int],
-    config: Config,
-    strides: tuple[int, ...],
-    vectors: tuple[int, int, int],
-) -> tuple[tuple[int], tuple[int, ...], dict[str, Any], dict[str, Any]]:
-    """Everything in a launch except its tensors: grid, integer arguments, constexprs and compiler options."""
-    batch, m, n, k = shape
-    tile = tile_resources.tile(config)
-    constants = {
-        **launches.strided_constants(tile, (*strides[1:3], *strides[4:6], *strides[7:9]), vectors),
-        "EVEN_K": k % tile[2] == 0,
-        **launches.unscaled_constants(problem, tile[2]),
-        **launches.pdl_of(config),
-    }
-    (tiles,), group = launches.grid_of(config, tile, m, n)
-    return (batch * tiles,), (m, n, k, *strides, group), constants, compiler_options(config)
+_parts = launches.parts_of(bmm_kernel.pointer_kernel)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -73,6 +51,6 @@ SPEC = gemm_spec(
     estimate_us=lambda config, problem, device: cost.tiled(
         config, problem, device, by_tma=False, products=batch_of(problem)
     ),
-    sources=sources_of(bmm_kernel, pointer_tile, program, _static, placement),
+    sources=sources_of(bmm_kernel, pointer_tile, program, placement),
     operation=BMM,
 )

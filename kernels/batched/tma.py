@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -20,8 +17,7 @@ from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.space import shared_bytes
-from tuner.kernels.space import tile_resources
-from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
 VERSION = 2
@@ -30,21 +26,20 @@ VERSION = 2
 def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     a, b, out = operands.a, operands.b, operands.out
-    shape = (out.shape[0], out.shape[1], out.shape[2], a.shape[2])
-    transposed = (placement(a).transposed, placement(b).transposed)
-    grid, group, constants, options = _static(operands.problem, shape, config, transposed)
+    view = launches.view_of(operands, placement)
+    (tiles,), group, constants, options = _parts(view, config)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     arguments = (
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),
         descriptor(out, block_m, block_n),
         operands.bias,
-        *shape[1:],
+        *view.shape,
         int(a.stride(0) != 0),
         int(b.stride(0) != 0),
         group,
     )
-    return (Launch(bmm_kernel.tma_kernel, grid, arguments, constants, options),)
+    return (Launch(bmm_kernel.tma_kernel, (view.products * tiles,), arguments, constants, options),)
 
 
 def descriptor(batch: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -65,21 +60,7 @@ def descriptor(batch: torch.Tensor, rows: int, columns: int) -> TensorDescriptor
     return TensorDescriptor(batch, [count, height, width], [between, lead, 1], block)
 
 
-@functools.lru_cache(maxsize=4096)
-def _static(
-    problem: Problem, shape: tuple[int, int, int, int], config: Config, transposed: tuple[bool, bool]
-) -> tuple[tuple[int], int, dict[str, Any], dict[str, Any]]:
-    """Grid, GROUP_SIZE_M, constexprs and compiler options."""
-    batch, m, n, _ = shape
-    tile = tile_resources.tile(config)
-    constants = {
-        **launches.pdl_of(config),
-        **dict(zip(TILE, tile, strict=True)),
-        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
-        **launches.unscaled_constants(problem, tile[2]),
-    }
-    (tiles,), group = launches.grid_of(config, tile, m, n)
-    return (batch * tiles,), group, constants, compiler_options(config)
+_parts = launches.parts_of(bmm_kernel.tma_kernel)
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
@@ -105,7 +86,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=_estimate_us,
-    sources=sources_of(bmm_kernel, tma_tile, program, _static, descriptor, placement),
+    sources=sources_of(bmm_kernel, tma_tile, program, descriptor, placement),
     # Loads through descriptors leave the threads' registers to the sums, so this kernel comes before the other.
     precedence=lambda _problem, device: int(not device.is_interpreter),
     operation=BMM,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
+
+import torch
 
 from tuner.hardware.device import multiprocessors
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import INT32_SPAN, placement
+from tuner.kernels.base.operands import INT32_SPAN, Placement, placement
 from tuner.kernels.batched.operands import placement as batch_placement
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import tile as pointer_tile
@@ -25,8 +26,7 @@ from tuner.kernels.grouped.space import POINTER, default_pointer, estimate_us, p
 from tuner.kernels.grouped.table import rows_of, stored, table_of
 from tuner.kernels.space import tile_resources
 from tuner.kernels.space.tile_resources import next_power_of_two, shared_bytes
-from tuner.launch.launch import TILE, Launch, compiler_options
-from tuner.problem import Problem
+from tuner.launch.launch import Launch, compiler_options
 
 VERSION = 1
 GROUPED_MM = operation("grouped_mm", make_operands, vendor, reference, launch_grouped_interpreted)
@@ -39,46 +39,34 @@ def program(operands: GroupedOperands | ListedOperands, config: Config) -> tuple
 
 def _grouped(operands: GroupedOperands, config: Config) -> Launch:
     a, b, out = operands.a, operands.b, operands.out
-    in_a, in_out = placement(a), placement(out)
-    # If columns are contiguous, a group may begin anywhere within them.
-    vectors = (
-        1 if in_a.transposed else in_a.vector,
-        batch_placement(b).vector,
-        1 if in_out.transposed else in_out.vector,
-    )
-    shape = (out.shape[0], out.shape[1], a.shape[1], b.shape[0])
-    strides = (*a.stride(), *b.stride(), *out.stride())
-    tiles, scalars, constants, options = _static(operands.problem, shape, config, strides, vectors)
+    view = launches.view_of(operands, placed)
+    _, _, constants, options = _parts(view, config)
+    tiles = most_tiles(view, config)
     grid = (programs(tiles, config, a.device.index),)
-    tensors = (a, b, out, operands.bias, operands.ends)
-    return Launch(grouped_kernel.grouped_kernel, grid, (*tensors, *scalars), constants, options)
+    strides = (*a.stride(), *b.stride(), *out.stride())
+    sizes = (*view.shape, view.products, *strides, max(1, config.integer("GROUP_SIZE_M", 1)))
+    arguments = (a, b, out, operands.bias, operands.ends, *sizes)
+    return Launch(grouped_kernel.grouped_kernel, grid, arguments, constants, options)
 
 
-@functools.lru_cache(maxsize=4096)
-def _static(
-    problem: Problem,
-    shape: tuple[int, int, int, int],
-    config: Config,
-    strides: tuple[int, ...],
-    vectors: tuple[int, int, int],
-) -> tuple[int, tuple[int, ...], dict[str, Any], dict[str, Any]]:
-    """The most tiles, integer arguments, constexprs and compiler options."""
-    m, n, k, groups = shape
-    tile = tile_resources.tile(config)
-    constants = {
-        **launches.strided_constants(tile, (*strides[:2], *strides[3:]), vectors),
-        **launches.unscaled_constants(problem, tile[2]),
-        "EVEN_K": k > 0 and k % tile[2] == 0,
-        "BLOCK_GROUPS": next_power_of_two(groups),
-        **launches.pdl_of(config),
-    }
-    scalars = (m, n, k, groups, *strides, max(1, config.integer("GROUP_SIZE_M", 1)))
-    return most_tiles(m, n, groups, tile), scalars, constants, compiler_options(config)
+def placed(matrix: torch.Tensor) -> Placement:
+    """How an operand lies in memory: B is a batch, and a group is rows of A and C."""
+    return batch_placement(matrix) if matrix.dim() == 3 else placement(matrix)
 
 
-def most_tiles(m: int, n: int, groups: int, tile: tuple[int, ...]) -> int:
+def _own(view: launches.View, _config: Config) -> dict[str, Any]:
+    # If columns are contiguous, a group may begin anywhere within them.
+    by_rows = [1 if transposed else vector for transposed, vector in zip(view.transposed, view.vectors, strict=True)]
+    return {"A_VECTOR": by_rows[0], "C_VECTOR": by_rows[2]}
+
+
+_parts = launches.parts_of(grouped_kernel.grouped_kernel, _own)
+
+
+def most_tiles(view: launches.View, config: Config) -> int:
     """The most tiles that M rows in groups of any sizes can have: in the worst case, groups end in tiles of one row."""
-    return (m + min(groups, m) * (tile[0] - 1)) // tile[0] * -(-n // tile[1])
+    (m, n, _), (block_m, block_n, _) = view.shape, tile_resources.tile(config)
+    return (m + min(view.products, m) * (block_m - 1)) // block_m * -(-n // block_n)
 
 
 def programs(tiles: int, config: Config, index: int | None) -> int:
@@ -92,16 +80,15 @@ def _listed(operands: ListedOperands, config: Config) -> tuple[Launch, ...]:
     lying = tuple(stored(matrices) for matrices in (operands.a, operands.b, operands.out))
     tile = tile_resources.tile(config)
     tiles = sum(-(-row[3] // tile[0]) * -(-row[4] // tile[1]) for row in rows)
-    constants = {
-        **dict(zip(TILE, tile, strict=True)),
-        **launches.unscaled_constants(operands.problem, tile[2]),
+    given = {
+        **launches.of_config(operands.problem, config),
         "BLOCK_GROUPS": next_power_of_two(len(rows)),
-        **launches.pdl_of(config),
         **{f"{name}_STORED": way for name, (way, _) in zip("ABC", lying, strict=True)},
         **{f"{name}_VECTOR": vector for name, (_, vector) in zip("ABC", lying, strict=True)},
         "EVEN_K": all(row[5] > 0 and row[5] % tile[2] == 0 for row in rows),
         "WIDE": any(launches.span(tile, row[6:]) >= INT32_SPAN for row in rows),
     }
+    constants = launches.named(grouped_kernel.listed_kernel, given)
     likes = (operands.a[0], operands.b[0], operands.out[0])
     arguments = (table, *likes, len(rows), max(1, config.integer("GROUP_SIZE_M", 1)))
     grid = (programs(tiles, config, operands.output.device.index),)
@@ -123,7 +110,8 @@ SPEC = gemm_spec(
         pointer_tile,
         program,
         _grouped,
-        _static,
+        placed,
+        _own,
         programs,
         most_tiles,
         _listed,

@@ -6,7 +6,6 @@ as `swap_ab` does (SWAP_AB), so that the weight's columns fill the tensor cores'
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP, Operands, placement
-from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import launches, splitting
@@ -27,7 +25,7 @@ from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
-from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
 NAME = "block_scaled"
@@ -46,12 +44,11 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     swapped = bool(config["SWAP_AB"])
     given = operands.exchanged() if swapped else operands
     a, b, out = given.a, given.b, given.out
-    places = (placement(a), placement(b), placement(out))
     viewed = exchanged_tile(config) if swapped else config
-    shape = (a.shape[0], b.shape[1], a.shape[1])
-    grid, group, constants, options = _static(operands.problem, shape, viewed, places)
+    view = launches.view_of(given, exchanged=swapped)
+    grid, group, constants, options = _parts(view, viewed)
     block_m, block_n, block_k = (constants[name] for name in TILE)
-    strides: tuple[int | None, ...] = (*a.stride(), *b.stride(), *out.stride())
+    strides: tuple[int | None, ...] = view.strides
     matrices: tuple[Any, ...] = (a, b, out)
     if splitting.by_tma(config):
         strides = (None,) * 6
@@ -62,32 +59,11 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     scale_strides = (*given.scale_a.stride(), *given.scale_b.stride())
     memory = launches.split_memory(grid, constants, a)
     tensors = (*matrices, given.bias, given.scale_a, given.scale_b, *memory)
-    arguments = (*tensors, *shape, *strides, *scale_strides, group)
+    arguments = (*tensors, *view.shape, *strides, *scale_strides, group)
     return (Launch(block_scaled_kernel.matmul_kernel, grid, arguments, constants, options),)
 
 
-@functools.lru_cache(maxsize=4096)
-def _static(
-    problem: Problem, shape: tuple[int, int, int], config: Config, places: tuple[Any, ...]
-) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
-    """Grid, GROUP_SIZE_M, constexprs and compiler options for the operands as the device sees them."""
-    m, n, k = shape
-    tile = tile_resources.tile(config)
-    swapped = bool(config["SWAP_AB"])
-    constants = {
-        **dict(zip(TILE, tile, strict=True)),
-        **{f"{name}_TRANSPOSED": place.transposed for name, place in zip("ABC", places, strict=True)},
-        "A_VECTOR": places[0].vector,
-        "B_VECTOR": places[1].vector,
-        "EVEN_K": k % tile[2] == 0,
-        "BIAS_ALONG_M": swapped,
-        "A_GROUP": SCALE_GROUP if swapped else 1,
-        "B_GROUP": 1 if swapped else SCALE_GROUP,
-        "ACTIVATION": problem.activation,
-        **launches.pdl_of(config),
-        "TOGETHER": splits_together(tile[0] * tile[1], config.integer("num_warps"), config.integer("SPLIT_K", 1)),
-    }
-    return *launches.grid_of(config, tile, m, n), constants, compiler_options(config)
+_parts = launches.parts_of(block_scaled_kernel.matmul_kernel)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -214,8 +190,6 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
-    sources=sources_of(
-        block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, _static, descriptor, placement
-    ),
+    sources=sources_of(block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, descriptor, placement),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
 )

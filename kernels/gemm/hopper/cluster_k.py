@@ -5,7 +5,6 @@ It is for few tiles and a long K on Hopper, written in Gluon, and needs Triton 3
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,7 +23,7 @@ from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor
-from tuner.launch.launch import Launch, compiler_options
+from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
 VERSION = 2
@@ -34,15 +33,10 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     swapped = operands.exchanged()
     a, b, out = swapped.a, swapped.b, swapped.out
-    block_m, block_n, block_k = (config.integer(name) for name in ("BLOCK_SIZE_N", "BLOCK_SIZE_M", "BLOCK_SIZE_K"))
     blocks = config.integer("SPLIT_K")
-    stored = placement(out)
-    constants, options = _static(
-        swapped.problem,
-        config,
-        (placement(a).transposed, placement(b).transposed),
-        stored.vector if stored.transposed else 1,
-    )
+    view = launches.view_of(swapped, exchanged=True)
+    (tiles, *_), _, constants, options = _parts(view, swap_ab.exchanged_tile(config))
+    block_m, block_n, block_k = (constants[name] for name in TILE)
     ahead = a if constants["PREFETCH"] else None
     arguments = (
         laid_out(a, block_m, block_k, blocks),
@@ -52,37 +46,21 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         swapped.bias,
         swapped.scale_a,
         swapped.scale_b,
-        a.shape[0],
-        b.shape[1],
-        a.shape[1],
+        *view.shape,
         None if ahead is None else ahead.stride(0),
         *out.stride(),
     )
-    grid = (-(-a.shape[0] // block_m) * -(-b.shape[1] // block_n),)
-    return (Launch(cluster_k_jit.cluster_k_kernel, grid, arguments, constants, options),)
-
-
-@functools.lru_cache(maxsize=4096)
-def _static(
-    problem: Problem, config: Config, transposed: tuple[bool, bool], vector: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Constexprs and compiler options."""
-    constants = {
-        "BLOCK_SIZE_M": config.integer("BLOCK_SIZE_N"),
-        "BLOCK_SIZE_N": config.integer("BLOCK_SIZE_M"),
-        "BLOCK_SIZE_K": config.integer("BLOCK_SIZE_K"),
-        "STAGES": config.integer("num_stages"),
-        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED"), transposed, strict=True)),
-        "C_VECTOR": vector,
-        "BY_STEPS": spaces.by_steps(problem),
-        "BIAS_ALONG_M": True,
-        "SCALING": problem.scaling,
-        "ACTIVATION": problem.activation,
-        **launches.overlap_constants(config),
-    }
-    options = {**compiler_options(config), "num_ctas": config.integer("SPLIT_K")}
+    # The splits of a tile are one cluster.
+    options = {**options, "num_ctas": blocks}
     del options["num_stages"]
-    return constants, options
+    return (Launch(cluster_k_jit.cluster_k_kernel, (tiles,), arguments, constants, options),)
+
+
+def _own(view: launches.View, _config: Config) -> dict[str, Any]:
+    return {"C_VECTOR": view.vectors[2] if view.transposed[2] else 1, "BY_STEPS": spaces.by_steps(view.problem)}
+
+
+_parts = launches.parts_of(cluster_k_jit.cluster_k_kernel, _own)
 
 
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
@@ -117,7 +95,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 SOURCES = (
-    *sources_of(cluster_k_jit, cluster_parts, warp_specialized_cluster, program, _static),
+    *sources_of(cluster_k_jit, cluster_parts, warp_specialized_cluster, program, _own),
     laid_out,
     descriptor,
     placement,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.base.operands import INT32_SPAN, Operands, placement
-from tuner.kernels.base.workspace import splits_together
+from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import stream as stream_cost
 from tuner.kernels.gemm import launches, splitting
@@ -19,7 +17,7 @@ from tuner.kernels.gemm.small_m import gemv_jit
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
-from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "gemv"
@@ -34,45 +32,22 @@ as many in a thread."""
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
-    a, b, out = operands.a, operands.b, operands.out
-    shape = (a.shape[0], b.shape[1], a.shape[1])
-    strides = (*a.stride(), *b.stride(), *out.stride())
-    vectors = (1 if placement(a).transposed else placement(a).vector, placement(b).vector)
-    grid, constants, options = _static(operands.problem, shape, config, strides, vectors)
-    memory = launches.split_memory(grid, constants, a)
-    tensors = (a, b, out, operands.bias, operands.scale_a, operands.scale_b, *memory)
-    return (Launch(gemv_jit.gemv_kernel, grid, (*tensors, *shape, *strides), constants, options),)
+    view = launches.view_of(operands)
+    grid, _, constants, options = _parts(view, config)
+    memory = launches.split_memory(grid, constants, operands.a)
+    tensors = (operands.a, operands.b, operands.out, operands.bias, operands.scale_a, operands.scale_b, *memory)
+    return (Launch(gemv_jit.gemv_kernel, grid, (*tensors, *view.shape, *view.strides), constants, options),)
 
 
-@functools.lru_cache(maxsize=4096)
-def _static(
-    problem: Problem,
-    shape: tuple[int, int, int],
-    config: Config,
-    strides: tuple[int, ...],
-    vectors: tuple[int, int],
-) -> tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]:
-    """Grid, constexprs and compiler options."""
-    m, n, k = shape
-    block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
-    block_m = tile_resources.next_power_of_two(m)
-    _, _, stride_bk, stride_bn, _, _ = strides
-    along_k = stride_bn != 1 and stride_bk == 1
-    constants = {
-        **launches.overlap_constants(config),
-        "TOGETHER": splits_together(block_m * block_n, config.integer("num_warps"), config.integer("SPLIT_K", 1)),
-        **dict(zip(TILE, (block_m, block_n, block_k), strict=True)),
-        "A_VECTOR": vectors[0],
-        "B_TRANSPOSED": along_k,
-        "B_VECTOR": vectors[1],
-        "FOLD": min(vectors[1], block_k, _FOLDED) if along_k else 1,
-        "EVEN_K": k % block_k == 0,
-        "WIDE": launches.span((block_m, block_n, block_k), strides) >= INT32_SPAN,
-        "SCALING": problem.scaling,
-        "ACTIVATION": problem.activation,
+def _own(view: launches.View, config: Config) -> dict[str, Any]:
+    (a_transposed, along_k, _), (a_vector, b_vector, _) = view.transposed, view.vectors
+    return {
+        "A_VECTOR": 1 if a_transposed else a_vector,
+        "FOLD": min(b_vector, config.integer("BLOCK_SIZE_K"), _FOLDED) if along_k else 1,
     }
-    splits, tiles = config.integer("SPLIT_K", 1), -(-n // block_n)
-    return (tiles,) if splits == 1 else (tiles, splits), constants, compiler_options(config)
+
+
+_parts = launches.parts_of(gemv_jit.gemv_kernel, _own)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -229,6 +204,6 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     estimate_us=_estimate_us,
-    sources=sources_of(gemv_jit, program, _static, placement),
+    sources=sources_of(gemv_jit, program, _own, placement),
     runtime_parameters=("SPLIT_K",),
 )

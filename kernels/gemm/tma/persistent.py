@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
@@ -20,7 +18,7 @@ from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor, destination, destination_strides
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
-from tuner.launch.launch import TILE, Launch, compiler_options
+from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem, dtype
 
 NAME = "persistent_tma"
@@ -30,9 +28,8 @@ VERSION = 2
 def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     a, b, out = operands.a, operands.b, operands.out
-    shape = (a.shape[0], b.shape[1], a.shape[1])
-    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
-    tiles, group, constants, options = _static(operands.problem, shape, config, transposed)
+    view = launches.view_of(operands)
+    (tiles,), group, constants, options = _parts(view, config)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     arguments = (
         descriptor(a, block_m, block_k),
@@ -41,7 +38,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         operands.bias,
         operands.scale_a,
         operands.scale_b,
-        *shape,
+        *view.shape,
         *destination_strides(out),
         group,
     )
@@ -49,21 +46,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     return (Launch(tma_kernel.persistent_kernel, grid, arguments, constants, options),)
 
 
-@functools.lru_cache(maxsize=4096)
-def _static(
-    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool]
-) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
-    """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
-    m, n, _ = shape
-    tile = tile_resources.tile(config)
-    constants = {
-        **launches.pdl_of(config),
-        **dict(zip(TILE, tile, strict=True)),
-        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
-        **launches.epilogue_constants(problem, tile[2]),
-    }
-    (tiles,), group = launches.grid_of(config, tile, m, n)
-    return tiles, group, constants, compiler_options(config)
+_parts = launches.parts_of(tma_kernel.persistent_kernel)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -146,7 +129,7 @@ RULES = (
     *tma_space.TILE_RULES,
 )
 
-SOURCES = sources_of(tma_kernel, tma_tile, program, _static, descriptor, destination, placement)
+SOURCES = sources_of(tma_kernel, tma_tile, program, descriptor, destination, placement)
 
 
 SPEC = gemm_spec(

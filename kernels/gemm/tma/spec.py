@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement
-from tuner.kernels.base.workspace import splits_together
 from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.space import NAME, default_config, shared_bytes, space, supports_tiles
-from tuner.kernels.space import tile_resources
-from tuner.launch.launch import TILE, Launch, compiler_options
-from tuner.problem import Problem
+from tuner.launch.launch import TILE, Launch
 
 VERSION = 2
 
@@ -32,9 +28,8 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -> Launch:
     """Make a launch as `pointer_launch` does, of `tma.jit.matmul_kernel`, for an A and a B that TMA accepts."""
     a, b, out = operands.a, operands.b, operands.out
-    shape = (a.shape[0], b.shape[1], a.shape[1])
-    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
-    grid, group, constants, options = _static(operands.problem, shape, config, transposed, exchanged)
+    view = launches.view_of(operands, exchanged=exchanged)
+    grid, group, constants, options = _parts(view, config)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     ahead = (a if exchanged else b.t()) if constants["PREFETCH"] else None
     memory = launches.split_memory(grid, constants, a)
@@ -47,7 +42,7 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
         operands.scale_a,
         operands.scale_b,
         *memory,
-        *shape,
+        *view.shape,
         None if ahead is None else ahead.stride(0),
         *destination_strides(out),
         group,
@@ -87,29 +82,9 @@ def _written_by_tma(matrix: torch.Tensor) -> bool:
     return is_aligned(matrix)
 
 
-@functools.lru_cache(maxsize=4096)
-def _static(
-    problem: Problem,
-    shape: tuple[int, int, int],
-    config: Config,
-    transposed: tuple[bool, bool, bool],
-    exchanged: bool,
-) -> tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]]:
-    """Grid, GROUP_SIZE_M, constexprs and compiler options."""
-    m, n, _ = shape
-    tile = tile_resources.tile(config)
-    constants = {
-        **launches.overlap_constants(config),
-        **dict(zip(TILE, tile, strict=True)),
-        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
-        "TOGETHER": splits_together(tile[0] * tile[1], config.integer("num_warps"), config.integer("SPLIT_K", 1)),
-        "BIAS_ALONG_M": exchanged,
-        **launches.epilogue_constants(problem, tile[2]),
-    }
-    return *launches.grid_of(config, tile, m, n), constants, compiler_options(config)
+_parts = launches.parts_of(tma_kernel.matmul_kernel)
 
-
-SOURCES = sources_of(tma_kernel, tma_tile, tma_launch, _static, descriptor, destination, placement)
+SOURCES = sources_of(tma_kernel, tma_tile, tma_launch, descriptor, destination, placement)
 
 SPEC = gemm_spec(
     NAME,
