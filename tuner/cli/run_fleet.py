@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 import rich.progress
-from rich.console import Console
 
 from tuner.cli import run_output
 from tuner.cli.output import print_json, quantity
@@ -69,26 +68,12 @@ def _is_interpreted(given: dict[str, Any]) -> bool:
     return given["device"] == "interpreter" or os.environ.get("TRITON_INTERPRET", "0") != "0"
 
 
-class Nodes:
+class Nodes(run_output.Live):
     """A table of the nodes on a terminal, and a line for each problem; a context manager."""
 
     def __init__(self) -> None:
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(bar_width=24),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("{task.fields[told]}"),
-            console=Console(stderr=True),
-            disable=sys.stderr is None or not sys.stderr.isatty(),
-        )
+        super().__init__()
         self._rows: dict[str, rich.progress.TaskID] = {}
-
-    def __enter__(self) -> Nodes:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
     def joined(self, ledger: Ledger, node: str) -> None:
         """Add a row."""
@@ -112,9 +97,6 @@ class Nodes:
     def left(self, ledger: Ledger, node: str) -> None:
         """Let the row stand, with why it goes on no more."""
         self._bar.update(self._rows[node], told=ledger.members[node].ended or "done")
-
-    def _say(self, line: str) -> None:
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print(ledger: Ledger, reports: Sequence[Report], *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import rich.progress
@@ -22,30 +22,41 @@ from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
 
 _LONG_S = 30.0
 """A search that ends sooner needs no estimate."""
+Drawn = TypeVar("Drawn", bound="Live")
 
 
-class Progress(Observer):
-    """Draws a sweep on stderr; a context manager."""
+class Live:
+    """Bars on stderr where it is a terminal, and lines above them; a context manager."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
+    def __init__(self, *columns: rich.progress.ProgressColumn) -> None:
+        """Columns follow what is done; a task's `told` is text."""
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(bar_width=24),
             rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("{task.fields[best]}"),
-            rich.progress.TimeRemainingColumn(),
-            console=self._console,
+            rich.progress.TextColumn("{task.fields[told]}"),
+            *columns,
+            console=Console(stderr=True),
             disable=sys.stderr is None or not sys.stderr.isatty(),  # FORCE_COLOR in a log wants no bar there
         )
-        self._tasks: dict[Problem, rich.progress.TaskID] = {}
 
-    def __enter__(self) -> Progress:
+    def __enter__(self: Drawn) -> Drawn:
         self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+    def _say(self, line: str) -> None:
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class Progress(Live, Observer):
+    """Draws a sweep on stderr; a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__(rich.progress.TimeRemainingColumn())
+        self._tasks: dict[Problem, rich.progress.TaskID] = {}
 
     def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
         """Say what the sweep runs on."""
@@ -58,13 +69,13 @@ class Progress(Observer):
         """Add a bar."""
         where = "" if gpu is None else f" cuda:{gpu}"
         self._tasks[job.problem] = self._bar.add_task(
-            f"{job.problem}{where}", total=job.most, completed=len(job.outcomes), best=""
+            f"{job.problem}{where}", total=job.most, completed=len(job.outcomes), told=""
         )
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
         """Advance the bar; where the interpreter will take long, say how long after the first trial."""
         best = "" if job.best_us is None else f"best {job.best_us:.2f} us"
-        self._bar.update(self._tasks[job.problem], total=job.most, completed=len(job.outcomes), best=best)
+        self._bar.update(self._tasks[job.problem], total=job.most, completed=len(job.outcomes), told=best)
         left = job.most - len(job.outcomes)
         rest_s = left * job.stopwatch.phases_s.get("search", 0.0)
         if job.device.is_interpreter and job.measured == 1 and rest_s > _LONG_S:
@@ -79,9 +90,6 @@ class Progress(Observer):
     def family_decided(self, family: Family) -> None:
         """Say what a ladder gave."""
         self._say(family_line(family))
-
-    def _say(self, line: str) -> None:
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def problem_line(report: ProblemReport) -> str:
