@@ -6,14 +6,17 @@ trials it asks the driver for. The driver polls it, so that a node never calls a
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import platform
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 from tuner.errors import StoreError, TunerError, in_short
 from tuner.fleet.feed import Feed
@@ -25,7 +28,7 @@ from tuner.problem import Problem
 from tuner.problem.family import Family
 from tuner.store.claims import Holder
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
-from tuner.store.store import Run, Store
+from tuner.store.runs import Run
 from tuner.sweep.crew import Crew
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
@@ -46,6 +49,19 @@ def kernels_of(ops: Sequence[str]) -> dict[str, str]:
         for op in ops
         for name, spec in sorted(registry.of(op).items())
     }
+
+
+def take_priority_back() -> None:
+    """Give every thread of this process the priority of its parent, Ray's raylet, where it may.
+
+    Ray starts its workers at nice 15, where a node gets no core beside other work. Threads have priorities of their own
+    on Linux, and processes inherit that of the thread which starts them.
+    """
+    normal = os.getpriority(os.PRIO_PROCESS, os.getppid())
+    for thread in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # it may not, or the thread has ended
+            if os.getpriority(os.PRIO_PROCESS, int(thread.name)) > normal:
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), normal)
 
 
 class Node(Observer):
@@ -75,6 +91,7 @@ class Node(Observer):
         Raises:
             TunerError: they cannot work here.
         """
+        take_priority_back()
         registry.load(self._references)
         self._crew = Crew(self._gpus)
         device, environment = self._crew.wait_until_ready()
@@ -159,7 +176,7 @@ class Node(Observer):
         error = ""
         try:
             with crew, JobPrefetcher(plan) as prefetcher:
-                store = cast(Store, LedgerStore(self))
+                store = LedgerStore(self)
                 prefetcher.pool = crew.pool
                 prefetcher.past.winners.extend(store.winners(device_slug=self._device.slug))
                 report = Report(self._device, self._environment)
@@ -180,7 +197,7 @@ def _emptied(items: deque[Item]) -> list[Item]:
 
 
 class LedgerStore:
-    """The driver's store as a node's sweep sees it: the part of `tuner.store.store.Store` that it uses.
+    """The driver's store as a node's sweep sees it: a `tuner.sweep.storage.Storage`.
 
     Trials, winners and families are told, and what was told comes before what is asked. Nothing is asked of a problem
     that is new to the database: only this node writes of it.
