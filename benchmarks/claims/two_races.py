@@ -22,6 +22,7 @@ from typing import Any
 from commands import new_folder, tuner, write_suite
 
 from tuner.bench import held_out
+from tuner.bench.paired import PairedRunner
 from tuner.errors import TunerError
 from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
@@ -124,8 +125,8 @@ def compared(first: dict[str, Any], again: dict[str, Any], *, gpu: int | None) -
             problem = Problem.from_fields(one["fields"])
             cases.append(held_out.Case(problem, "", answer=after, formula=before, winner=before))
     rows = []
-    with held_out.CaseRunner(gpu) as runner:
-        for found in runner.play(cases):
+    with PairedRunner(gpu) as runner:
+        for found in held_out.play(cases, runner):
             ratio = found.answer / found.formula if found.answer and found.formula else None
             same = found.case.answer == found.case.winner
             ratio = ratio and round(ratio, 4)

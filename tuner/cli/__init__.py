@@ -32,6 +32,7 @@ COMMANDS = {
     "warm": "Compile what tables launch into Triton's cache.",
     "import": "Read others' tuned files: problems and candidates, no figures.",
     "diff": "Compare two tables or databases.",
+    "retime": "Play what ships under the installed versions.",
     "verify": "Say what is wrong with tables, or with a database's winners.",
     "merge": "Unite databases: trials, runs and winners.",
     "db": "Upgrade, check or back up the database.",
