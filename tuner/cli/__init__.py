@@ -30,7 +30,7 @@ COMMANDS = {
     "inspect": "Show what a compiler makes of a kernel's config.",
     "export": "Write tuned tables that ship.",
     "warm": "Compile what tables launch into Triton's cache.",
-    "import": "Read others' tuned files: problems and candidates, no figures.",
+    "import": "Bring tables from elsewhere; read what others tuned.",
     "diff": "Compare two tables or databases.",
     "retime": "Play what ships under the installed versions.",
     "verify": "Say what is wrong with tables, or with a database's winners.",
