@@ -14,12 +14,13 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
+from tuner.kernels.base.operands import Operands, exchanged, placement
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.model import Candidates
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
+from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.hopper import arrivals, resources
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
@@ -54,17 +55,17 @@ _ELEMENTS = {
 def program(operands: Operands, config: Config, arriving: Arrivals | None = None) -> tuple[Launch]:
     """The launch of a config; with `arriving`, it runs concurrently with the copy of its operands (`copy_ahead`)."""
     problem = operands.problem
-    if config.get("SWAP_AB", False):
+    swapped = bool(config.get("SWAP_AB", False))
+    if swapped:
         operands = operands.exchanged()
     a, b, out = operands.a, operands.b, operands.out
     if destination_strides(out)[0]:
         # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
         config = _single(config)
-    shape = (a.shape[0], b.shape[1], a.shape[1])
-    transposed = (placement(a).transposed, placement(b).transposed, placement(out).transposed)
+    view = launches.view_of(operands, exchanged=swapped)
     on_device = a.device.index if a.is_cuda else None
     chunk = arriving.chunk if arriving else 0
-    tiles, per_multiprocessor, group, constants, options = _static(problem, shape, config, transposed, chunk)
+    tiles, per_multiprocessor, group, constants, options = _static(problem, view, config, chunk)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     rest, part = constants["BLOCK_SIZE_N_REST"], block_n // constants["EPILOGUE_PARTS"]
     rows, ctas = block_m // constants["WARPGROUPS"], config.integer(NUM_CTAS, 1)
@@ -77,7 +78,7 @@ def program(operands: Operands, config: Config, arriving: Arrivals | None = None
         operands.bias,
         operands.scale_a,
         operands.scale_b,
-        *shape,
+        *view.shape,
         *destination_strides(out),
         *_scale_strides(operands),
         group,
@@ -160,38 +161,31 @@ def _registers(groups: int, columns: int, sums: float) -> _Registers:
 
 @functools.lru_cache(maxsize=4096)
 def _static(
-    problem: Problem, shape: tuple[int, int, int], config: Config, transposed: tuple[bool, bool, bool], chunk: int
+    problem: Problem, view: launches.View, config: Config, chunk: int
 ) -> tuple[int, int, int, dict[str, Any], dict[str, Any]]:
     """Number of tiles, programs per multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
     inner, _ = resources.as_computed(config, problem)
-    groups, swapped = resources.warpgroups(config), bool(config.get("SWAP_AB", False))
+    groups = resources.warpgroups(config)
     registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), resources.held_sums(inner, problem))
-    constants = {
-        **{name: inner.integer(name) for name in TILE},
+    given = {
+        **launches.of_view(view, inner),
         "BLOCK_SIZE_N_REST": inner.integer("BLOCK_SIZE_N_REST"),
         "EPILOGUE_PARTS": inner.integer("EPILOGUE_PARTS", 1),
         "WARPGROUPS": groups,
-        "STAGES": inner.integer("num_stages"),
         "LOADER_REGISTERS": registers.loader,
         "MULTIPLIER_REGISTERS": registers.multiplier,
-        **dict(zip(("A_TRANSPOSED", "B_TRANSPOSED", "C_TRANSPOSED"), transposed, strict=True)),
-        "BIAS_ALONG_M": swapped,
         "BY_STEPS": resources.by_steps(problem),
         "SHARE_B": bool(config.get(SHARE_B, False)),
-        "SCALING": problem.scaling,
-        "A_GROUP": SCALE_GROUP if swapped else 1,
-        "B_GROUP": 1 if swapped else SCALE_GROUP,
-        "ACTIVATION": problem.activation,
-        "PDL": bool(config.get("launch_pdl", False)),
         "CHUNK_SIZE_K": chunk,
     }
+    constants = launches.named(warp_specialized_kernel.warp_specialized_kernel, given)
     # The launch's num_warps are those of the first multiplying warpgroup. Gluon adds the warps of other partitions.
     options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
     del options["num_stages"]
     ctas = config.integer(NUM_CTAS, 1)
     down, across = (ctas, 1) if inner.get(SHARE_B, False) else (1, ctas)
-    rows = -(-shape[0] // (inner.integer("BLOCK_SIZE_M") * down))
-    tiles = rows * -(-shape[1] // (resources.width(inner) * across))
+    rows = -(-view.shape[0] // (inner.integer("BLOCK_SIZE_M") * down))
+    tiles = rows * -(-view.shape[1] // (resources.width(inner) * across))
     group = min(max(1, config.integer("GROUP_SIZE_M", 1)), rows)
     return tiles, resources.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
 
