@@ -30,8 +30,8 @@ FACE = {"__init__.py", "__main__.py", "config.py", "device.py", "registry.py", "
 HEAVY = {"sqlalchemy", "alembic", "click", "rich", "ray"}
 GPU = {"torch", "triton"}
 LOGGER = "logging.getLogger"
-SERVING = ("ground", "problem", "hardware", "kernel", "lookup", "launch", "tuned", "models", "kernels")
-WITHOUT_GPU = ("ground", "problem", "hardware", "kernel", "lookup", "tuned")
+SERVING = ("ground", "problem", "hardware", "kernel", "lookup", "launch", "tuned", "adopt", "models", "kernels")
+WITHOUT_GPU = ("ground", "problem", "hardware", "kernel", "lookup", "tuned", "adopt")
 """Rooms that import torch and Triton inside functions only."""
 
 
