@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tuner.adopt import hook
@@ -13,7 +14,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.launch import compile_cache
-from tuner.launch.binaries import NotShippedError
+from tuner.launch.binaries import NotShippedError, ShippedBinaries
 from tuner.launch.failure import is_no_fault
 from tuner.lookup import lookup as lookups
 from tuner.lookup import strict
@@ -26,6 +27,22 @@ from tuner.tuned.tuned_kernel import TunedKernel
 ON_MISS = ("autotune", "nearest", "first")
 _NO_ARGUMENTS = ("grid", "warmup")
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipped:
+    """Finds what ships for a kernel. Triton launches the later calls of a key, whose errors we do not see."""
+
+    kernel: TunedKernel
+
+    def __call__(self) -> ShippedBinaries | None:
+        return self.kernel.shipped()
+
+    @property
+    def advice(self) -> str:
+        """What to type where no binary fits such a call."""
+        command = f"tuner export DIR --with-kernels --kernel {self.kernel.origin}"
+        return f"; nothing is compiled (strict); to ship one: {command}"
 
 
 class Server:
@@ -61,7 +78,7 @@ class Server:
     def leave(self) -> None:
         """Let the kernels that were served compile as Triton does."""
         for kernel in self._kernels:
-            compile_cache.uninstall(kernel.fn, kernel.shipped)
+            compile_cache.uninstall(kernel.fn, _Shipped(kernel))
         self._kernels.clear()
 
     def _chosen(self, kernel: TunedKernel, autotuner: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -76,7 +93,7 @@ class Server:
         if not order:
             self._report_miss(problem)
             return None
-        compile_cache.install(kernel.fn, kernel.shipped)
+        compile_cache.install(kernel.fn, _Shipped(kernel))
         self._kernels.add(kernel)
 
         def load(**meta: Any) -> Any:
@@ -88,7 +105,7 @@ class Server:
         try:
             config, _, missing = launch_first_that_runs(load, problem.op, named, order)
         except NotShippedError as e:
-            raise NotShippedError(strict.refusal(problem, device, decision.match, e)) from None
+            raise NotShippedError(strict.refusal(problem, device, decision.match, e.args[0])) from None
         except failures_of_a_config() as e:
             if is_no_fault(e):
                 raise
