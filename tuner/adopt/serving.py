@@ -20,6 +20,7 @@ from tuner.lookup import lookup as lookups
 from tuner.lookup import strict
 from tuner.lookup.decision import Decision, Match
 from tuner.problem import Problem
+from tuner.tuned import traced
 from tuner.tuned.arguments import Arguments
 from tuner.tuned.first_launch import failures_of_a_config, launch_first_that_runs
 from tuner.tuned.tuned_kernel import TunedKernel
@@ -74,6 +75,17 @@ class Server:
         except TunerError as e:
             self._report(autotuner, "is left to Triton: %s", first_line(e))
             return None
+
+    def choose_traced(self, autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the `triton.Config` of a call that is traced; None where TorchInductor decides."""
+        if isinstance(autotuner, TunedKernel) or not is_of(autotuner, self.libraries):
+            return None
+        kernel, device = kernel_of(autotuner), devices.current()
+        problem = kernel.signature.problem(kernel.signature.named(args, kwargs))
+        with kernel.calling(problem, Arguments((), args, kwargs)):
+            decision = lookups.resolver().decide(problem, device)
+            order = self._order(kernel, decision, problem, device, is_strict=False)
+        return order[0] if order else None
 
     def leave(self) -> None:
         """Let the kernels that were served compile as Triton does."""
@@ -171,9 +183,11 @@ class Server:
 def serve(server: Server) -> None:
     """Begin to serve."""
     hook.ask(server.choose)
+    traced.ask(server.choose_traced)
 
 
 def stop(server: Server) -> None:
     """Stop serving: keys that were served are Triton's to decide anew."""
+    traced.stop_asking(server.choose_traced)
     hook.stop_asking(server.choose)
     server.leave()
