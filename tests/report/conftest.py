@@ -27,7 +27,9 @@ FAMILY = Problem(1, 6144, 4096, dtype="bf16", layout="nt")
 SMALL = Problem(256, 512, 1024)
 LOST = Problem(64, 64, 64, dtype="fp32")
 """Every one of its trials failed."""
-HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
+HOSTILE = (
+    "<!--</script ></script><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
+)
 MS = (1, 16, 64, 256)
 
 

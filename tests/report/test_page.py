@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tuner import cli
+from tuner.hardware.device import INTERPRETER, Environment
 
 pytest.importorskip("vl_convert", reason="vl-convert is not installed (pip install 'triton-tuner[report]')")
 CHARTS = ("overview", "landscape", "race", "ranges", "speed", "coverage", "failures", "clock", "power", "regressions")
@@ -17,12 +19,19 @@ POINTS = "#landscape-chart svg g.mark-symbol.role-mark path[aria-roledescription
 def written(database, interpreted, make_database, tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     before = make_database(folder / "before.db", slower=0.9)
-    pages = {"gpu": (database, "--against", before), "interpreter": (interpreted,)}
+    both = folder / "both.db"
+    shutil.copy(database, both)
+    make_database(both, device=INTERPRETER, environment=Environment("3.6.0", "2.13.0", "cpu", "", "3.11.7"))
+    pages = {"gpu": (database, "--against", before), "interpreter": (interpreted,), "both": (both,)}
     for name, (source, *options) in pages.items():
         with pytest.raises(SystemExit) as ended:
             cli.main(["report", "--db", str(source), "--out", str(folder / f"{name}.html"), *map(str, options)])
         assert ended.value.code == 0
-    return {name: folder / f"{name}.html" for name in pages}
+    written = {name: folder / f"{name}.html" for name in pages}
+    written["thinned"] = folder / "thinned.html"
+    whole = written["interpreter"].read_text(encoding="utf-8")
+    written["thinned"].write_text(whole.replace('"shown":null', '"shown":[20000,25025,20000]'), encoding="utf-8")
+    return written
 
 
 @pytest.fixture
@@ -64,7 +73,7 @@ def test_every_chart_draws_and_text_of_the_database_stays_text(visit):
     for name in CHARTS:
         drawn = page.locator(f"#{name}-chart svg g.role-mark > *, #{name}-chart canvas")
         assert drawn.count() > 0, name
-    hostile = "</script><script>document.title = 'owned'</script>"
+    hostile = "<!--</script ></script><script>document.title = 'owned'</script>"
     assert hostile in page.locator("#failed").inner_text()
     assert hostile in page.locator("#history-table").inner_text()
     assert hostile in page.locator("#runs").inner_text()
@@ -77,7 +86,7 @@ def test_a_click_on_a_row_of_the_overview_chooses_its_problem_everywhere(visit):
     page = visit()
     first, before = chosen(page), points(page)
     assert len(before) == 6  # seven trials of the exhaustive run and the race, of which one failed
-    row = page.locator("#overview-chart svg g.role-axis-label text", has_text="matmul 1x6144x4096")
+    row = page.locator("#overview-chart svg g.role-axis-label text", has_text="1x6144x4096")
     chart, label = page.locator("#overview-chart svg.marks").bounding_box(), row.bounding_box()
     page.mouse.click(chart["x"] + chart["width"] * 0.6, label["y"] + label["height"] / 2)
     page.wait_for_function("document.querySelector('#landscape h2 .of').textContent.includes('1x6144x4096')")
@@ -168,3 +177,22 @@ def test_what_the_interpreter_measured_is_said_and_what_is_not_there_is_not_draw
     assert page.locator("#card-none").is_visible()
     assert page.locator("#card-some").is_hidden()
     assert page.locator("#regressions").is_hidden()
+
+
+def test_devices_and_versions_are_chosen_apart(visit):
+    page = visit("both")
+    assert page.locator("#places option").all_text_contents() == [
+        "NVIDIA H200 · Triton 3.7.1 · torch 2.13.0 · driver 580.1",
+        "Triton interpreter · Triton 3.6.0 · torch 2.13.0 · driver none",
+    ]
+    assert page.locator("#device").inner_text() == "NVIDIA H200"
+    assert page.locator("#interpreter").is_hidden()
+    page.select_option("#places", "1")
+    page.wait_for_function("document.getElementById('device').textContent === 'Triton interpreter'")
+    assert page.locator("#interpreter").is_visible()
+    assert page.locator("#card-none").is_visible()
+
+
+def test_a_page_that_holds_a_sample_says_so(visit):
+    page = visit("thinned")
+    assert "Of 25,025 trials this page holds 20,000" in page.locator("#thinned").inner_text()

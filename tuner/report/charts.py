@@ -60,9 +60,9 @@ def _wide(height: Any, *layers: Spec, data: str | None, **parts: Any) -> Spec:
 
 def overview() -> Spec:
     """Winners against torch's library and the default config, the fastest first; `chosen` is marked."""
-    y = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"ticks": False, "labelPadding": 8}}
+    y = {"field": "short", "type": "nominal", "sort": None, "title": None, "axis": {"ticks": False, "labelPadding": 8}}
     ratio = {"type": "log", "base": 2, "nice": False, "padding": 16}
-    axis = {"title": "times as fast (log scale)", "format": "~g", "orient": "top", "tickCount": 7}
+    axis = {"title": "times as fast (log scale)", "format": ".3~g", "orient": "top", "tickCount": 7}
     tooltip = _tooltip(
         name="problem", label="winner", us_text="time", vendor_text="vs torch", default_text="vs default"
     )
@@ -293,7 +293,8 @@ def failures() -> Spec:
 
 def card(field: str, title: str) -> Spec:
     """A figure of the card over the time of a run."""
-    axis = {"title": "time of day, UTC", "grid": False, "format": "%H:%M:%S", "tickCount": 6}
+    axis = {"title": "time of day, UTC", "grid": False, "format": "%H:%M:%S"}
+    axis["tickCount"] = {"expr": "max(2, floor(width / 140))"}
     slowed = ["nothing", "power limit", "heat or hardware"]
     encoding = {
         "x": {"field": "time", "type": "temporal", "scale": {"type": "utc"}, "axis": axis},
@@ -328,7 +329,7 @@ def regressions() -> Spec:
             "field": "ratio",
             "type": "quantitative",
             "scale": {"type": "log", "base": 2, "nice": False, "padding": 16},
-            "axis": {"title": "times as fast as before (log scale)", "format": "~g", "orient": "top", "tickCount": 7},
+            "axis": {"title": "times as fast as before (log scale)", "format": ".3~g", "orient": "top", "tickCount": 7},
         },
         "x2": {"datum": 1},
         "color": {"condition": {"test": "datum.ratio >= 1", "value": FASTER}, "value": SLOWER},

@@ -28,7 +28,7 @@ class Measurements:
     """What was measured, each list in an order that the rows alone decide.
 
     Attributes:
-        places: by device, the one with the newest trial first.
+        places: by device, the interpreter last; of a device the one with the newest trial first.
         trials: the oldest first.
         winners, families: of every place.
         runs: by uuid.
@@ -81,7 +81,11 @@ def _places(newest_last: Iterable[tuple[Device, RunRow]], winners: Iterable[Winn
     newest: dict[Place, int] = dict.fromkeys((Place(one.device, one.environment, one.protocol) for one in winners), -1)
     for number, (device, run) in enumerate(newest_last):
         newest[Place(device, run.environment, run.protocol)] = number
-    return tuple(sorted(newest, key=lambda place: (place.device.slug, -newest[place], astuple(place.environment))))
+
+    def order(place: Place) -> tuple[object, ...]:
+        return place.device.is_interpreter, place.device.slug, -newest[place], astuple(place.environment)
+
+    return tuple(sorted(newest, key=order))
 
 
 def _wanted(suites: Sequence[str]) -> Callable[[Problem], bool]:

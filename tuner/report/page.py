@@ -22,16 +22,18 @@ def page(document: dict[str, Any]) -> str:
         TunerError: vl-convert is not installed.
     """
     folder = importlib.resources.files("tuner.report") / "page"
-    parts = {name: (folder / f"page.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")}
+    names = ("page.html", "page.css", "draw.js", "page.js")
+    parts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
     drawn = {"charts": charts(document["kernels"]), "light": theme(dark=False), "dark": theme(dark=True)}
     filled = {
-        "css": parts["css"],
+        "css": parts["page.css"],
         "vega": vega.bundle(),
-        "js": parts["js"],
+        "draw": parts["draw.js"],
+        "page": parts["page.js"],
         "charts": as_script(drawn),
         "data": as_script(document),
     }
-    return re.sub(r"/\*(\w+)\*/", lambda place: filled[place[1]], parts["html"])
+    return re.sub(r"/\*(\w+)\*/", lambda place: filled[place[1]], parts["page.html"])
 
 
 def as_script(value: Any) -> str:
