@@ -131,6 +131,21 @@ def test_beyond_twenty_thousand_trials_a_sample_is_shown_with_all_that_won(write
     assert shown["places"][0]["trials"] == 25_025
 
 
+def test_a_run_that_is_damaged_costs_its_trials_and_not_the_report(run, make_database, tmp_path):
+    database = make_database(tmp_path / "damaged.db")
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE run SET argv = 'no list' WHERE run_id = 1")
+    out = tmp_path / "report.html"
+    assert run("report", "--db", database, "--out", out)[0] == 0
+    assert document(out)["places"][0]["trials"] == 22
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE run SET argv = 'no list'")
+    code, _, error = run("report", "--db", database, "--out", tmp_path / "none.html")
+    assert code == 1
+    assert "holds no trial that can be read" in error.splitlines()[-1]
+    assert not (tmp_path / "none.html").exists()
+
+
 def empty(path: Path) -> None:
     path.touch()
 

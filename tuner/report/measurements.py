@@ -56,18 +56,20 @@ def read(store: Store, *, device: str | None = None, suites: Sequence[str] = ())
         UsageError: it holds none of that device and those suites.
     """
     wanted = _wanted(suites)
-    found = [trial for trial in store.trials(TrialFilter(device)) if wanted(trial.problem)]
-    if not found:
-        if store.count_trials():
-            asked = [*([f"the device {device}"] if device else []), *(f"the suite {name}" for name in suites)]
-            raise UsageError(
-                f"{store.location} holds no trial of {' and '.join(asked)}: `tuner show problems` lists what it holds"
-            )
-        raise StoreError(f"{store.location} holds no trial: `tuner run` measures some")
+    tried = store.trials(TrialFilter(device))
     # Read after the trials: a run that is under way may begin in between.
     runs = {run.uuid: run for run in store.runs()}
     devices = {row.device.slug: row.device for row in store.devices()}
-    found = [trial for trial in found if trial.run in runs]
+    # The run of a trial may be damaged, and is left out then.
+    found = [trial for trial in tried if trial.run in runs and trial.device in devices and wanted(trial.problem)]
+    if not found:
+        asked = [*([f"the device {device}"] if device else []), *(f"the suite {name}" for name in suites)]
+        if asked and store.count_trials():
+            named = f"no trial of {' and '.join(asked)}"
+            raise UsageError(f"{store.location} holds {named}: `tuner show problems` lists what it holds")
+        raise StoreError(
+            f"{store.location} holds no trial{' that can be read' * bool(tried)}: `tuner run` measures some"
+        )
     found.sort(key=lambda trial: (trial.measured_at, runs[trial.run].started_at, trial.run, trial.trial_id))
     winners = tuple(one for one in store.winners(device_slug=device) if wanted(one.problem))
     groups = {one.problem.group() for one in winners if not one.problem.is_keyed}
