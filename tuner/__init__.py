@@ -12,6 +12,7 @@ __all__ = [
     "Match",
     "Problem",
     "TunerError",
+    "adopt",
     "digest",
     "explain",
     "flush_misses",
@@ -22,6 +23,7 @@ __all__ = [
     "use",
 ]
 if TYPE_CHECKING:
+    from tuner.adopt.adoption import adopt
     from tuner.errors import TunerError
     from tuner.kernel.config import Config
     from tuner.lookup.decision import Match
@@ -35,10 +37,12 @@ if TYPE_CHECKING:
     from tuner.tuned.decorator import tuned
 else:
     import importlib
+    import os
+    import sys
 
-    # Importing a package binds its name here. These two are imported first and unbound again: `tuner.lookup`
-    # and `tuner.tuned` are the functions of those names.
-    for _room in ("lookup", "tuned"):
+    # Importing a package binds its name here. These are imported first and unbound again: `tuner.adopt`,
+    # `tuner.lookup` and `tuner.tuned` are the functions of those names.
+    for _room in ("adopt", "lookup", "tuned"):
         importlib.import_module(f"{__name__}.{_room}")
         del globals()[_room]
 
@@ -48,6 +52,7 @@ else:
         "Match": "tuner.lookup.decision.Match",
         "Problem": "tuner.problem.Problem",
         "TunerError": "tuner.errors.TunerError",
+        "adopt": "tuner.adopt.adoption.adopt",
         "digest": "tuner.lookup.fingerprint.digest",
         "explain": "tuner.lookup.explain.explain",
         "flush_misses": "tuner.lookup.miss_counts.flush",
@@ -72,3 +77,13 @@ else:
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__, *_MODULES})
+
+    def _adopt() -> None:
+        importlib.import_module("tuner.adopt.adoption").from_environment()
+
+    # All that importing does, and only where somebody asked for it. `tuner capture` records and serves nothing.
+    if os.environ.get("TUNER_ADOPT") and "TUNER_CAPTURE" not in os.environ:
+        if hasattr(sys.modules.get("triton"), "autotune"):
+            _adopt()
+        else:
+            importlib.import_module("tuner.startup.after_import").after_import("triton", _adopt)

@@ -30,8 +30,8 @@ FACE = {"__init__.py", "__main__.py", "config.py", "device.py", "registry.py", "
 HEAVY = {"sqlalchemy", "alembic", "click", "rich", "ray"}
 GPU = {"torch", "triton"}
 LOGGER = "logging.getLogger"
-SERVING = ("ground", "problem", "hardware", "kernel", "lookup", "launch", "tuned", "models", "kernels")
-WITHOUT_GPU = ("ground", "problem", "hardware", "kernel", "lookup", "tuned")
+SERVING = ("ground", "problem", "hardware", "kernel", "lookup", "launch", "tuned", "adopt", "models", "kernels")
+WITHOUT_GPU = ("ground", "problem", "hardware", "kernel", "lookup", "tuned", "adopt")
 """Rooms that import torch and Triton inside functions only."""
 
 
@@ -204,7 +204,7 @@ before = dict(os.environ)
 import tuner
 loaded = set(sys.modules)
 assert not loaded & {"torch", "triton", "sqlalchemy", "alembic", "click", "rich", "numpy"}, loaded
-rooms = {"tuner.version", "tuner.lookup", "tuner.tuned"}
+rooms = {"tuner.version", "tuner.adopt", "tuner.lookup", "tuner.tuned"}
 assert {name for name in loaded if name.startswith("tuner.")} == rooms, "modules are imported when they are asked for"
 assert set(tuner.__all__) <= set(dir(tuner))
 assert all(callable(getattr(tuner, name)) for name in tuner.__all__)

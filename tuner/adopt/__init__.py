@@ -1,0 +1,1 @@
+"""`tuner.adopt`: kernels under `triton.autotune` in libraries that know nothing of triton-tuner."""
