@@ -12,6 +12,7 @@ __all__ = [
     "Match",
     "Problem",
     "TunerError",
+    "capture",
     "digest",
     "explain",
     "flush_misses",
@@ -22,6 +23,7 @@ __all__ = [
     "use",
 ]
 if TYPE_CHECKING:
+    from tuner.adopt.capture import capture
     from tuner.errors import TunerError
     from tuner.kernel.config import Config
     from tuner.lookup.decision import Match
@@ -48,6 +50,7 @@ else:
         "Match": "tuner.lookup.decision.Match",
         "Problem": "tuner.problem.Problem",
         "TunerError": "tuner.errors.TunerError",
+        "capture": "tuner.adopt.capture.capture",
         "digest": "tuner.lookup.fingerprint.digest",
         "explain": "tuner.lookup.explain.explain",
         "flush_misses": "tuner.lookup.miss_counts.flush",

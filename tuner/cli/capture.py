@@ -1,4 +1,4 @@
-"""`tuner capture`: runs a program and records its matrix products."""
+"""`tuner capture`: runs a program and records its matrix products, with `--adopt` a library's kernels too."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from tuner.adopt import calls
 from tuner.cli import options
 from tuner.cli.output import quantity
 from tuner.errors import SuiteError, TableError
@@ -26,26 +27,30 @@ _TO_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Record into DIR.")
+@click.option(
+    "--adopt",
+    "libraries",
+    metavar="LIB",
+    multiple=True,
+    help="Record the autotuned kernels of package LIB; may be repeated.",
+)
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def capture(out: Path, command: tuple[str, ...]) -> int:
+def capture(out: Path, libraries: tuple[str, ...], command: tuple[str, ...]) -> int:
     """Run COMMAND and record the matrix products that it calls; measure nothing.
 
     Writes DIR/suite.csv, which `tuner run --captured DIR` tunes. COMMAND's output, results and exit code stay as they
-    are; all Python processes that it starts are recorded.
+    are; all Python processes that it starts are recorded. With --adopt, each kernel and key of LIB under
+    triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
     """
     folder = out.absolute()
     if shutil.which(command[0]) is None and not Path(command[0]).exists():
         return _cannot_run(command, "there is no such command", 127)
     try:
-        code = _run(command, _environment(folder))
+        code = _run(command, _environment(folder, libraries))
     except OSError as e:
         return _cannot_run(command, f"it is no program ({e.strerror})", 126)
     try:
-        found = captured.write_suite(folder)
-        calls = sum(ms.total() for ms in found.calls.values())
-        typed = shlex.join(["tuner", "run", "--captured", str(out)])
-        said = f"{quantity(len(found.calls), 'family')}, {quantity(calls, 'call')}; to tune them: {typed}"
-        click.echo(f"{out / captured.SUITE}: {said}" if calls else f"{out}: no matrix product was recorded", err=True)
+        _say_found(out, folder, libraries)
     except SuiteError as e:
         click.echo(f"tuner: {e}", err=True)
     if code < 0:  # a signal ended it, and ends this process as well
@@ -55,12 +60,37 @@ def capture(out: Path, command: tuple[str, ...]) -> int:
     return code
 
 
+def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
+    """Write the suite of what was recorded, and say what there is, in one line.
+
+    Raises:
+        SuiteError: the folder cannot be read or written.
+    """
+    found = captured.write_suite(folder)
+    products = sum(ms.total() for ms in found.calls.values())
+    said = [f"{quantity(len(found.calls), 'family')}, {quantity(products, 'call')}"] if products else []
+    if kernels := calls.load(folder)[0]:
+        said.append(f"{quantity(len(kernels), 'call')} of adopted kernels")
+    of = [
+        library
+        for library in libraries
+        if not any(f"{each.kernel}:".startswith((f"{library}.", f"{library}:")) for each in kernels)
+    ]
+    nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if said else ["no matrix product"]
+    if not said:
+        click.echo(f"{out}: {nothing[0]} was recorded", err=True)
+        return
+    said += [f"{each} was recorded" for each in nothing]
+    typed = shlex.join(["tuner", "run", "--captured", str(out)])
+    click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to tune them: {typed}", err=True)
+
+
 def _cannot_run(command: tuple[str, ...], reason: str, code: int) -> int:
     click.echo(f"tuner: cannot run {command[0]}: {reason}: type it as without tuner capture, after --", err=True)
     return code
 
 
-def _environment(folder: Path) -> Mapping[str, str]:
+def _environment(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:
     """The environment that makes Pythons record into a folder; as it is where the folder cannot be written.
 
     Raises:
@@ -74,7 +104,8 @@ def _environment(folder: Path) -> Mapping[str, str]:
         click.echo(f"tuner: nothing is recorded: {e}", err=True)
         return os.environ
     path = [str(Path(startup.__file__).parent), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"TUNER_CAPTURE": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    adopted = {"TUNER_ADOPT": ",".join(libraries)} if libraries else {}
+    return os.environ | {"TUNER_CAPTURE": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, path))} | adopted
 
 
 def _run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
