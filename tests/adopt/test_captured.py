@@ -13,9 +13,10 @@ from collections import Counter
 
 import pytest
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 from tuner.adopt import calls
+from tuner.adopt.wide_list import WideList
 
 ALL = "import theirs.kernels as k; k.call_all()"
 
@@ -115,6 +116,19 @@ def test_widen_tries_neighbours_of_the_listed_configs_too(captured, tuner_comman
     (problem,) = json.loads(done.stdout)["problems"]
     # Warps 1, 2, 4 and 8 with 2, 3 and 4 stages, for each of two blocks.
     assert problem["states"] == {"COMPLETE": 24}
+
+
+def test_a_neighbour_that_won_is_a_config_of_the_adopted_kernel_with_the_hook_of_the_listed_one():
+    def hook(_arguments):
+        return None
+
+    listed = [triton.Config({"BLOCK": block}, num_warps=4, num_stages=2, pre_hook=hook) for block in (16, 32)]
+    known = WideList("adopted", listed)
+    neighbour = known.of(triton.Config({"BLOCK": 32}, num_warps=8, num_stages=3))
+    assert known.find(neighbour).pre_hook is hook
+    assert neighbour in known
+    assert known.of(triton.Config({"BLOCK": 64}, num_warps=4, num_stages=2)) not in known
+    assert known.listed == tuple(listed)
 
 
 PROCESSES = """

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tuner.adopt.wide_list import WideList
 from tuner.problem import Problem, generic_key
 from tuner.tuned.options import Options
 from tuner.tuned.signature import base_of
@@ -51,6 +52,7 @@ def kernel_of(autotuner: Any) -> TunedKernel:
     options = options_of(autotuner)
     generic_key.check_op(options.name)
     made = _kernels[autotuner] = TunedKernel(autotuner.fn, options, list(autotuner.configs))
+    made.config_list = WideList(options.name, made.configs)
     made.spec = spec_of(made)
     made.register()
     return made

@@ -17,6 +17,7 @@ from tuner.adopt import calls as captured
 from tuner.adopt.calls import Call
 from tuner.adopt.inputs import ReplayedInputs, expected
 from tuner.adopt.kernel import options_of
+from tuner.adopt.wide_list import WideList
 from tuner.adopt.values import Decoder
 from tuner.errors import KernelError, TunerError, in_short
 from tuner.launch import compat
@@ -24,8 +25,6 @@ from tuner.problem import Problem
 from tuner.tuned.arguments import Arguments, memory_of
 from tuner.tuned.spec import spec_of
 from tuner.tuned.tuned_kernel import TunedKernel
-
-_MOST_WARPS = 32
 
 
 class ReplayedKernel(TunedKernel):
@@ -45,9 +44,7 @@ class ReplayedKernel(TunedKernel):
         self.calls: dict[Problem, Call] = {}
         self.steering: dict[Problem, set[int]] = {}
         super().__init__(autotuner.fn, options_of(autotuner), autotuner.configs)
-        self.wider = _widened(self.config_list.listed)
-        for config in self.wider:
-            self.config_list.add(config)  # so that every process knows them, and their hooks
+        self.config_list: WideList = WideList(self.options.name, autotuner.configs)
         self.widen = False
         self.arguments_factory.make_inputs = self._make
         self.spec = dataclasses.replace(
@@ -89,7 +86,8 @@ class ReplayedKernel(TunedKernel):
         if not self.widen:
             return found
         kept = [captured.parameters(self.config_list, config.kwargs) for config in found]
-        return [*found, *(each for each in self.wider if captured.parameters(self.config_list, each.kwargs) in kept)]
+        wider = self.config_list.neighbours
+        return [*found, *(each for each in wider if captured.parameters(self.config_list, each.kwargs) in kept)]
 
     def _make(self, problem: Problem) -> Arguments:
         call = self.calls.get(problem)
@@ -138,20 +136,6 @@ class _Grid:
         if not found:
             raise KernelError(f"no grid was captured for {given}: capture it again")
         return found
-
-
-def _widened(configs: Sequence[Any]) -> list[Any]:
-    """Return the neighbours of configs that are not listed: half and twice the warps, a stage less and a stage more."""
-    import triton
-
-    found: dict[Any, None] = {}
-    for config in configs:
-        for warps in (config.num_warps // 2, config.num_warps, config.num_warps * 2):
-            for stages in (config.num_stages - 1, config.num_stages, config.num_stages + 1):
-                if 1 <= warps <= _MOST_WARPS and stages >= 1:
-                    fixed = {name: getattr(config, name) for name in ("num_ctas", "maxnreg", "pre_hook", "ir_override")}
-                    found[triton.Config(config.kwargs, num_warps=warps, num_stages=stages, **fixed)] = None
-    return [config for config in found if config not in configs]
 
 
 class Folder:
