@@ -12,6 +12,7 @@ __all__ = [
     "Match",
     "Problem",
     "TunerError",
+    "adopt",
     "capture",
     "digest",
     "explain",
@@ -23,6 +24,7 @@ __all__ = [
     "use",
 ]
 if TYPE_CHECKING:
+    from tuner.adopt.adoption import adopt
     from tuner.adopt.capture import capture
     from tuner.errors import TunerError
     from tuner.kernel.config import Config
@@ -37,10 +39,12 @@ if TYPE_CHECKING:
     from tuner.tuned.decorator import tuned
 else:
     import importlib
+    import os
+    import sys
 
-    # Importing a package binds its name here. These two are imported first and unbound again: `tuner.lookup`
-    # and `tuner.tuned` are the functions of those names.
-    for _room in ("lookup", "tuned"):
+    # Importing a package binds its name here. These are imported first and unbound again: `tuner.adopt`,
+    # `tuner.lookup` and `tuner.tuned` are the functions of those names.
+    for _room in ("adopt", "lookup", "tuned"):
         importlib.import_module(f"{__name__}.{_room}")
         del globals()[_room]
 
@@ -50,6 +54,7 @@ else:
         "Match": "tuner.lookup.decision.Match",
         "Problem": "tuner.problem.Problem",
         "TunerError": "tuner.errors.TunerError",
+        "adopt": "tuner.adopt.adoption.adopt",
         "capture": "tuner.adopt.capture.capture",
         "digest": "tuner.lookup.fingerprint.digest",
         "explain": "tuner.lookup.explain.explain",
@@ -75,3 +80,12 @@ else:
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__, *_MODULES})
+
+    def _adopt() -> None:
+        importlib.import_module("tuner.adopt.adoption").from_environment()
+
+    if os.environ.get("TUNER_ADOPT"):  # the only thing that importing does, and only where somebody asked for it
+        if hasattr(sys.modules.get("triton"), "autotune"):
+            _adopt()
+        else:
+            importlib.import_module("tuner.startup.after_import").after_import("triton", _adopt)

@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
 
 from tuner.adopt import calls
 from tuner.adopt.wide_list import WideList
@@ -119,6 +119,8 @@ def test_widen_tries_neighbours_of_the_listed_configs_too(captured, tuner_comman
 
 
 def test_a_neighbour_that_won_is_a_config_of_the_adopted_kernel_with_the_hook_of_the_listed_one():
+    import triton
+
     def hook(_arguments):
         return None
 

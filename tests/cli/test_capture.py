@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.models import captured, startup
+from tuner import startup
+from tuner.models import captured
 from tuner.models.products import Product, describe
 from tuner.models.recorder import MOST_FAMILIES, MOST_MS, Journal
 from tuner.problem import Problem

@@ -204,7 +204,7 @@ before = dict(os.environ)
 import tuner
 loaded = set(sys.modules)
 assert not loaded & {"torch", "triton", "sqlalchemy", "alembic", "click", "rich", "numpy"}, loaded
-rooms = {"tuner.version", "tuner.lookup", "tuner.tuned"}
+rooms = {"tuner.version", "tuner.adopt", "tuner.lookup", "tuner.tuned"}
 assert {name for name in loaded if name.startswith("tuner.")} == rooms, "modules are imported when they are asked for"
 assert set(tuner.__all__) <= set(dir(tuner))
 assert all(callable(getattr(tuner, name)) for name in tuner.__all__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tuner.tuned.first_launch import launch_first_that_runs
 from tuner.tuned.signature import base_of
 from tuner.tuned.tuned_kernel import TunedKernel
 
+FOLDER = "TUNER_CAPTURE"
 _ADVICE = 'expected names of packages, tuner.capture("calls", "fla") for instance'
 
 
@@ -75,7 +76,11 @@ class Capture:
         given = dict(zip(autotuner.arg_names, args, strict=False)) | named
         if config is None and not warmup and len(autotuner.configs) > 1:
             autotuner.pre_hook({**given, **order[0].all_kwargs()}, reset_only=True)  # as Triton leaves what it measured
-        config, result, _ = launch_first_that_runs(autotuner.fn, where, given, order, call, warmup=warmup)
+
+        def launch(**meta: Any) -> Any:
+            return autotuner.fn.run(*args, **{**kwargs, **meta})
+
+        config, result, _ = launch_first_that_runs(launch, where, given, order)
         autotuner.best_config = self._chosen[where, problem] = config
         return result
 
@@ -109,11 +114,9 @@ def capture(folder: str | Path, *libraries: str) -> Iterator[None]:
         running.stop()
 
 
-def from_environment() -> Capture:
-    """Capture from here on what `$TUNER_ADOPT` names, into the folder that `$TUNER_CAPTURE` names; see `capture`."""
-    running = Capture(os.environ["TUNER_CAPTURE"], *filter(None, map(str.strip, os.environ["TUNER_ADOPT"].split(","))))
-    running.start()
-    return running
+def from_environment(libraries: Iterable[str]) -> None:
+    """Capture libraries' calls from here on, into the folder that `$TUNER_CAPTURE` names; see `capture`."""
+    Capture(os.environ[FOLDER], *libraries).start()
 
 
 def place_of(autotuner: Any) -> str:

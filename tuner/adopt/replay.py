@@ -17,8 +17,8 @@ from tuner.adopt import calls as captured
 from tuner.adopt.calls import Call
 from tuner.adopt.inputs import ReplayedInputs, expected
 from tuner.adopt.kernel import options_of
-from tuner.adopt.wide_list import WideList
 from tuner.adopt.values import Decoder
+from tuner.adopt.wide_list import WideList
 from tuner.errors import KernelError, TunerError, in_short
 from tuner.launch import compat
 from tuner.problem import Problem

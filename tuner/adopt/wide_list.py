@@ -1,4 +1,4 @@
-"""The configs of a library's list, and their neighbours, which `tuner run --widen` tries and whose winners are served."""
+"""The configs of a library's list, and their neighbours, which `tuner run --widen` tries and lookups serve."""
 
 from __future__ import annotations
 

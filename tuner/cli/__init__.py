@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
 import importlib
@@ -23,6 +24,7 @@ from tuner.errors import TunerError, UsageError, one_line
 COMMANDS = {
     "run": "Tune problems on this machine's GPU and keep every measurement.",
     "capture": "Run a program and record the matrix products that it calls.",
+    "exec": "Run a program whose libraries' autotuned kernels are served.",
     "model": "Write the GEMMs of a Hugging Face model as a suite.",
     "show": "List winners, trials, runs, devices or problems.",
     "lookup": "Say which config a problem would get, and why.",
@@ -37,7 +39,7 @@ COMMANDS = {
     "doctor": "Say what is here and what is wrong with it.",
 }
 """Each command's line in `tuner --help`. The module `tuner.cli.<command>` holds the click command of that name, with a
-trailing `_` where the name is a keyword of Python."""
+trailing `_` where Python has the name."""
 
 
 class _Commands(click.Group):
@@ -49,7 +51,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) or hasattr(builtins, cmd_name) else cmd_name
         command = getattr(importlib.import_module(f"tuner.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command

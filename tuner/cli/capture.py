@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-import shutil
-import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from tuner.adopt import calls
-from tuner.cli import options
+from tuner.cli import options, program
 from tuner.cli.output import quantity
 from tuner.errors import SuiteError, TableError
 from tuner.files import make_folder
-from tuner.models import captured, startup
-
-_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_TO_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""What a terminal sends to the program as well: it decides, and this command only waits."""
+from tuner.models import captured
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -43,21 +35,15 @@ def capture(out: Path, libraries: tuple[str, ...], command: tuple[str, ...]) -> 
     triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
     """
     folder = out.absolute()
-    if shutil.which(command[0]) is None and not Path(command[0]).exists():
-        return _cannot_run(command, "there is no such command", 127)
     try:
-        code = _run(command, _environment(folder, libraries))
-    except OSError as e:
-        return _cannot_run(command, f"it is no program ({e.strerror})", 126)
+        code = program.run(command, lambda: _environment(folder, libraries))
+    except program.NoProgramError as e:
+        return e.code
     try:
         _say_found(out, folder, libraries)
     except SuiteError as e:
         click.echo(f"tuner: {e}", err=True)
-    if code < 0:  # a signal ended it, and ends this process as well
-        with contextlib.suppress(OSError):  # SIGKILL has no handler
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    return code
+    return program.ended(code)
 
 
 def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
@@ -85,11 +71,6 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
     click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to tune them: {typed}", err=True)
 
 
-def _cannot_run(command: tuple[str, ...], reason: str, code: int) -> int:
-    click.echo(f"tuner: cannot run {command[0]}: {reason}: type it as without tuner capture, after --", err=True)
-    return code
-
-
 def _environment(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:
     """The environment that makes Pythons record into a folder; as it is where the folder cannot be written.
 
@@ -103,31 +84,5 @@ def _environment(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:
             raise
         click.echo(f"tuner: nothing is recorded: {e}", err=True)
         return os.environ
-    path = [str(Path(startup.__file__).parent), os.environ.get("PYTHONPATH", "")]
     adopted = {"TUNER_ADOPT": ",".join(libraries)} if libraries else {}
-    return os.environ | {"TUNER_CAPTURE": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, path))} | adopted
-
-
-def _run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Run a command and return its exit code, negative where a signal ended it."""
-    with _passing_signals() as running:
-        running.append(subprocess.Popen(command, env=environment))
-        return running[0].wait()
-
-
-@contextlib.contextmanager
-def _passing_signals() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield a list of processes, which get what this process is sent."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def forward(number: int, _frame: object) -> None:
-        for process in running:
-            process.send_signal(number)
-
-    handlers = dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_TO_THE_TERMINAL, lambda *_: None)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield running
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return program.environment(TUNER_CAPTURE=str(folder), **adopted)

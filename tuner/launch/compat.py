@@ -68,7 +68,8 @@ _TRITON: dict[str, tuple[str, Any]] = {
     "CompilationError": ("triton.compiler.errors:CompilationError", _REQUIRED),  # Triton 3.6 to 3.9
     "OutOfResources": ("triton.runtime.errors:OutOfResources", _REQUIRED),  # Triton 3.6 to 3.9
     "PTXASError": ("triton.runtime.errors:PTXASError", _REQUIRED),  # Triton 3.6 to 3.9
-    # The class whose attributes others read of a decorated kernel, and by which torch knows one.
+    # The class whose attributes others read of a decorated kernel, and by which torch knows one; `tuner.adopt` puts
+    # methods in the place of those of AUTOTUNER_ASKS.
     "Autotuner": ("triton.runtime:Autotuner", _REQUIRED),  # Triton 3.6 to 3.9
     # The class of what `triton.heuristics` returns, which a decorated kernel may lie below.
     "Heuristics": ("triton.runtime:Heuristics", _REQUIRED),  # Triton 3.6 to 3.9
@@ -88,6 +89,8 @@ _TRITON: dict[str, tuple[str, Any]] = {
     # What `triton.set_allocator` set: makes the memory that a kernel needs for itself.
     "allocator": ("triton.runtime._allocation:_allocator", _REQUIRED),  # Triton 3.6 to 3.9
 }
+AUTOTUNER_ASKS = ("prune_configs", "check_disk_cache", "_bench")
+"""The methods that `Autotuner.run` calls for a key it has not seen, and at no other time. Triton 3.6 to 3.9."""
 FORWARD_LEVEL = "_current_level"
 """The entry of `forward_ad_state` that is -1 outside of forward-mode differentiation. torch 2.9 to 2.13."""
 

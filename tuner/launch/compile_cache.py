@@ -65,15 +65,31 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
         make.finders.append(find_shipped)  # one function may be several kernels, or be compiled here before it serves
 
 
+def uninstall(function: Any, find_shipped: FindShipped) -> None:
+    """Take back an `install`; where nothing else serves from the function, it compiles as Triton made it."""
+    while not hasattr(function, "device_caches"):
+        if not hasattr(function, "fn"):
+            return
+        function = function.fn
+    make = getattr(function.device_caches, "default_factory", None)
+    if not isinstance(make, _BinderFactory):
+        return
+    make.finders[:] = [each for each in make.finders if each != find_shipped]
+    if not make.finders:
+        function.device_caches.default_factory = make.made_by
+        if isinstance(function.compile, CachedCompile):
+            function.compile = function.compile.compiles
+
+
 class _BinderFactory:
     """Makes a jit function's binder for a new device as Triton does, and replaces the `compile` that Triton sets."""
 
     def __init__(self, function: Any, make: Callable[[], Any]) -> None:
-        self._function, self._make = function, make
+        self._function, self.made_by = function, make
         self.finders: list[FindShipped] = []
 
     def __call__(self) -> Any:
-        made = self._make()
+        made = self.made_by()
         self._function.compile = CachedCompile(self._function.compile, self.finders)
         return made
 
@@ -109,7 +125,7 @@ class CachedCompile:
     """Replaces a jit function's `compile`: returns the kernel that was shipped or that Triton's cache holds."""
 
     def __init__(self, compiles: Callable[..., Any], finders: Sequence[FindShipped]) -> None:
-        self._compiles, self._finders = compiles, finders
+        self.compiles, self._finders = compiles, finders
 
     def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
         """Compile as `triton.compile` does, or find what was compiled before.
@@ -123,7 +139,7 @@ class CachedCompile:
             return self._shipped_only(key, context, src)
         kernel = None if key is None else self._find(key, src, target)
         if kernel is None:
-            kernel = self._compiles(src, target=target, options=options, **more)
+            kernel = self.compiles(src, target=target, options=options, **more)
             if key is not None:
                 _store(key, target, kernel)
         seen = getattr(_local, "seen", None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from tuner.launch import compat
 from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import is_no_fault
 from tuner.problem import Problem
-from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.arguments import memory_of
 
 _log = logging.getLogger("tuner.tuned.tuned_kernel")  # the name under which people silence or keep it
 
@@ -46,17 +46,15 @@ class Zeroing:
 
 
 def launch_first_that_runs(
-    fn: Any, op: str, named: Mapping[str, Any], order: Sequence[Any], call: Arguments, *, warmup: bool
+    launch: Callable[..., Any], op: str, named: Mapping[str, Any], order: Sequence[Any]
 ) -> tuple[Any, Any, NotShippedError | None]:
     """Launch by the first config that can run, because an untuned one may need too many resources.
 
     Args:
-        fn: the jit function.
+        launch: launches, or only compiles, given a config's parameters by name.
         op: the kernel's name.
         named: the call's arguments by name.
         order: the `triton.Config`s to try.
-        call: the call.
-        warmup: whether to compile only.
 
     Returns:
         The config, what the launch returned, and why the first config without a shipped binary was passed over.
@@ -64,7 +62,7 @@ def launch_first_that_runs(
     Raises:
         NotShippedError: the process is strict, and no binary of any config ships for these arguments.
     """
-    failures = _failures()
+    failures = failures_of_a_config()
     failed: Exception | None = None
     missing: NotShippedError | None = None
     for config in order:
@@ -72,7 +70,7 @@ def launch_first_that_runs(
         try:
             if config.pre_hook is not None:
                 config.pre_hook({**named, **meta})
-            result = fn.run(*call.args, grid=call.grid, warmup=warmup, **call.kwargs, **meta)
+            result = launch(**meta)
         except NotShippedError as e:
             missing = missing or e
             continue
@@ -91,6 +89,6 @@ def launch_first_that_runs(
 
 
 @functools.cache
-def _failures() -> tuple[type[Exception], ...]:
+def failures_of_a_config() -> tuple[type[Exception], ...]:
     """Return what Triton raises before anything ran: missing resources, errors of compilers, MLIR and the driver."""
     return compat.OutOfResources, compat.PTXASError, compat.CompilationError, RuntimeError

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -134,7 +135,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         call = Arguments(grid, args, kwargs)
         device = devices.current()
         (config, *_), problem, match = self._looked_up(call, device)
-        compile_cache.install(self.fn, self._shipped)
+        compile_cache.install(self.fn, self.shipped)
         try:
             return [self.fn.warmup(*args, grid=grid, **kwargs, **config.all_kwargs())]
         except NotShippedError as e:
@@ -250,11 +251,10 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         named = self.signature.named(call.args, call.kwargs)
         if not (warmup or self.user_defined_pre_hook or len(self.configs) == 1):
             self._zeroing.zero(problem, named)
-        compile_cache.install(self.fn, self._shipped)
+        compile_cache.install(self.fn, self.shipped)
         try:
-            config, result, missing = launch_first_that_runs(
-                self.fn, self.options.name, named, order, call, warmup=warmup
-            )
+            launch = functools.partial(self.fn.run, *call.args, grid=call.grid, warmup=warmup, **call.kwargs)
+            config, result, missing = launch_first_that_runs(launch, self.options.name, named, order)
         except NotShippedError as e:
             raise NotShippedError(strict.refusal(problem, device, match, e)) from None
         count = lookups.counter(problem, device)
@@ -273,11 +273,9 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         if conflicts := sorted(call.kwargs.keys() & {name for c in self.configs for name in c.all_kwargs()}):
             raise ConfigError(f"{self.options.name}: {conflicts[0]} is given by the call and by configs: leave one out")
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
-        self._current_call.call = problem, call
         if self.best_config is None:
             self.register()  # by now the kernel has a name
-        registry.add(self.spec)  # of several kernels that one function makes, the one that is called is known
-        try:
+        with self.calling(problem, call):
             match = lookups.lookup(problem, device)
             others = [match.config, *self.in_order(problem)]
             if not device.is_interpreter and strict.is_on():
@@ -285,13 +283,24 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             elif self.measure is not None and match.rule != "exact":
                 winner = self.measure(self, problem, call, device)
                 others = others if winner is None else [winner, *others]
+        return self.listed(others), problem, match
+
+    @contextlib.contextmanager
+    def calling(self, problem: Problem, call: Arguments) -> Iterator[None]:
+        """Let `prune_configs_by` see a call while it is looked up."""
+        registry.add(self.spec)  # of several kernels that one function makes, the one that is called is known
+        self._current_call.call = problem, call
+        try:
+            yield
         finally:
             self._current_call.call = None, None
-        # A lookup remembers answers, and the list may be another one since.
-        listed = [config for config in dict.fromkeys(others) if config in self.config_list]
-        return [self.config_list.find(config) for config in listed], problem, match
 
-    def _shipped(self) -> binaries.ShippedBinaries | None:
+    def listed(self, configs: Iterable[Config]) -> list[Any]:
+        """Return the `triton.Config`s of configs, each once; a lookup remembers answers that are listed no more."""
+        return [self.config_list.find(config) for config in dict.fromkeys(configs) if config in self.config_list]
+
+    def shipped(self) -> binaries.ShippedBinaries | None:
+        """Return what ships for the kernel and the current device."""
         return binaries.shipped_binaries(self.options.name, devices.current().slug)
 
     def _forget(self) -> None:

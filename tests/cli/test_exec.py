@@ -1,0 +1,143 @@
+"""`tuner exec`: a program that never imports tuner has its libraries' kernels served, and notices nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tuner.adopt.kernel import kernel_of
+from tuner.hardware.device import INTERPRETER, Environment
+from tuner.kernel.config import Config
+from tuner.lookup.table import Provenance, Row, Table
+from tuner.problem import Problem
+
+LIBRARY = """
+import triton
+import triton.language as tl
+
+CONFIGS = [triton.Config({"BLOCK": block}, num_warps=1) for block in (64, 128, 256)]
+
+@triton.autotune(CONFIGS, key=["N"])
+@triton.jit
+def double(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < N) * 2, mask=at < N)
+"""
+PROGRAM = """
+import json, os, subprocess, sys
+if len(sys.argv) > 1 and sys.argv[1] == "parent":
+    sys.exit(subprocess.run([sys.executable, __file__]).returncode)
+import torch, library
+def bench(call, quantiles):
+    call()
+    return [1.0] * 3
+library.double._do_bench = bench
+x, y = torch.ones(100), torch.zeros(100)
+library.double[lambda meta: (2,)](x, y, 100)
+assert y.eq(2).all()
+print(json.dumps([library.double.best_config.kwargs["BLOCK"], "tuner" in sys.modules]))
+"""
+
+
+@pytest.fixture
+def execute(tmp_path, monkeypatch):
+    """Runs the program by a command line in a folder that has the library, and a table for it."""
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "library.py").write_text(LIBRARY)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "library", raising=False)
+    import library
+
+    source = kernel_of(library.double).source_hash[:16]
+    del sys.modules["library"]
+    problem = Problem.keyed("library-double", {"N": 100, "kernel.source": source}, dtype="float32")
+    config = Config("library-double", BLOCK=256, num_stages=3, num_warps=1)
+    made = Provenance(Environment("3.7.1", "2.13.0", "interpreter", "none", "3.11.7"), 1, "0.1.0")
+    row = Row(problem, config, 1, made, 10.0, 1.5, None, 1)
+    Table(problem.op, INTERPRETER, "2026-01-31T12:00:00Z", (row,)).write(tmp_path / "tables")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
+    kept |= {"TUNER_TABLES": str(tmp_path / "tables"), "TUNER_DB": str(tmp_path / "tuner.db"), "TRITON_INTERPRET": "1"}
+
+    def execute(*command, **environment):
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=kept | environment,
+        )
+
+    return execute
+
+
+def exec_(*command, options=("--adopt", "library")):
+    return ["-m", "tuner", "exec", *options, "--", sys.executable, *command]
+
+
+def test_a_program_and_its_children_are_served_without_importing_tuner(execute):
+    assert json.loads(execute("program.py").stdout) == [64, False]
+    for command in (["program.py"], ["program.py", "parent"]):
+        done = execute(*exec_(*command))
+        assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, [256, True], "")
+
+
+def test_the_variable_alone_serves_a_program_that_imports_tuner_before_or_after_triton(execute):
+    for first in ("import tuner", "import triton, tuner"):
+        run = f"{first}; import runpy, sys; sys.argv[1:] = []; runpy.run_path('program.py', run_name='__main__')"
+        assert json.loads(execute("-c", run, TUNER_ADOPT="library").stdout)[0] == 256
+
+
+@pytest.mark.parametrize(
+    ("libraries", "said"),
+    [
+        (["--adopt", "absent"], "$TUNER_ADOPT: absent is not adopted: there is no library 'absent' to adopt"),
+        (["--adopt", "not a name"], "'not a name' to adopt"),
+        (["--adopt", "torch"], ""),
+        ([], ""),
+    ],
+)
+def test_what_cannot_be_adopted_is_one_line_and_the_program_runs(execute, libraries, said):
+    done = execute(*exec_("program.py", options=libraries))
+    assert (done.returncode, json.loads(done.stdout)[0]) == (0, 64)
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == bool(said)
+
+
+def test_a_word_that_on_miss_does_not_know_is_one_line_and_the_program_runs(execute):
+    done = execute(*exec_("program.py"), TUNER_ON_MISS="often")
+    assert (done.returncode, json.loads(done.stdout)[0]) == (0, 64)
+    assert "on_miss is 'often': expected autotune, nearest, first" in done.stderr
+
+
+def test_a_broken_table_is_one_line_and_the_program_runs(execute, tmp_path):
+    (table,) = (tmp_path / "tables").iterdir()
+    table.write_text(table.read_text()[:100])
+    done = execute(*exec_("program.py"))
+    assert (done.returncode, json.loads(done.stdout)[0]) == (0, 64)
+    assert done.stderr.count(table.name) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_python_without_tuner_says_so_in_one_line_and_runs(execute, tmp_path):
+    shutil.copy(tmp_path / "library.py", tmp_path / "triton.py")  # any module of that name will do
+    (tmp_path / "triton.py").write_text("")
+    done = execute(*exec_("-S", "-c", "import sitecustomize, triton; print('ran')"))
+    assert done.stdout == "ran\n"
+    assert done.stderr.splitlines() == [
+        "tuner: no kernel is adopted: ModuleNotFoundError: No module named 'tuner': install triton-tuner where it runs"
+    ]
+
+
+def test_exit_codes_are_the_programs_own(execute):
+    assert execute(*exec_("-c", "raise SystemExit(7)")).returncode == 7
+    done = execute("-m", "tuner", "exec", "--", "no-such-program")
+    assert done.returncode == 127
+    assert "cannot run no-such-program: there is no such command" in done.stderr

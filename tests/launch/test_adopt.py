@@ -1,0 +1,104 @@
+"""Kernels of a library that knows nothing of us are launched by tuned configs, and cost what Triton's own do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel.config import Config
+from tuner.lookup.table import Provenance, Row, Table
+from tuner.problem import Problem
+
+PROGRAMS = Path(__file__).parent / "programs"
+MADE = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
+SOURCES = """
+import library
+from tuner.adopt.kernel import kernel_of
+print(*(kernel_of(each).source_hash[:16] for each in (library.scale, library.shift, library.summed)))
+"""
+
+
+@pytest.fixture
+def stub(make_stub):
+    """A cache for each test: Triton keeps there what it measured."""
+    return make_stub()
+
+
+@pytest.fixture(scope="module")
+def sources():
+    """The sources of the library's kernels, in their order there."""
+    found = subprocess.run([sys.executable, "-c", SOURCES], cwd=PROGRAMS, capture_output=True, text=True, check=True)
+    return dict(zip(("scale", "shift", "summed"), found.stdout.split(), strict=True))
+
+
+@pytest.fixture
+def tables(tmp_path, sources):
+    """Writes a table a kernel: kernel=(extras, config), with another source where it is given."""
+
+    def write(source=None, **rows):
+        for name, (extras, config) in rows.items():
+            op = f"library-{name}"
+            key = {**extras, "kernel.source": source or sources[name]}
+            row = Row(Problem.keyed(op, key, dtype="float32"), Config(op, **config), 1, MADE, 10.0, 1.5, None, 1)
+            Table(op, KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,)).write(tmp_path)
+        return str(tmp_path)
+
+    return write
+
+
+SCALE = {"N": 1000, "stride.one": True}, {"BLOCK": 256, "num_stages": 3, "num_warps": 8}
+SHIFT = {"N": 1000}, {"BLOCK": 128, "num_stages": 3, "num_warps": 4}
+SUMMED = {"N": 64}, {"BLOCK": 256, "num_stages": 3, "num_warps": 8}
+
+
+def test_a_winner_is_launched_unmeasured_and_known_keys_call_nothing_of_ours(stub, tables):
+    told = stub.run("adopted.py", tables(scale=SCALE, shift=SHIFT), "autotune").printed
+    assert told["served"] == [[0, 256, 8, True], [0, 256, 8, False]]
+    assert told["own subclass"] == [[0, 128, 4, True], [0, 128, 4, False]]
+    assert told["own calls"] == [3, 3]
+    assert told["zeroed"], "as Triton leaves the arguments of reset_to_zero"
+    assert told["missed"][0][0] == 3
+    assert told["missed"][1] == [0, *told["missed"][0][1:3], False]
+    assert len(list(stub.work.rglob("*.autotune.json"))) == 2, "of the missed key, and of the one that was undone"
+
+
+def test_undone_triton_is_as_it_was_and_decides_itself(stub, tables):
+    told = stub.run("adopted.py", tables(scale=SCALE), "autotune").printed
+    assert told["as it was"]
+    assert told["kept"] == [2, 1], "what Triton measured itself stays"
+    assert told["undone"][0] == 3
+    assert not told["undone"][3]
+
+
+@pytest.mark.parametrize(("on_miss", "config"), [("nearest", [256, 8]), ("first", [64, 2])])
+def test_a_miss_takes_what_was_asked_for(stub, tables, on_miss, config):
+    told = stub.run("adopted.py", tables(scale=SCALE), on_miss).printed
+    assert told["served"][0] == [0, 256, 8, True]
+    assert told["missed"] == [[0, *config, True], [0, *config, False]]
+    assert told["own subclass"] == [[0, 64, 2, True], [0, 64, 2, False]]
+
+
+def test_a_winner_that_does_not_launch_is_one_line_and_triton_tunes(stub, tables):
+    report = stub.run("adopted.py", tables(summed=SUMMED), "autotune")
+    assert report.printed["does not launch"] == [[2, 64, 2, True], [0, 64, 2, False]]
+    assert report.stderr.count("library-summed is left to Triton: BLOCK: 256, num_warps: 8") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "said"),
+    [
+        (None, {"BLOCK": 512, "num_stages": 3, "num_warps": 8}, "it is none of the configs that the decorator lists"),
+        (None, {"BLOCK": "wide", "num_stages": 3, "num_warps": 8}, "it is none of the configs"),
+        ("0" * 16, SCALE[1], "has tuned configs of another source"),
+    ],
+)
+def test_rows_that_do_not_serve_are_one_line_and_triton_tunes(stub, tables, source, config, said):
+    report = stub.run("adopted.py", tables(source=source, scale=(SCALE[0], config)), "autotune")
+    assert report.printed["served"][0][0] == 3
+    assert report.printed["served"][1][3] is False
+    assert len([line for line in report.stderr.splitlines() if "library-scale " in line and said in line]) == 1
+    assert "Traceback" not in report.stderr

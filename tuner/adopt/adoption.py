@@ -1,0 +1,99 @@
+"""`tuner.adopt` and `$TUNER_ADOPT`: name the libraries whose kernels are served."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+from types import TracebackType
+
+from tuner.adopt import capture, serving
+from tuner.errors import TunerError, UsageError, one_line
+
+LIBRARIES, MISS = "TUNER_ADOPT", "TUNER_ON_MISS"
+_log = logging.getLogger(__name__)
+_from_environment: dict[str, Adoption] = {}
+
+
+class Adoption:
+    """Libraries whose kernels are served, until it is undone.
+
+    Attributes:
+        libraries: the packages or modules named.
+        on_miss: what a key gets that nobody tuned.
+    """
+
+    def __init__(self, libraries: tuple[str, ...], on_miss: str) -> None:
+        """Begin."""
+        self.libraries, self.on_miss = libraries, on_miss
+        self._server = serving.Server(libraries, on_miss)
+        serving.serve(self._server)
+
+    def undo(self) -> None:
+        """Leave the libraries' kernels to Triton as they were; a second time it does nothing."""
+        serving.stop(self._server)
+
+    def __enter__(self) -> Adoption:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+
+def adopt(*libraries: str, on_miss: str = "autotune") -> Adoption:
+    """Serve the autotuned kernels of libraries by tuned configs, before or after the libraries are imported.
+
+    A kernel under `triton.autotune`, or under a subclass of Triton's `Autotuner`, looks each new key up before it is
+    measured. Nothing else about the kernel changes, and other libraries' kernels are as they were (docs/adopt.md).
+
+    Args:
+        libraries: names of packages or modules: "fla", "liger_kernel".
+        on_miss: what a key gets that nobody tuned: "autotune", Triton measures it; "nearest", the config of the nearest
+            tuned key, or where there is none the first; "first", the first config of the kernel that can be launched.
+
+    Returns:
+        What undoes it: call its `undo`, or use it in a `with` statement.
+
+    Raises:
+        UsageError: there is no library of that name, or `on_miss` is another word.
+    """
+    if not libraries:
+        raise UsageError('tuner.adopt names no library: name those whose kernels to serve, tuner.adopt("fla")')
+    if on_miss not in serving.ON_MISS:
+        raise UsageError(f"on_miss is {on_miss!r:.60}: expected {', '.join(serving.ON_MISS)}")
+    for library in libraries:
+        if not isinstance(library, str) or not _is_there(library):
+            raise UsageError(f"there is no library {library!r:.60} to adopt: name it as it is imported")
+    return Adoption(libraries, on_miss)
+
+
+def from_environment() -> None:
+    """Adopt what `$TUNER_ADOPT` names, each library once a process. What is wrong with it is one warning.
+
+    Where `$TUNER_CAPTURE` names a folder, the libraries' calls are captured instead, and nothing is served.
+    """
+    libraries = [name for each in os.environ.get(LIBRARIES, "").split(",") if (name := each.strip())]
+    if os.environ.get(capture.FOLDER):
+        try:
+            capture.from_environment(libraries)
+        except TunerError as e:
+            _log.warning("no kernel is captured: %s", one_line(e))
+        return
+    on_miss = os.environ.get(MISS) or "autotune"
+    for name in libraries:
+        if name in _from_environment:
+            continue
+        try:
+            _from_environment[name] = adopt(name, on_miss=on_miss)
+        except (TunerError, ImportError) as e:
+            _log.warning("$%s: %s is not adopted: %s", LIBRARIES, name, one_line(e))
+
+
+def _is_there(library: str) -> bool:
+    root = library.partition(".")[0]
+    if not all(part.isidentifier() for part in library.split(".")):
+        return False
+    return root in sys.modules or importlib.util.find_spec(root) is not None

@@ -1,0 +1,162 @@
+"""Chooses the config of a call of an adopted kernel: its winner, or what `on_miss` says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from tuner.adopt import hook
+from tuner.adopt.kernel import is_of, kernel_of, op_of
+from tuner.errors import TunerError, first_line
+from tuner.hardware import device as devices
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.launch import compile_cache
+from tuner.launch.binaries import NotShippedError
+from tuner.launch.failure import is_no_fault
+from tuner.lookup import lookup as lookups
+from tuner.lookup import strict
+from tuner.lookup.decision import Decision, Match
+from tuner.problem import Problem
+from tuner.tuned.arguments import Arguments
+from tuner.tuned.first_launch import failures_of_a_config, launch_first_that_runs
+from tuner.tuned.tuned_kernel import TunedKernel
+
+ON_MISS = ("autotune", "nearest", "first")
+_NO_ARGUMENTS = ("grid", "warmup")
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """Serves the kernels of some libraries while it is asked (`hook.ask`).
+
+    Attributes:
+        libraries: the packages or modules whose kernels are served.
+        on_miss: what a key gets that nobody tuned: "autotune", "nearest" or "first".
+    """
+
+    def __init__(self, libraries: Sequence[str], on_miss: str) -> None:
+        """Serve nothing yet."""
+        self.libraries, self.on_miss = tuple(libraries), on_miss
+        self._kernels: set[TunedKernel] = set()
+        self._reported: set[Hashable] = set()
+
+    def choose(self, autotuner: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Return the `triton.Config` of a call; None where Triton decides. See `hook.Choose`.
+
+        Raises:
+            NotShippedError: the process is strict, and no shipped binary launches the call.
+        """
+        if isinstance(autotuner, TunedKernel) or not is_of(autotuner, self.libraries):
+            return None
+        try:
+            return self._chosen(kernel_of(autotuner), autotuner, kwargs)
+        except NotShippedError:
+            raise
+        except TunerError as e:
+            self._report(autotuner, "is left to Triton: %s", first_line(e))
+            return None
+
+    def leave(self) -> None:
+        """Let the kernels that were served compile as Triton does."""
+        for kernel in self._kernels:
+            compile_cache.uninstall(kernel.fn, kernel.shipped)
+        self._kernels.clear()
+
+    def _chosen(self, kernel: TunedKernel, autotuner: Any, kwargs: Mapping[str, Any]) -> Any:
+        args, device = tuple(autotuner.nargs.values()), devices.current()
+        named = kernel.signature.named(args, kwargs)
+        problem = kernel.signature.problem(named)
+        is_strict = not device.is_interpreter and strict.is_on()
+        with kernel.calling(problem, Arguments(kwargs.get("grid", ()), args, kwargs)):
+            decision = lookups.resolver().decide(problem, device)
+            order = self._order(kernel, decision, problem, device, is_strict=is_strict)
+        self._report_refusals(autotuner, decision, problem, device)
+        if not order:
+            self._report_miss(problem)
+            return None
+        compile_cache.install(kernel.fn, kernel.shipped)
+        self._kernels.add(kernel)
+
+        def load(**meta: Any) -> Any:
+            given = {name: value for name, value in kwargs.items() if name not in _NO_ARGUMENTS}
+            made = kernel.fn.run(*args, grid=kwargs.get("grid", (1,)), warmup=True, **given, **meta)
+            if kwargs.get("warmup") is False:
+                getattr(made, "run", None)  # loads it, and finds that it needs more than the device has
+
+        try:
+            config, _, missing = launch_first_that_runs(load, problem.op, named, order)
+        except NotShippedError as e:
+            raise NotShippedError(strict.refusal(problem, device, decision.match, e)) from None
+        except failures_of_a_config() as e:
+            if is_no_fault(e):
+                raise
+            self._report(autotuner, "is left to Triton: %s cannot be launched (%s)", order[0], first_line(e))
+            return None
+        if missing is not None:
+            strict.note(problem, device, decision.match, str(config))
+        return config
+
+    def _order(
+        self, kernel: TunedKernel, decision: Decision, problem: Problem, device: Device, *, is_strict: bool
+    ) -> list[Any]:
+        """Return the `triton.Config`s to try, the best first; none where Triton is to measure."""
+        match: Match = decision.match
+        if is_strict:
+            return kernel.listed([match.config, *lookups.near_configs(problem, device), *kernel.in_order(problem)])
+        if match.rule == "exact":
+            return kernel.listed([match.config])
+        if self.on_miss == "autotune":
+            return []
+        others: list[Config] = kernel.in_order(problem)
+        return kernel.listed([match.config, *others] if self.on_miss == "nearest" else others)
+
+    def _report_refusals(self, autotuner: Any, decision: Decision, problem: Problem, device: Device) -> None:
+        """Log, once a kernel, why rows of it are not used."""
+        if decision.match.rule == "exact":
+            return
+        refused = [each for each in decision.refused if each.rule == "exact"]
+        if refused:
+            config, source, reason = refused[0].row.config, refused[0].source, refused[0].reason
+            self._report(autotuner, "has a tuned config that does not serve: %s from %s: %s", config, source, reason)
+            return
+        _, by_source, _ = lookups.resolver().explanation(problem, device)
+        others = [
+            (winners.source, tuned.source[:8])
+            for winners in by_source
+            for tuned in winners.rows
+            if tuned.op == problem.op and tuned.source not in ("", problem.source)
+        ]
+        if others:
+            said = "has tuned configs of another source: %s has %s, here it is %s: tune it again"
+            self._report(autotuner, said, *others[0], problem.source[:8])
+
+    def _report_miss(self, problem: Problem) -> None:
+        """Log the first key of a library that Triton tunes itself."""
+        library = next(each for each in self.libraries if f"{problem.op}-".startswith(f"{each.replace('.', '-')}-"))
+        if library not in self._reported:
+            self._reported.add(library)
+            _log.warning(
+                "nobody tuned %.500s: Triton tunes it and what else %s has untuned, in each process; to tune once: "
+                "tuner capture --adopt %s --out calls -- COMMAND, then tuner run --captured calls",
+                *(problem, library, library),
+            )
+
+    def _report(self, autotuner: Any, said: str, *values: Any) -> None:
+        """Log a line about a kernel, once for each that reads so."""
+        op = op_of(autotuner)
+        if (op, said) not in self._reported:
+            self._reported.add((op, said))
+            _log.warning(f"%s {said}", op, *values)
+
+
+def serve(server: Server) -> None:
+    """Begin to serve."""
+    hook.ask(server.choose)
+
+
+def stop(server: Server) -> None:
+    """Stop serving: keys that were served are Triton's to decide anew."""
+    hook.stop_asking(server.choose)
+    server.leave()

@@ -1,0 +1,30 @@
+"""`tuner exec`: runs a program that never imports triton-tuner, and serves the kernels of its libraries."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from tuner.cli import program
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--adopt", "libraries", metavar="LIB", multiple=True, help="Serve LIB's autotuned kernels; repeatable.")
+@click.option(
+    "--on-miss",
+    type=click.Choice(["autotune", "nearest", "first"]),
+    help="What a key gets that nobody tuned; autotune unless $TUNER_ON_MISS says otherwise.",
+)
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_(libraries: tuple[str, ...], on_miss: str | None, command: tuple[str, ...]) -> int:
+    """Run COMMAND, whose libraries' autotuned kernels are served by tuned configs.
+
+    COMMAND's output, results and exit code are its own; all Python processes that it starts are served.
+    """
+    named = [*filter(None, os.environ.get("TUNER_ADOPT", "").split(",")), *libraries]
+    variables = {"TUNER_ADOPT": ",".join(dict.fromkeys(named))} | ({"TUNER_ON_MISS": on_miss} if on_miss else {})
+    try:
+        return program.ended(program.run(command, lambda: program.environment(**variables)))
+    except program.NoProgramError as e:
+        return e.code

@@ -1,0 +1,84 @@
+"""Runs a user's program under `tuner capture` and `tuner exec`, which it does not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from tuner import startup
+
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_TO_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+"""What a terminal sends to the program as well: it decides, and this command only waits."""
+
+
+class NoProgramError(Exception):
+    """The command was not started, which was said; `code` is what a shell would exit with."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's environment with variables, and with what Pythons read as they start first on their path."""
+    path = [str(Path(startup.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    return os.environ | variables | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def run(command: tuple[str, ...], environment: Callable[[], Mapping[str, str]]) -> int:
+    """Run a command and return its exit code, negative where a signal ended it.
+
+    Args:
+        command: the program and its arguments.
+        environment: makes its environment, once it is known that there is such a program.
+
+    Raises:
+        NoProgramError: there is no such program.
+    """
+    if shutil.which(command[0]) is None and not Path(command[0]).exists():
+        raise _no_program(command, "there is no such command", 127)
+    try:
+        with _passing_signals() as running:
+            running.append(subprocess.Popen(command, env=environment()))
+            return running[0].wait()
+    except OSError as e:
+        raise _no_program(command, f"it is no program ({e.strerror})", 126) from e
+
+
+def ended(code: int) -> int:
+    """Return a program's exit code; where a signal ended it, that ends this process as well."""
+    if code < 0:
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _no_program(command: tuple[str, ...], reason: str, code: int) -> NoProgramError:
+    click.echo(f"tuner: cannot run {command[0]}: {reason}: type it as without tuner, after --", err=True)
+    return NoProgramError(code)
+
+
+@contextlib.contextmanager
+def _passing_signals() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Yield a list of processes, which get what this process is sent."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, _frame: object) -> None:
+        for process in running:
+            process.send_signal(number)
+
+    handlers = dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_TO_THE_TERMINAL, lambda *_: None)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield running
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,1 +1,0 @@
-"""What `tuner capture` puts first on the path of a program: `sitecustomize`, which Python runs as it starts."""
