@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ pytest.importorskip("triton")
 
 from tuner.adopt import calls
 from tuner.adopt.wide_list import WideList
+from tuner.kernel.config import Config
+from tuner.problem import Problem
 
 ALL = "import theirs.kernels as k; k.call_all()"
 
@@ -101,6 +104,53 @@ def test_a_second_run_measures_nothing_again_and_tables_are_exported(tuned, capt
     done = tuner_command("export", tmp_path, "--db", database, "--device", "interpreter")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "theirs-kernels-segments--interpreter.json").exists()
+
+
+SERVED = """
+import tuner, theirs.kernels as k
+k.call_all()
+for kernel in (k.segments.fn, k.described, k.in_place):
+    print(kernel.base_fn.__name__, [str(config) for config in kernel.cache.values()])
+"""
+
+
+def test_what_was_tuned_serves_the_program_that_was_captured(tuned, tuner_command):
+    database, report, _ = tuned
+    environment = {"TUNER_DB": str(database), "TRITON_INTERPRET": "1"}
+    done = tuner_command("exec", "--adopt", "theirs", "--", sys.executable, "-c", SERVED, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    winners = {}
+    for each in report["problems"]:
+        if (winner := each.get("winner")) is not None:
+            config = winner["config"]
+            words = f"BLOCK: {config['BLOCK']}, num_warps: {config['num_warps']}, num_ctas: 1, num_stages: 3"
+            winners.setdefault(each["problem"]["op"].rpartition("-")[2], set()).add(f"{words}, maxnreg: None")
+    found = {name: eval(configs) for name, _, configs in (line.partition(" ") for line in done.stdout.splitlines())}
+    assert {name: set(configs) for name, configs in found.items()} == winners
+    assert len(found["segments"]) == 2
+
+
+def test_binaries_are_compiled_for_captured_calls_without_a_gpu(
+    captured, tuned, tuner_command, make_database, make_row, tmp_path
+):
+    rows = [
+        dataclasses.replace(
+            make_row(),
+            problem=Problem.from_fields(each["problem"]),
+            config=Config(each["winner"]["kernel"], **each["winner"]["config"]),
+        )
+        for each in tuned[1]["problems"]
+        if each.get("winner") is not None
+    ]
+    database = make_database(tmp_path / "h200.db", *rows)
+    done = tuner_command("export", tmp_path / "out", "--db", database, "--with-kernels", "--captured", captured)
+    assert done.returncode == 0, done.stderr
+    for name in ("described", "in_place", "segments"):
+        (index,) = (tmp_path / "out").glob(f"theirs-kernels-{name}--*/index.json")
+        assert json.loads(index.read_text())["kernels"]
+    assert "did not compile" not in done.stderr
+    code = tuner_command("export", tmp_path / "out", "--db", database, "--captured", captured).returncode
+    assert code == 2
 
 
 def test_widen_tries_neighbours_of_the_listed_configs_too(captured, tuner_command, tmp_path):
