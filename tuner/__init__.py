@@ -84,7 +84,8 @@ else:
     def _adopt() -> None:
         importlib.import_module("tuner.adopt.adoption").from_environment()
 
-    if os.environ.get("TUNER_ADOPT"):  # the only thing that importing does, and only where somebody asked for it
+    # All that importing does, and only where somebody asked for it. `tuner capture` records and serves nothing.
+    if os.environ.get("TUNER_ADOPT") and "TUNER_CAPTURE" not in os.environ:
         if hasattr(sys.modules.get("triton"), "autotune"):
             _adopt()
         else:

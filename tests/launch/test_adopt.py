@@ -102,3 +102,16 @@ def test_rows_that_do_not_serve_are_one_line_and_triton_tunes(stub, tables, sour
     assert report.printed["served"][1][3] is False
     assert len([line for line in report.stderr.splitlines() if "library-scale " in line and said in line]) == 1
     assert "Traceback" not in report.stderr
+
+
+def test_a_strict_process_launches_what_ships_and_names_what_to_export(stub, tables, make_stub):
+    folder = Path(tables(scale=SCALE))
+    (table,) = folder.glob("*.json")
+    assert stub.run("ship_library.py", str(table)).printed == {"kernels": 1, "failed": []}
+    report = make_stub().run("strict_library.py", str(folder))
+    assert report.printed["compiled"] == 0
+    assert report.printed["served"] == [256, 256, 256], "another N is served by the binary of the nearest key"
+    for said in report.printed["missing"]:
+        assert "no shipped binary launches" in said
+        assert "tuner export DIR --with-kernels --kernel library:scale" in said
+    assert len(report.launches) == 3
