@@ -82,10 +82,19 @@ else:
         return sorted({*globals(), *__all__, *_MODULES})
 
     def _adopt() -> None:
-        importlib.import_module("tuner.adopt.adoption").from_environment()
+        try:
+            importlib.import_module("tuner.adopt.adoption").from_environment()
+        except (
+            ImportError,
+            AttributeError,
+        ):  # a module of ours imports Triton right now, and is not complete until it has
+            for library in os.environ["TUNER_ADOPT"].split(","):
+                importlib.import_module("tuner.startup.after_import").after_import(
+                    library.strip().split(".")[0], _adopt
+                )
 
-    # All that importing does, and only where somebody asked for it. `tuner capture` records and serves nothing.
-    if os.environ.get("TUNER_ADOPT") and "TUNER_CAPTURE" not in os.environ:
+    # All that importing does, and only where somebody asked for it. With TUNER_CAPTURE calls are captured, not served.
+    if os.environ.get("TUNER_ADOPT"):
         if hasattr(sys.modules.get("triton"), "autotune"):
             _adopt()
         else:

@@ -153,6 +153,16 @@ def test_binaries_are_compiled_for_captured_calls_without_a_gpu(
     assert code == 2
 
 
+@pytest.mark.parametrize("name", ["tuned", "capture", "adopt"])
+def test_a_program_that_imports_triton_by_way_of_tuner_is_served_too(name, tuned, tuner_command):
+    environment = {"TUNER_DB": str(tuned[0]), "TRITON_INTERPRET": "1", "TUNER_ADOPT": "theirs"}
+    program = (
+        f"import tuner; tuner.{name}\nimport theirs.kernels as k; k.call_segments(); print(k.segments.fn.bench_time)"
+    )
+    done = tuner_command("exec", "--", sys.executable, "-c", program, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_widen_tries_neighbours_of_the_listed_configs_too(captured, tuner_command, tmp_path):
     folder = tmp_path / "calls"
     folder.mkdir()
@@ -252,6 +262,27 @@ def test_a_block_is_captured_alone_and_triton_is_as_it_was(library, tmp_path):
     folder, libraries = done.stdout.splitlines()
     assert "is not a folder: name a folder to write into" in folder
     assert 'expected names of packages, tuner.capture("calls", "fla") for instance' in libraries
+
+
+BOTH = """
+import torch
+import theirs.kernels as k
+from tuner.adopt import recorder
+recorder.MOST_CALLS = 2
+torch.mm(torch.ones(16, 32), torch.ones(32, 64))
+k.call_all()
+"""
+
+
+def test_products_are_recorded_beside_kernels_and_a_folder_is_bounded(capture, run, tmp_path):
+    done = capture(BOTH, tmp_path / "calls")
+    assert done.returncode == 0, done.stderr
+    bound, found = done.stderr.splitlines()
+    assert bound.endswith("holds 2 calls: name another folder for more")
+    assert "1 family, 1 call; 2 calls of adopted kernels; to tune them: tuner run --captured" in found
+    code, said, err = run("run", "--captured", tmp_path / "calls", "--device", "interpreter", "--dry-run", "--json")
+    assert code == 0, err
+    assert [each["problem"]["op"] for each in json.loads(said)] == ["matmul", *["theirs-kernels-segments"] * 2]
 
 
 def test_a_full_disk_is_one_line_and_the_program_goes_on(capture, tmp_path):

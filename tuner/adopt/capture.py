@@ -23,6 +23,7 @@ from tuner.tuned.signature import base_of
 from tuner.tuned.tuned_kernel import TunedKernel
 
 FOLDER = "TUNER_CAPTURE"
+_from_environment: list[Capture] = []
 _ADVICE = 'expected names of packages, tuner.capture("calls", "fla") for instance'
 
 
@@ -116,7 +117,9 @@ def capture(folder: str | Path, *libraries: str) -> Iterator[None]:
 
 def from_environment(libraries: Iterable[str]) -> None:
     """Capture libraries' calls from here on, into the folder that `$TUNER_CAPTURE` names; see `capture`."""
-    Capture(os.environ[FOLDER], *libraries).start()
+    if not _from_environment:
+        _from_environment.append(Capture(os.environ[FOLDER], *libraries))
+        _from_environment[0].start()
 
 
 def place_of(autotuner: Any) -> str:

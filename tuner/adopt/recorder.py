@@ -68,7 +68,7 @@ class Recorder:
         path = self._folder / call.file_name
         if path.exists():
             return
-        if len(os.listdir(self._folder)) >= MOST_CALLS:  # noqa: PTH208  a count, of names alone
+        if len(calls.paths(self._folder)) >= MOST_CALLS:
             self._give_up(f"{self._folder} holds {MOST_CALLS} calls: name another folder for more")
             return
         files.write_text(path, call.dumps(), error=SuiteError)
