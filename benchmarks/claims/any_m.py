@@ -26,7 +26,8 @@ from typing import Any
 
 from commands import fresh, new_folder, tuner, write_suite
 
-from tuner.bench.held_out import Case, CaseRunner
+from tuner.bench.held_out import Case, play
+from tuner.bench.paired import PairedRunner
 from tuner.kernel import registry
 from tuner.lookup.lookup import lookup, use
 from tuner.problem import Problem
@@ -111,13 +112,13 @@ def regret(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     use(folder / "ladders.db")
     with Store.open(str(folder / "races.db"), read_only=True) as store:
         raced = {winner.problem: winner.config for winner in store.winners()}
-    with CaseRunner(0) as runner:
+    with PairedRunner(0) as runner:
         cases = []
         for problem, best in raced.items():
             served = lookup(problem, runner.device)
             default = registry.default_config(problem, runner.device)
             cases.append(Case(problem, served.rule, served.config, default, best))
-        played = [one for one in runner.play(cases) if one.answer is not None and one.formula is not None]
+        played = [one for one in play(cases, runner) if one.answer is not None and one.formula is not None]
     rows = [
         {"problem": str(one.case.problem), "rule": one.case.rule, "served": one.answer, "default": one.formula}
         for one in played

@@ -11,7 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tuner.bench.held_out import Case, CaseRunner
+from tuner.bench.held_out import Case, play
+from tuner.bench.paired import PairedRunner
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -38,14 +39,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="where the result is written")
     args = parser.parse_args()
-    with CaseRunner(0) as runner:
+    with PairedRunner(0) as runner:
         cases = []
         for (n, k), (first, second) in CONFIGS.items():
             for m in MS:
                 problem = Problem(m, n, k, dtype="bfloat16", layout="nt")
                 cases.append(Case(problem, "", first, second, registry.default_config(problem, runner.device)))
         rows = []
-        for one in runner.play(cases):
+        for one in play(cases, runner):
             if one.fastest_us is None or one.answer is None or one.formula is None:
                 print(f"{one.case.problem}: {one.failure}")
                 continue

@@ -14,6 +14,9 @@ from tuner.lookup.table import Provenance, Row, Table
 from tuner.problem import Problem
 
 PROGRAMS = Path(__file__).parent / "programs"
+sys.path.append(str(PROGRAMS))
+import decorated  # noqa: E402  a row names its source
+
 MADE = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 SOURCES = """
 import library
@@ -112,6 +115,19 @@ def test_a_strict_process_launches_what_ships_and_names_what_to_export(stub, tab
     assert report.printed["compiled"] == 0
     assert report.printed["served"] == [256, 256, 256], "another N is served by the binary of the nearest key"
     for said in report.printed["missing"]:
-        assert "no shipped binary launches" in said
-        assert "tuner export DIR --with-kernels --kernel library:scale" in said
+        assert "nothing is compiled (strict)" in said
+        assert said.count("tuner export DIR --with-kernels --kernel library:scale") == 1
     assert len(report.launches) == 3
+
+
+def test_under_torch_compile_the_graph_holds_the_winner_alone(stub, tables):
+    folder = Path(tables(scale=SCALE))
+    key = {**SCALE[0], "kernel.source": decorated.scale.source_hash[:16]}
+    row = Row(Problem.keyed("scale", key, dtype="float32"), Config("scale", **SCALE[1]), 1, MADE, 10.0, 1.5, None, 1)
+    Table("scale", KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,)).write(folder)
+    told = stub.run("traced.py", str(folder)).printed
+    assert told["tuned"] == [[256], [256]]
+    assert told["adopted"] == [[256], [256], [64, 128, 256]]
+    assert told["first"] == [64]
+    assert told["as it was"] == [False, [64, 128, 256]]
+    assert told["plain"] == told["undone"] == [64, 128, 256]

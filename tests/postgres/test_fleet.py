@@ -7,17 +7,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import pytest
-
 from tuner.fleet import ledger as ledger_module
-from tuner.fleet.ledger import Ledger, RefusedError
+from tuner.fleet.ledger import Ledger
 from tuner.fleet.messages import Answer, Delivery, Hello
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.engine import UnavailableError
 from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
-from tuner.store.store import RunStatus, Store
+from tuner.store.store import Store
 from tuner.version import __version__
 
 HELLO = Hello("a", 1, KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "", "", "3.11"), __version__, {})
@@ -36,18 +34,6 @@ def joined(store: Store) -> Ledger:
     found = Ledger(store, lambda _device: [PROBLEM], {})
     found.join("node", HELLO, 0.0)
     return found
-
-
-def test_a_driver_beside_another_run_on_one_database_is_refused_until_that_ends(url):
-    with Store.open(url) as one, Store.open(url) as other:
-        first = joined(one)
-        first.join("second node", HELLO, 0.0)
-        second = Ledger(other, lambda _device: [PROBLEM], {})
-        with pytest.raises(RefusedError, match=r"another run measures for nvidia-h200-sm90-132 .* \(on a\): wait"):
-            second.join("node", HELLO, 0.0)
-        for node in ("node", "second node"):
-            first.end_run(node, RunStatus.DONE, threading.Event())
-        second.join("node", HELLO, 0.0)
 
 
 def test_a_ledger_waits_for_a_server_that_restarts_and_then_answers_its_node(server, url, monkeypatch, caplog):

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.bench import held_out
+from tuner.bench import paired
 from tuner.bench.contest import Contest
-from tuner.bench.held_out import CaseRunner
+from tuner.bench.paired import PairedRunner
 from tuner.sweep import gpu_lock
 from tuner.sweep.crew import Crew
 from tuner.sweep.worker import Worker
@@ -161,12 +161,12 @@ def test_a_dry_run_and_the_interpreter_need_no_lock(card, on_a_card):
         crew.wait_until_ready()
 
 
-@pytest.mark.parametrize("make", [lambda: Contest(None, []), lambda: CaseRunner(0)], ids=["bench", "regret"])
+@pytest.mark.parametrize("make", [lambda: Contest(None, []), lambda: PairedRunner(0)], ids=["bench", "regret"])
 def test_what_else_measures_holds_its_card_too_and_a_wait_that_is_interrupted_leaves_no_child(
     card, on_a_card, monkeypatch, make
 ):
     on_a_card(card)
-    monkeypatch.setattr(held_out, "Worker", lambda _gpu: Worker(None))
+    monkeypatch.setattr(paired, "Worker", lambda _gpu: Worker(None))
     with make():
         assert is_busy(card)
     assert not is_busy(card)

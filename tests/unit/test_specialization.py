@@ -36,3 +36,25 @@ def test_no_size_and_no_alignment_of_a_stride_is_compiled_in(module, name):
         if each.name not in tensors and not each.do_not_specialize and not each.do_not_specialize_on_alignment
     }
     assert not specialized
+
+
+def test_the_key_of_a_launch_is_made_once_for_all_sizes_and_tells_values_of_two_types_apart(monkeypatch):
+    import torch
+
+    from tuner.kernels.gemm.pointer.jit import matmul_kernel
+    from tuner.launch import binaries
+    from tuner.launch.launch import Launch
+
+    made, key_of = [], binaries.key_of
+    monkeypatch.setattr(binaries, "key_of", lambda found: made.append(found) or key_of(found))
+
+    def key(size: int, even: object, options: dict[str, int]) -> str:
+        tensor = torch.empty(size, 16, dtype=torch.float16, device="meta")
+        return Launch(matmul_kernel, (size,), (tensor, tensor, None, size), {"EVEN_K": even}, options).key
+
+    first = key(48, True, {"num_warps": 4})
+    assert key(80, True, {"num_warps": 4}) == first
+    assert len(made) == 1
+    assert key(1, True, {"num_warps": 4}) != first
+    others = {key(48, 1, {"num_warps": 4}), key(48, False, {"num_warps": 4}), key(48, True, {"num_warps": 8})}
+    assert len(others | {first}) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tuner.adopt import hook
@@ -13,12 +14,13 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.launch import compile_cache
-from tuner.launch.binaries import NotShippedError
+from tuner.launch.binaries import NotShippedError, ShippedBinaries
 from tuner.launch.failure import is_no_fault
 from tuner.lookup import lookup as lookups
 from tuner.lookup import strict
 from tuner.lookup.decision import Decision, Match
 from tuner.problem import Problem
+from tuner.tuned import traced
 from tuner.tuned.arguments import Arguments
 from tuner.tuned.first_launch import failures_of_a_config, launch_first_that_runs
 from tuner.tuned.tuned_kernel import TunedKernel
@@ -26,6 +28,22 @@ from tuner.tuned.tuned_kernel import TunedKernel
 ON_MISS = ("autotune", "nearest", "first")
 _NO_ARGUMENTS = ("grid", "warmup")
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipped:
+    """Finds what ships for a kernel. Triton launches the later calls of a key, whose errors we do not see."""
+
+    kernel: TunedKernel
+
+    def __call__(self) -> ShippedBinaries | None:
+        return self.kernel.shipped()
+
+    @property
+    def advice(self) -> str:
+        """What to type where no binary fits such a call."""
+        command = f"tuner export DIR --with-kernels --kernel {self.kernel.origin}"
+        return f"; nothing is compiled (strict); to ship one: {command}"
 
 
 class Server:
@@ -58,10 +76,21 @@ class Server:
             self._report(autotuner, "is left to Triton: %s", first_line(e))
             return None
 
+    def choose_traced(self, autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the `triton.Config` of a call that is traced; None where TorchInductor decides."""
+        if isinstance(autotuner, TunedKernel) or not is_of(autotuner, self.libraries):
+            return None
+        kernel, device = kernel_of(autotuner), devices.current()
+        problem = kernel.signature.problem(kernel.signature.named(args, kwargs))
+        with kernel.calling(problem, Arguments((), args, kwargs)):
+            decision = lookups.resolver().decide(problem, device)
+            order = self._order(kernel, decision, problem, device, is_strict=False)
+        return order[0] if order else None
+
     def leave(self) -> None:
         """Let the kernels that were served compile as Triton does."""
         for kernel in self._kernels:
-            compile_cache.uninstall(kernel.fn, kernel.shipped)
+            compile_cache.uninstall(kernel.fn, _Shipped(kernel))
         self._kernels.clear()
 
     def _chosen(self, kernel: TunedKernel, autotuner: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -76,7 +105,7 @@ class Server:
         if not order:
             self._report_miss(problem)
             return None
-        compile_cache.install(kernel.fn, kernel.shipped)
+        compile_cache.install(kernel.fn, _Shipped(kernel))
         self._kernels.add(kernel)
 
         def load(**meta: Any) -> Any:
@@ -88,7 +117,7 @@ class Server:
         try:
             config, _, missing = launch_first_that_runs(load, problem.op, named, order)
         except NotShippedError as e:
-            raise NotShippedError(strict.refusal(problem, device, decision.match, e)) from None
+            raise NotShippedError(strict.refusal(problem, device, decision.match, e.args[0])) from None
         except failures_of_a_config() as e:
             if is_no_fault(e):
                 raise
@@ -154,9 +183,11 @@ class Server:
 def serve(server: Server) -> None:
     """Begin to serve."""
     hook.ask(server.choose)
+    traced.ask(server.choose_traced)
 
 
 def stop(server: Server) -> None:
     """Stop serving: keys that were served are Triton's to decide anew."""
+    traced.stop_asking(server.choose_traced)
     hook.stop_asking(server.choose)
     server.leave()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.bench.paired import PairedRunner
 from tuner.errors import KernelError
-from tuner.hardware.device import INTERPRETER, Device, Environment, of_one_arch
+from tuner.hardware.device import Device, of_one_arch
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup import match_rules
@@ -18,15 +18,11 @@ from tuner.lookup.decision import Decision
 from tuner.lookup.device_winners import by_problem
 from tuner.lookup.sources import Source
 from tuner.problem import Problem
-from tuner.sweep import finals, gpu_lock
-from tuner.sweep.child import WorkerDiedError
-from tuner.sweep.compile_pool import CompilePool
+from tuner.sweep import finals
 from tuner.sweep.measure import VENDOR
-from tuner.sweep.messages import FinalsPlayed, Hello, PlayFinals, Ready, Refused, SetProblem
-from tuner.sweep.worker import Worker
+from tuner.sweep.messages import FinalsPlayed
 
 _SEED = 1
-_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,82 +135,15 @@ def _case(problem: Problem, device: Device, decision: Decision, winner: Config) 
     )
 
 
-class CaseRunner:
-    """Measures cases with a worker that is replaced when it dies; a context manager.
-
-    Attributes:
-        device: the device's model.
-        environment: the versions in use; None for the interpreter until something is measured.
-    """
-
-    def __init__(self, gpu: int | None) -> None:
-        """Open a CUDA device by its index; the interpreter needs no worker until something is measured."""
-        self._gpu = gpu
-        self._worker: Worker | None = None
-        self._lock = contextlib.ExitStack()
-        self.environment: Environment | None = None
-        self.device = INTERPRETER
-        if gpu is not None:
-            hello = self._open()
-            self.device = hello.device
-            try:
-                self._lock = gpu_lock.hold([hello.gpu_uuid])
-            except BaseException:
-                self._end()
-                raise
-
-    def __enter__(self) -> CaseRunner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._end()
-
-    def play(self, todo: Sequence[Case]) -> Iterator[CaseResult]:
-        """Measure cases one after the other; their binaries are compiled first, on all cores."""
-        unlike = [case for case in todo if len(case.contestants) > 1]
-        if unlike and self._gpu is not None:
-            with CompilePool(self.device) as pool:
-                _compile(unlike, pool)
-        for case in todo:
-            yield CaseResult(case, 1.0, 1.0, None) if len(case.contestants) == 1 else self._play(case)
-
-    def _open(self) -> Hello:
-        self._worker = Worker(self._gpu)
-        hello = self._worker.hello()
-        self.environment = hello.environment
-        return hello
-
-    def _end(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
-
-    def _play(self, case: Case) -> CaseResult:
-        """Measure one case in paired rounds."""
-        if self._worker is None:
-            self._open()
-        assert self._worker is not None
-        try:
-            reply = self._ask(SetProblem(case.problem))
-            if isinstance(reply, Ready):
-                reply = self._ask(PlayFinals(case.contestants, _SEED))
-        except WorkerDiedError as e:
-            self._end()
-            return CaseResult(case, None, None, None, str(e))
-        if isinstance(reply, FinalsPlayed):
-            return _judged(case, reply)
-        return CaseResult(case, None, None, None, reply.message if isinstance(reply, Refused) else "")
-
-    def _ask(self, request: SetProblem | PlayFinals) -> Ready | Refused | FinalsPlayed:
-        """Send a request and return its last reply; a worker that lost its context ends, which raises."""
-        worker = self._worker
-        assert worker is not None
-        worker.send(request)
-        while True:
-            reply = worker.wait()
-            if isinstance(reply, (Ready, Refused, FinalsPlayed)):
-                return reply
+def play(todo: Sequence[Case], runner: PairedRunner) -> Iterator[CaseResult]:
+    """Measure cases one after the other; their binaries are compiled first, on all cores."""
+    runner.compile((case.problem, config) for case in todo if len(case.contestants) > 1 for config in case.contestants)
+    for case in todo:
+        if len(case.contestants) == 1:
+            yield CaseResult(case, 1.0, 1.0, None)
+            continue
+        played = runner.play(case.problem, case.contestants)
+        yield CaseResult(case, None, None, None, played) if isinstance(played, str) else _judged(case, played)
 
 
 def _judged(case: Case, reply: FinalsPlayed) -> CaseResult:
@@ -230,18 +159,6 @@ def _judged(case: Case, reply: FinalsPlayed) -> CaseResult:
 
     fastest_us = min(paired.median_us for paired in ratios.values())
     return CaseResult(case, ratio(case.answer), ratio(case.formula), fastest_us, failure)
-
-
-def _compile(todo: Iterable[Case], pool: CompilePool) -> None:
-    """Compile every binary, so that the GPU's worker finds it in Triton's cache."""
-    keys = [
-        pool.request(registry.find(case.problem.op, config.kernel), case.problem, config)
-        for case in todo
-        for config in case.contestants
-    ]
-    while any(pool.result(key) is None for key in keys):
-        pool.recover()
-        time.sleep(_POLL_S)
 
 
 def _geomean(ratios: Sequence[float]) -> float:

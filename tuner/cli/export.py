@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["table", "sqlite", "vllm", "sglang", "triton"]),
+    type=click.Choice(["table", "sqlite", "vllm", "sglang", "triton", "python"]),
     default="table",
     show_default=True,
     help="JSON tables, one for each op and device; one SQLite file; what vLLM or SGLang read for block-scaled fp8;"
-    " lists of configs for triton.autotune.",
+    " lists of configs for triton.autotune; Python modules that need nothing else.",
 )
 @click.option("--package", metavar="IMPORT.NAME", help="Write the tables as data of this package, whose root is DIR.")
 @click.option(
@@ -89,8 +89,9 @@ def export(
     if kind in ("vllm", "sglang"):
         _write_for_servers(kind, directory, selection, db, as_json=as_json)
         return
-    if kind == "triton":
-        _write_lists(directory, selection, as_json=as_json)
+    if kind in ("triton", "python"):
+        write = _write_lists if kind == "triton" else _write_modules
+        write(directory, selection, as_json=as_json)
         return
     folder = directory if package is None else packages.prepare(directory, package)
     lines = None if package is None else packages.pyproject_lines(package, with_kernels=with_kernels)
@@ -171,6 +172,25 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
         return
     for entry in written:
         click.echo(f"{entry['path']}: {quantity(entry['configs'], 'config')}")
+    _say_left_out(selection)
+
+
+def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> None:
+    from tuner.tables import dispatcher
+
+    found = [dispatcher.dispatcher(table) for table in selection.tables]
+    files.make_folder(directory)
+    written: list[dict[str, Any]] = [
+        {"path": each.write(directory), "rows": each.rows, "ranges": each.ranges, "refused": each.refused}
+        for each in found
+    ]
+    if as_json:
+        output.print_json({"written": written, "left_out": _left_out(selection)})
+        return
+    for entry in written:
+        click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}, {quantity(entry['ranges'], 'range')}")
+        for reason in entry["refused"]:
+            click.echo(f"left out: {reason}", err=True)
     _say_left_out(selection)
 
 

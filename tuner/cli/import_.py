@@ -9,25 +9,35 @@ import click
 
 from tuner.cli import options, output
 from tuner.cli.output import quantity
-from tuner.errors import TableError
+from tuner.errors import TableError, UsageError
 
 SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
 
 @click.command("import")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=options.Place(path_type=Path))
-@click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Write both files there.")
+@click.argument("files", metavar="FILE|DIR|ARCHIVE...", nargs=-1, required=True, type=options.Place(path_type=Path))
+@click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Write into this folder.")
 @options.json_option
 def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Read block-scaled fp8 configs of vLLM and SGLang, and AITER's tables of tuned GEMMs.
+    """Bring tables from elsewhere into a folder, or read what others tuned.
 
-    Writes DIR/imported.csv, a suite of the problems for `tuner run --suite`, and DIR/imported.candidates.json, configs
-    worth trying. Others' figures are not taken: nothing of this is a trial or a winner before it was measured here.
+    Tables of triton-tuner, as files, in a folder or in an archive (zip, tar), are checked by their digests and united
+    with those in DIR, where lookups find them once it is named (TUNER_TABLES=DIR).
+
+    Of others, block-scaled fp8 configs of vLLM and SGLang and AITER's tables of tuned GEMMs are read. Of them it writes
+    DIR/imported.csv, a suite of the problems for `tuner run --suite`, and DIR/imported.candidates.json, configs worth
+    trying. Others' figures are not taken: nothing of this is a trial or a winner before it was measured here.
     """
     from tuner.files import make_folder, write_text
-    from tuner.tables.importing import candidates
+    from tuner.tables.importing import candidates, tables
     from tuner.tables.importing import reader as imported
 
+    ours = [path for path in files if tables.holds_tables(path)]
+    if ours and len(ours) < len(files):
+        raise UsageError(f"{ours[0]} holds tables of triton-tuner, others are of other tools: import them one by one")
+    if ours:
+        _bring(ours, out, as_json=as_json)
+        return
     found = [imported.read(path) for path in files]
     for one in found:
         for reason, rows in one.left_out.items():
@@ -50,3 +60,17 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     click.echo(f"{suite}: {quantity(len(problems), 'problem')}; to tune them: {command}")
     if listed:
         click.echo(f"{listed}: {quantity(len(set(every)), 'candidate')}, unverified")
+
+
+def _bring(paths: list[Path], out: Path, *, as_json: bool) -> None:
+    from tuner.tables.importing import tables
+
+    brought = tables.bring(paths, out)
+    if as_json:
+        output.print_json({"tables": [output.by_name(one) for one in brought]})
+        return
+    for one in brought:
+        held = f"{quantity(one.rows, 'row')}, {quantity(one.families, 'family')}"
+        click.echo(f"{one.path}: {held}, {quantity(one.new, 'row')} new")
+        for reason in one.left_out:
+            click.echo(reason, err=True)

@@ -14,7 +14,8 @@ from tuner.problem import suite as suites
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tuner.bench.held_out import Case, CaseResult, CaseRunner, Regret
+    from tuner.bench.held_out import Case, CaseResult, Regret
+    from tuner.bench.paired import PairedRunner
 
 _COLUMNS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst")
 
@@ -30,11 +31,12 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, as_json:
         TableError: the place cannot be read.
     """
     from tuner.bench import held_out
+    from tuner.bench.paired import PairedRunner
     from tuner.lookup import sources
 
     source = sources.named(place)
     listed = None if suite is None else suites.load(suite)
-    with held_out.CaseRunner(options.gpus_of(device)[0]) as bench:
+    with PairedRunner(options.gpus_of(device)[0]) as bench:
         model = bench.device
         cases = held_out.cases(source, model, listed, sample)
         if listed is not None and len(cases) < len(listed):
@@ -52,9 +54,11 @@ def measure(place: str, suite: str | None, sample: int, device: str, *, as_json:
     return all(one.answer is not None and not one.failure for one in played)
 
 
-def _play(cases: Sequence[Case], bench: CaseRunner) -> list[CaseResult]:
+def _play(cases: Sequence[Case], bench: PairedRunner) -> list[CaseResult]:
+    from tuner.bench import held_out
+
     played: list[CaseResult] = []
-    for one in bench.play(cases):
+    for one in held_out.play(cases, bench):
         played.append(one)
         shown = f"{one.answer:.3f}, formula {one.formula:.3f}" if one.answer and one.formula else one.failure
         line = f"[{len(played)}/{len(cases)}] {one.case.problem}: {one.case.rule} {shown}, {one.case.answer.label}"
@@ -80,7 +84,7 @@ def _percent(ratio: float) -> str:
 
 
 def _document(
-    place: str, bench: CaseRunner, figures: dict[str, Regret], played: Sequence[CaseResult]
+    place: str, bench: PairedRunner, figures: dict[str, Regret], played: Sequence[CaseResult]
 ) -> dict[str, Any]:
     import tuner
     from tuner.store.records import PROTOCOL, now

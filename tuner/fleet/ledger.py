@@ -27,7 +27,8 @@ from tuner.sweep.report import ProblemReport, Report
 from tuner.version import __version__
 
 _READS = frozenset({"settled", "newest_trial_at", "winner", "winners", "families"})
-_WRITES = frozenset({"record", "decide", "record_family"})
+_CLAIMS = frozenset({"claim", "begin_claimed", "claimed_by_others"})
+_WRITES = frozenset({"record", "decide", "record_family", "release"})
 _PAUSE_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -116,6 +117,11 @@ class Ledger:
         self.members: dict[str, Member] = {}
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other runs may write to the same database."""
+        return self._store.is_shared
+
+    @property
     def left(self) -> int:
         """How much work is neither over nor given up."""
         return sum(len(place.queue) for place in self.places.values())
@@ -133,13 +139,6 @@ class Ledger:
             StoreError: the run could not be stored.
         """
         place = self._place(hello)
-        own = {member.run.id for member in self.members.values()}
-        living = self._store.living_runs(hello.device, hello.environment)
-        if hosts := sorted({host for run_id, host in living.items() if run_id not in own}):
-            raise RefusedError(
-                f"another run measures for {hello.device.slug} into this database (on {', '.join(hosts)}): wait for its"
-                " end (one that was killed counts for a minute), or type another --db"
-            )
         run = self._store.begin_run(hello.device, hello.environment, argv=self._argv, host=hello.host)
         place.queue.join(node, hello.lanes, now)
         self.members[node] = Member(hello.host, place, run, beat=now)
@@ -202,7 +201,8 @@ class Ledger:
             victim, wanted = found
             self.members[victim].to_ask += wanted
         member.asked, member.to_ask = member.to_ask, []
-        unknown = member.place.unknown(items)
+        # Beside other runs a problem may be known at any time: whoever claims it asks.
+        unknown = frozenset() if self.is_shared else member.place.unknown(items)
         return Orders(items, unknown, tuple(member.asked), answer, closing=not queue, stop=stop)
 
     def leave(self, node: str, why: str) -> list[Item]:
@@ -302,15 +302,18 @@ class Ledger:
         report.problems += delivery.problems
         report.families += delivery.families
         if delivery.question is not None:
-            member.answer = self._answered(delivery.question, stop)
+            member.answer = self._answered(member.run, delivery.question, stop)
         if delivery.end is not None:
             report.start_s = max(report.start_s, delivery.end.start_s)
             report.compiled += delivery.end.compiled
             report.compile_s = max(report.compile_s, delivery.end.compile_s)
 
-    def _answered(self, question: tuple[str, tuple[object, ...], dict[str, object]], stop: threading.Event) -> Answer:
+    def _answered(
+        self, run: Run, question: tuple[str, tuple[object, ...], dict[str, object]], stop: threading.Event
+    ) -> Answer:
         method, arguments, options = question
-        assert method in _READS
+        assert method in _READS | _CLAIMS
+        arguments = (run, *arguments) if method in _CLAIMS else arguments
         found: list[object] = []
         try:
             self._lasting(lambda _again: found.append(getattr(self._store, method)(*arguments, **options)), stop)

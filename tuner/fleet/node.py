@@ -6,14 +6,17 @@ trials it asks the driver for. The driver polls it, so that a node never calls a
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import platform
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 from tuner.errors import StoreError, TunerError, in_short
 from tuner.fleet.feed import Feed
@@ -25,7 +28,7 @@ from tuner.problem import Problem
 from tuner.problem.family import Family
 from tuner.store.claims import Holder
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
-from tuner.store.store import Run, Store
+from tuner.store.runs import Run
 from tuner.sweep.crew import Crew
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
@@ -46,6 +49,19 @@ def kernels_of(ops: Sequence[str]) -> dict[str, str]:
         for op in ops
         for name, spec in sorted(registry.of(op).items())
     }
+
+
+def take_priority_back() -> None:
+    """Give every thread of this process the priority of its parent, Ray's raylet, where it may.
+
+    Ray starts its workers at nice 15, where a node gets no core beside other work. Threads have priorities of their own
+    on Linux, and processes inherit that of the thread which starts them.
+    """
+    normal = os.getpriority(os.PRIO_PROCESS, os.getppid())
+    for thread in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # it may not, or the thread has ended
+            if os.getpriority(os.PRIO_PROCESS, int(thread.name)) > normal:
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), normal)
 
 
 class Node(Observer):
@@ -75,6 +91,7 @@ class Node(Observer):
         Raises:
             TunerError: they cannot work here.
         """
+        take_priority_back()
         registry.load(self._references)
         self._crew = Crew(self._gpus)
         device, environment = self._crew.wait_until_ready()
@@ -84,12 +101,17 @@ class Node(Observer):
         kernels, lanes = kernels_of(self._ops), len(self._gpus)
         return Hello(platform.node(), lanes, device, environment, __version__, kernels, tuple(self._out.warnings))
 
-    def begin(self, run: Run, plan: Plan) -> None:
-        """Begin the sweep under a run that the driver has begun; a time budget counts from now."""
+    def begin(self, run: Run, plan: Plan, is_shared: bool) -> None:
+        """Begin the sweep under a run that the driver has begun; a time budget counts from now.
+
+        Args:
+            run, plan: what to do.
+            is_shared: whether other runs may write to the driver's database.
+        """
         self._out = Delivery()
         if plan.time_budget_s is not None:
             plan = replace(plan, time_budget_s=plan.time_budget_s + time.monotonic() - self._crew.begun)
-        threading.Thread(target=self._sweep, args=(run, plan), name="tuner-node", daemon=True).start()
+        threading.Thread(target=self._sweep, args=(run, plan, is_shared), name="tuner-node", daemon=True).start()
 
     def exchange(self, orders: Orders) -> Delivery:
         """Take orders; return what happened, at once where a question waits, else after a moment."""
@@ -154,12 +176,12 @@ class Node(Observer):
         delivery.ended, delivery.begun = over, begun
         return delivery
 
-    def _sweep(self, run: Run, plan: Plan) -> None:
+    def _sweep(self, run: Run, plan: Plan, is_shared: bool) -> None:
         crew, start_s = self._crew, time.monotonic() - self._crew.begun
         error = ""
         try:
             with crew, JobPrefetcher(plan) as prefetcher:
-                store = cast(Store, LedgerStore(self))
+                store = LedgerStore(self, is_shared=is_shared)
                 prefetcher.pool = crew.pool
                 prefetcher.past.winners.extend(store.winners(device_slug=self._device.slug))
                 report = Report(self._device, self._environment)
@@ -180,15 +202,15 @@ def _emptied(items: deque[Item]) -> list[Item]:
 
 
 class LedgerStore:
-    """The driver's store as a node's sweep sees it: the part of `tuner.store.store.Store` that it uses.
+    """The driver's store as a node's sweep sees it: a `tuner.sweep.storage.Storage`.
 
     Trials, winners and families are told, and what was told comes before what is asked. Nothing is asked of a problem
     that is new to the database: only this node writes of it.
     """
 
-    def __init__(self, node: Node) -> None:
-        """Speak through a node."""
-        self._node = node
+    def __init__(self, node: Node, *, is_shared: bool) -> None:
+        """Speak through a node; what it claims is claimed where others may write to the driver's database."""
+        self._node, self._is_shared = node, is_shared
         self._winners: dict[Problem, Winner] = {}
 
     def record(self, _run: Run, trials: Sequence[Trial]) -> None:
@@ -224,20 +246,23 @@ class LedgerStore:
     is_away = False
     """A node's writes never wait: the driver does."""
 
-    def claim(self, _run: Run, _problem: Problem, *, begin: bool = False) -> bool:  # noqa: ARG002
-        """Have any problem: the driver leases each to one node."""
-        return True
+    def claim(self, _run: Run, problem: Problem, *, begin: bool = False) -> bool:
+        """As of a store. The driver leases each problem to one node, so that only other runs may have it."""
+        return not self._is_shared or bool(self._node.ask("claim", problem, begin=begin))
 
-    def begin_claimed(self, _run: Run, _problem: Problem) -> bool:
-        """Begin any problem, as of `claim`."""
-        return True
+    def begin_claimed(self, _run: Run, problem: Problem) -> bool:
+        """As of a store."""
+        return not self._is_shared or bool(self._node.ask("begin_claimed", problem))
 
-    def release(self, _run: Run, _problems: Sequence[Problem]) -> None:
-        """Do nothing, as of `claim`."""
+    def release(self, _run: Run, problems: Sequence[Problem]) -> None:
+        """As of a store."""
+        if self._is_shared:
+            self._node.tell("release", tuple(problems))
 
-    def claimed_by_others(self, _run: Run, _problems: Iterable[Problem]) -> dict[Problem, Holder]:
-        """Say that nobody has any, as of `claim`."""
-        return {}
+    def claimed_by_others(self, _run: Run, problems: Iterable[Problem]) -> dict[Problem, Holder]:
+        """As of a store."""
+        found: dict[Problem, Holder] = self._node.ask("claimed_by_others", tuple(problems)) if self._is_shared else {}
+        return found
 
     def settled(
         self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]

@@ -51,7 +51,16 @@ class Entry:
 
 
 class NotShippedError(KernelError):
-    """Strict: no shipped binary launches this, and nothing is compiled."""
+    """Strict: no shipped binary launches this, and nothing is compiled.
+
+    Attributes:
+        advice: what to type, where nobody who knows the kernel catches this error.
+    """
+
+    advice = ""
+
+    def __str__(self) -> str:
+        return super().__str__() + self.advice
 
 
 class ShippedBinaries:

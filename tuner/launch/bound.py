@@ -102,8 +102,7 @@ def _extent_bytes(tensor: Tensor) -> int:
 def _allocator(like: Tensor) -> Callable[[], Tensor]:
     shape = tuple(like.shape)
     if like.is_cuda and compat.empty_strided_cuda is not None:
-        strides = torch.empty(shape, device="meta").stride()
-        return functools.partial(compat.empty_strided_cuda, shape, strides, like.dtype)
+        return functools.partial(compat.empty_strided_cuda, shape, like.stride(), like.dtype)
     return functools.partial(torch.empty, shape, dtype=like.dtype, device=like.device)
 
 

@@ -47,6 +47,11 @@ _TORCH: dict[str, tuple[str, Any]] = {
     "grouped_mm": ("torch:_grouped_mm", None),  # torch 2.9 to 2.13
     # TorchInductor's options by mode, for `tuner bench`. Nothing replaces it: that contest reports the error.
     "list_mode_options": ("torch._inductor:list_mode_options", _REQUIRED),  # torch 2.9 to 2.13
+    # By which Dynamo and make_fx turn a traced launch into an operator. Without it TorchInductor measures configs.
+    "TritonHOPifier": (
+        "torch._higher_order_ops.triton_kernel_wrap:TritonHOPifier",
+        None,
+    ),  # torch 2.13
 }
 _TRITON: dict[str, tuple[str, Any]] = {
     # The active driver: current device, stream and target. Nothing can be launched without it.

@@ -181,6 +181,7 @@ class CachedCompile:
                 return shipped.nearest_kernel(src, binaries.key_of(context), index)
             except binaries.NotShippedError as e:
                 missing = e
+        missing.advice = next(filter(None, (getattr(find, "advice", "") for find in self._finders)), "")
         raise missing
 
 

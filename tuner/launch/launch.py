@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,11 @@ _INT32_SPAN = 2**31
 _BUFFER_OPS_BYTES = 2**31 - 1
 
 
+_MOST_KEYS = 4096
+_keys: dict[Hashable, str] = {}
+"""The keys of launches, by what they are made of. Most calls differ in sizes alone, which no binary knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One launch of one jit function.
@@ -56,7 +61,17 @@ class Launch:
     @property
     def key(self) -> str:
         """The key of a shipped kernel: everything that the binary depends on except the source."""
-        return shipped.key_of(_specialization(self))
+        classes, constants, options = _argument_classes(self), self.constants, self.options
+        # True and 1 are equal, but make other binaries.
+        values = (*constants.values(), *options.values())
+        known = (self.function.__name__, classes, *constants, *options, *values, *map(type, values))
+        key = _keys.get(known)
+        if key is None:
+            key = shipped.key_of(_specialization(self))
+            if len(_keys) >= _MOST_KEYS:
+                _keys.clear()
+            _keys[known] = key
+        return key
 
 
 def compiler_options(config: Config) -> dict[str, Value]:
@@ -124,28 +139,29 @@ def source_hash(parts: Sequence[Callable[..., Any] | Any]) -> str:
 
 
 def _specialization(launch: Launch) -> dict[str, Any]:
-    # Only AMD's backend depends on whether a 32-bit offset reaches all of a tensor.
-    sized = "matrix_instr_nonkdim" in launch.options
-    arguments = [
-        _argument_class(parameter, argument, sized=sized)
-        for parameter, argument in zip(launch.function.params, launch.arguments, strict=False)
-    ]
     return {
         "function": launch.function.__name__,
-        "arguments": arguments,
+        "arguments": _argument_classes(launch),
         "constants": dict(launch.constants),
         "options": dict(launch.options),
     }
 
 
-def _argument_class(parameter: Any, argument: Any, *, sized: bool) -> Any:
+def _argument_classes(launch: Launch) -> tuple[Hashable, ...]:
+    # Only AMD's backend depends on whether a 32-bit offset reaches all of a tensor.
+    sized = "matrix_instr_nonkdim" in launch.options
+    given = zip(launch.function.params, launch.arguments, strict=False)
+    return tuple([_argument_class(parameter, argument, sized=sized) for parameter, argument in given])
+
+
+def _argument_class(parameter: Any, argument: Any, *, sized: bool) -> Hashable:
     if argument is None:
         return None
     if hasattr(argument, "block_shape"):  # a descriptor, Triton's or Gluon's
-        return [dtype.name_of(argument.base.dtype), *argument.block_shape]
+        return (dtype.name_of(argument.base.dtype), *argument.block_shape)
     if isinstance(argument, torch.Tensor):
         large = sized and argument.untyped_storage().size() > _BUFFER_OPS_BYTES
-        return [dtype.name_of(argument.dtype), argument.data_ptr() % 16 == 0, large]
+        return (dtype.name_of(argument.dtype), argument.data_ptr() % 16 == 0, large)
     if argument == 1 and not parameter.do_not_specialize:
         return 1
     return "i32" if -_INT32_SPAN <= argument < _INT32_SPAN else "i64"

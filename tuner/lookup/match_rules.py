@@ -54,6 +54,11 @@ def decide(
     return found or search.default()
 
 
+def of_family(problem: Problem, device: Device, by_source: Iterable[DeviceWinners]) -> Decision | None:
+    """The decision of the range that holds a problem's M, even where a row is exact; None where no range serves it."""
+    return _Search(problem, device).family("family", by_source)
+
+
 def default_range(m: int) -> tuple[int, int]:
     """The Ms that get one default config: 1, up to 16 and 32, from there each half of an octave, from 256 each eighth.
 

@@ -64,18 +64,26 @@ class Stored(TypeDecorator[Any]):
         """What SQLAlchemy asks for when it copies a column."""
         return Stored(self.kind, self.name, nullable=self.nullable)
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:  # noqa: ARG002
+        """The function that checks what is written."""
+        return self.check
+
+    def check(self, value: Any) -> Any:
         """What is written: words that every database and encoding can hold, and None for NaN, as SQLite keeps it.
 
         Raises:
             StrayValue: the column cannot hold the value.
         """
+        if value is None:
+            return None
         if isinstance(value, str):
+            if value.isascii() and "\0" not in value:
+                return value
             return value.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+        if self._most is None or 0 <= value <= self._most:
+            return value
         if isinstance(value, float) and math.isnan(value):
             return None
-        if self._most is None or value is None or 0 <= value <= self._most:
-            return value
         if self._capped and value > 0:
             return self._most
         raise StrayValue(self._complaint(value))

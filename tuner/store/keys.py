@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Connection, Select, Table, bindparam, insert, select
 
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
@@ -25,7 +26,7 @@ class Keys:
 
     def __init__(self) -> None:
         self._entities: dict[Entity, int] = {}
-        self._configs: dict[tuple[int, Config], int] = {}
+        self._configs: dict[int, dict[Config, int]] = {}
 
     def forget(self) -> None:
         """After a rollback: what was remembered may not be there."""
@@ -51,26 +52,34 @@ class Keys:
         return found
 
     def make_configs(self, connection: Connection, kernel_id: int, configs: Iterable[Config]) -> dict[Config, int]:
-        """The ids of a kernel's configs, inserted where they are not there: three statements for any number."""
-        wanted = dict.fromkeys(configs)
-        self._find_configs(connection, kernel_id, wanted)
-        missing = [config for config in wanted if (kernel_id, config) not in self._configs]
+        """Ids of a kernel's configs, of these at least, inserted where they are not there: three statements for any."""
+        known = self._configs.setdefault(kernel_id, {})
+        missing = [config for config in dict.fromkeys(configs) if config not in known]
         if missing:
-            rows = [{"kernel_id": kernel_id, "parameters": c.parameters_json, "hash": c.digest} for c in missing]
-            connection.execute(insert(models.config), rows)
-            self._find_configs(connection, kernel_id, missing)
-        return {config: self._configs[kernel_id, config] for config in wanted}
+            known.update(_ids_of_configs(connection, kernel_id, missing))
+            rows = [
+                {"kernel_id": kernel_id, "parameters": config.parameters_json, "hash": config.digest}
+                for config in missing
+                if config not in known
+            ]
+            if rows:
+                connection.execute(insert(models.config), rows)
+                known.update(_ids_of_configs(connection, kernel_id, missing))
+        return known
 
-    def _find_configs(self, connection: Connection, kernel_id: int, configs: Iterable[Config]) -> None:
-        by_hash = {config.digest: config for config in configs if (kernel_id, config) not in self._configs}
-        hashes = list(by_hash)
-        for start in range(0, len(hashes), _CHUNK):
-            found = connection.execute(
-                select(models.config.c.hash, models.config.c.config_id).where(
-                    models.config.c.kernel_id == kernel_id, models.config.c.hash.in_(hashes[start : start + _CHUNK])
-                )
+
+def _ids_of_configs(connection: Connection, kernel_id: int, configs: Iterable[Config]) -> dict[Config, int]:
+    by_hash = {config.digest: config for config in configs}
+    hashes = list(by_hash)
+    found: dict[Config, int] = {}
+    for start in range(0, len(hashes), _CHUNK):
+        rows = connection.execute(
+            select(models.config.c.hash, models.config.c.config_id).where(
+                models.config.c.kernel_id == kernel_id, models.config.c.hash.in_(hashes[start : start + _CHUNK])
             )
-            self._configs.update({(kernel_id, by_hash[digest]): config_id for digest, config_id in found})
+        )
+        found.update({by_hash[digest]: config_id for digest, config_id in rows})
+    return found
 
 
 def insert_row(connection: Connection, table: Table, row: dict[str, Any]) -> int:
@@ -94,8 +103,14 @@ def row_of(entity: Entity) -> tuple[Table, dict[str, Any], dict[str, Any]]:
 
 
 def _id_of(connection: Connection, table: Table, key: dict[str, Any]) -> int | None:
+    found: int | None = connection.execute(_finding(table, tuple(key)), key).scalar()
+    return found
+
+
+@functools.cache  # a fleet's ledger asks hundreds of times a second, and making the statement is most of the work
+def _finding(table: Table, names: tuple[str, ...]) -> Select[Any]:
     (primary,) = table.primary_key.columns
-    return connection.execute(select(primary).where(*(table.c[name] == value for name, value in key.items()))).scalar()
+    return select(primary).where(*(table.c[name] == bindparam(name) for name in names))
 
 
 def _canonical_json(value: dict[str, Any]) -> str:

@@ -94,13 +94,6 @@ def heard(connection: Connection) -> ColumnElement[bool]:
     return and_(beat.is_not(None), beat.between(as_text(oldest), as_text(clock + limit)))
 
 
-def living(connection: Connection, keys: Keys, device: Device, environment: Environment) -> dict[int, str]:
-    """The hosts of runs that measure for a device under an environment, by the runs' ids."""
-    run, ids = models.run.c, [keys.find(connection, entity) for entity in (device, environment)]
-    where = (run.device_id == ids[0], run.environment_id == ids[1], run.status == RunStatus.RUNNING.value)
-    return {row.run_id: row.host for row in connection.execute(select(models.run).where(*where, heard(connection)))}
-
-
 def beat(connection: Connection, run: Run) -> None:
     """Record a sign of life; see `Store.heartbeat`."""
     alive = {"heartbeat_at": as_text(_clock(connection)), "status": RunStatus.RUNNING.value}

@@ -128,12 +128,10 @@ class Store(Listings):
             self._alone = False  # from here on this machine's runs may be our own
             return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
 
-    def living_runs(self, device: Device, environment: Environment) -> dict[int, str]:
-        """The hosts of runs that measure for a device into a server's database, by id; a SQLite file has one sweep."""
-        if self._database.url is None:
-            return {}
-        with self._reading() as connection:
-            return runs.living(connection, self._keys, device, environment)
+    @property
+    def is_shared(self) -> bool:
+        """Whether several runs may write at a time: a SQLite file has one sweep."""
+        return self._database.url is not None
 
     @property
     def is_away(self) -> bool:

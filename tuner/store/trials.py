@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
-from sqlalchemy import ColumnElement, Connection, Text, func, insert, select, tuple_
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import ColumnElement, Connection, Text, func, select, tuple_
+from sqlalchemy.exc import StatementError
 
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store import rows
+from tuner.store.column_values import Stored, StrayValue
 from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
 from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, now
 
+_COLUMNS = ("run_id", "problem_id", "config_id", "measured_at", *rows.OUTCOME_COLUMNS)
 _UNCERTAIN = (State.CRASHED, State.TIMEOUT)
 """States that may not be the config's fault: such a trial settles nothing until a second one agrees."""
 
@@ -22,35 +26,45 @@ _UNCERTAIN = (State.CRASHED, State.TIMEOUT)
 def record(connection: Connection, keys: Keys, run_id: int, trials: Sequence[Trial]) -> None:
     """Insert trials: a handful of statements for any number of them; see `Store.record`."""
     measured_at = now()
-    connection.execute(insert(trial), _rows(connection, keys, run_id, [(tried, measured_at) for tried in trials]))
+    _insert(connection, _rows(connection, keys, run_id, [(tried, measured_at) for tried in trials]))
 
 
 def record_again(connection: Connection, keys: Keys, run_id: int, trials: Sequence[tuple[Trial, str]]) -> None:
     """Insert trials with the times when they were measured; those that a server has already stay as they are."""
-    unless_there = postgresql.insert(trial).on_conflict_do_nothing(
-        index_elements=[trial.c.run_id, trial.c.problem_id, trial.c.config_id]
-    )
-    connection.execute(unless_there, _rows(connection, keys, run_id, trials))
+    there = "ON CONFLICT (run_id, problem_id, config_id) DO NOTHING"
+    _insert(connection, _rows(connection, keys, run_id, trials), there)
+
+
+def _insert(connection: Connection, rows: Iterable[tuple[object, ...]], clause: str = "") -> None:
+    """Insert rows of `_COLUMNS` past SQLAlchemy, whose work for each value takes longer than all the rest."""
+    try:
+        kinds = [cast(Stored, trial.c[name].type) for name in _COLUMNS]
+        columns = [map(kind.check, values) for kind, values in zip(kinds, zip(*rows, strict=True), strict=True)]
+        checked = list(zip(*columns, strict=True))
+    except StrayValue as e:
+        raise StatementError(str(e), "INSERT INTO trial", None, e) from e  # as SQLAlchemy would
+    mark = "?" if connection.dialect.positional else "%s"
+    marks = ", ".join([mark] * len(_COLUMNS))
+    statement = f"INSERT INTO trial ({', '.join(_COLUMNS)}) VALUES ({marks}) {clause}"  # noqa: S608  columns' names
+    connection.exec_driver_sql(statement, checked)
 
 
 def _rows(
     connection: Connection, keys: Keys, run_id: int, trials: Sequence[tuple[Trial, str]]
-) -> list[dict[str, object]]:
-    config_ids: dict[tuple[KernelVersion, Config], int] = {}
-    for version in dict.fromkeys(tried.kernel for tried, _ in trials):
-        configs = [tried.config for tried, _ in trials if tried.kernel == version]
-        made = keys.make_configs(connection, keys.make(connection, version), configs)
-        config_ids.update({(version, config): config_id for config, config_id in made.items()})
-    return [
-        {
-            "run_id": run_id,
-            "problem_id": keys.make(connection, tried.problem),
-            "config_id": config_ids[tried.kernel, tried.config],
-            "measured_at": measured_at,
-            **rows.outcome_columns(tried.outcome),
-        }
-        for tried, measured_at in trials
-    ]
+) -> Iterator[tuple[object, ...]]:
+    """Trials as `_insert` takes them. Those of a problem mostly follow each other: it is looked up once for all."""
+    tried_of: dict[KernelVersion, list[Config]] = {}
+    for tried, _ in trials:
+        tried_of.setdefault(tried.kernel, []).append(tried.config)
+    config_ids = {
+        version: keys.make_configs(connection, keys.make(connection, version), configs)
+        for version, configs in tried_of.items()
+    }
+    for problem, some in itertools.groupby(trials, key=lambda each: each[0].problem):
+        problem_id = keys.make(connection, problem)
+        for tried, measured_at in some:
+            config_id = config_ids[tried.kernel][tried.config]
+            yield (run_id, problem_id, config_id, measured_at, *rows.outcome_values(tried.outcome))
 
 
 def settled(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from tuner.errors import StoreError
 from tuner.kernel.config import Config
@@ -15,6 +15,22 @@ from tuner.store.models import run as run_table
 from tuner.store.records import KernelVersion, State, Verdict, now
 from tuner.store.rows import TRIAL_JOINS, joined
 from tuner.store.runs import Run
+
+_KEY = ("device_id", "environment_id", "problem_id")
+# Made once: a fleet's ledger decides hundreds of problems a second, and making the statements was most of the work.
+_CURRENT = select(winner).where(*(winner.c[name] == bindparam(name) for name in _KEY), winner.c.superseded_by.is_(None))
+_EVIDENCE = (
+    select(trial.c.trial_id, trial.c.config_id)
+    .select_from(joined(trial, TRIAL_JOINS))
+    .where(
+        trial.c.problem_id == bindparam("problem_id"),
+        trial.c.state == State.COMPLETE.value,
+        *(run_table.c[name] == bindparam(name) for name in ("device_id", "environment_id", "protocol")),
+        config.c.hash == bindparam("hash"),
+        *(kernel.c[name] == bindparam(name) for name in ("op", "name", "version")),
+    )
+    .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())
+)
 
 
 def decide(
@@ -27,8 +43,7 @@ def decide(
         "problem_id": keys.make(connection, problem),
     }
     trial_id, config_id = _evidence(connection, run, key, version, verdict.config)
-    current = (winner.c[name] == value for name, value in key.items())
-    found = connection.execute(select(winner).where(*current, winner.c.superseded_by.is_(None))).first()
+    found = connection.execute(_CURRENT, key).first()
     if found is not None and (found.run_id, found.config_id, found.median_us) == (run.id, config_id, verdict.median_us):
         return  # the answer to this commit was lost, not the commit
     before = None if found is None else found.winner_id
@@ -55,23 +70,9 @@ def _evidence(
     connection: Connection, run: Run, key: dict[str, int], version: KernelVersion, won: Config
 ) -> tuple[int, int]:
     """The newest COMPLETE trial of a winning config, in whichever run: (trial_id, config_id)."""
-    query = (
-        select(trial.c.trial_id, trial.c.config_id)
-        .select_from(joined(trial, TRIAL_JOINS))
-        .where(
-            trial.c.problem_id == key["problem_id"],
-            trial.c.state == State.COMPLETE.value,
-            run_table.c.device_id == key["device_id"],
-            run_table.c.environment_id == key["environment_id"],
-            run_table.c.protocol == run.protocol,
-            config.c.hash == won.digest,
-            kernel.c.op == version.op,
-            kernel.c.name == version.name,
-            kernel.c.version == version.version,
-        )
-        .order_by(trial.c.measured_at.desc(), trial.c.trial_id.desc())
-    )
-    found = connection.execute(query).first()
+    wanted = {"protocol": run.protocol, "hash": won.digest}
+    wanted |= {"op": version.op, "name": version.name, "version": version.version}
+    found = connection.execute(_EVIDENCE, key | wanted).first()
     if found is None:
         raise StoreError(
             f"{won} cannot win: no COMPLETE trial of it was recorded with {version.name} {version.version}"

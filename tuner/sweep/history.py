@@ -9,14 +9,14 @@ from tuner.kernel import KernelSpec, registry
 from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Winner
-from tuner.store.store import Store
 from tuner.sweep.job import Job
+from tuner.sweep.storage import Past
 
 
 class History:
     """The trials and winners that a store holds for one device and environment."""
 
-    def __init__(self, store: Store | None, device: Device, environment: Environment, *, fresh: bool) -> None:
+    def __init__(self, store: Past | None, device: Device, environment: Environment, *, fresh: bool) -> None:
         """Remember where to look; nothing is read yet. With `fresh` nothing counts, so everything is measured again."""
         self._store, self._fresh = store, fresh
         self._device, self._environment = device, environment

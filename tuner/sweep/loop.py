@@ -12,7 +12,7 @@ from typing import cast
 
 from tuner.errors import KernelError, StoreError
 from tuner.store.records import Trial, Winner
-from tuner.store.store import Run, Store
+from tuner.store.runs import Run
 from tuner.sweep.compile_pool import Urgency
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
@@ -21,6 +21,7 @@ from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.ladder import Result
 from tuner.sweep.report import Observer, Plan, ProblemReport, Report
 from tuner.sweep.shared_agenda import SharedAgenda
+from tuner.sweep.storage import Storage
 from tuner.sweep.supervisor import Phase, WorkerSupervisor
 
 COMMIT_S = 0.5
@@ -46,7 +47,7 @@ class Loop:
 
     def __init__(
         self,
-        store: Store,
+        store: Storage,
         run: Run,
         plan: Plan,
         *,

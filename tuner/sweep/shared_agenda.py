@@ -15,9 +15,10 @@ from tuner.problem import Problem
 from tuner.problem.family import Family
 from tuner.store.claims import Holder
 from tuner.store.records import Winner
-from tuner.store.store import Run, Store
+from tuner.store.runs import Run
 from tuner.sweep.agenda import Agenda
 from tuner.sweep.ladder import Result, Step
+from tuner.sweep.storage import Storage
 
 PAUSE_S = 1.0
 """How often a run asks what others have ended."""
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 class SharedAgenda:
     """What is left of a run's agenda, and what of that other runs have; see `Store.claim`."""
 
-    def __init__(self, store: Store, run: Run, agenda: Agenda, *, fresh: bool) -> None:
+    def __init__(self, store: Storage, run: Run, agenda: Agenda, *, fresh: bool) -> None:
         """Claim nothing yet; with `fresh` the ladders that others tuned are tuned again."""
         self._store, self._run, self._agenda, self._fresh = store, run, agenda, fresh
         self._steps: dict[Problem, Step] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tuner.launch import compat, compile_cache, nearest
 from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name
 from tuner.launch.plan import recorded
 from tuner.lookup import match_rules
+from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 
@@ -53,7 +54,7 @@ def write(table: Table, directory: Path) -> Written:
     """
     failed: list[str] = []
     made: dict[str, _Kernel] = {}
-    for problem, config in _served(table):
+    for problem, config in served(table.rows, table.device):
         try:
             for kernel in _compiled(problem, config):
                 made.setdefault(kernel.entry["key"], kernel)
@@ -69,10 +70,10 @@ def write(table: Table, directory: Path) -> Written:
     return Written(folder, len(kernels), sum(map(len, contents.values())), tuple(failed))
 
 
-def _served(table: Table) -> Iterator[tuple[Problem, Config]]:
-    """What calls of a table's problems launch, with each class of binaries once."""
+def served(rows: Sequence[Row], device: Device) -> Iterator[tuple[Problem, Config]]:
+    """What calls of the problems of rows launch on a device, with each class of binaries once."""
     seen: set[tuple[str, str]] = set()
-    for problem, config in _asked(table):
+    for problem, config in _asked(rows, device):
         try:
             compile_class = registry.find(problem.op, config.kernel, problem.source).compile_class(problem, config)
         except (KernelError, NotImplementedError):
@@ -84,12 +85,12 @@ def _served(table: Table) -> Iterator[tuple[Problem, Config]]:
             yield problem, config
 
 
-def _asked(table: Table) -> Iterator[tuple[Problem, Config]]:
-    for row in table.rows:
+def _asked(rows: Sequence[Row], device: Device) -> Iterator[tuple[Problem, Config]]:
+    for row in rows:
         yield row.problem, row.config
-    for row in table.rows:
+    for row in rows:
         for problem in _alignments(row.problem):
-            config = _default(problem, table.device)
+            config = _default(problem, device)
             if config is not None:
                 yield problem, config
 

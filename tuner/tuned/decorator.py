@@ -12,7 +12,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.launch import compat
 from tuner.problem import Problem, generic_key
-from tuner.tuned import pruning
+from tuner.tuned import pruning, traced
 from tuner.tuned.arguments import Arguments
 from tuner.tuned.options import Options
 from tuner.tuned.signature import base_of
@@ -98,6 +98,7 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
         kernel.spec = spec_of(kernel)
         kernel.measure = _measure if tune_on_miss else None
         kernel.register()
+        traced.ask(traced.choose_tuned)
         return kernel
 
     return decorate

@@ -1,0 +1,146 @@
+"""`tuner export --format python`: modules that answer as lookups do, in a Python that has nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tuner.hardware.device import KNOWN
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.problem.family import Family, Range
+
+pytest.importorskip("triton", reason="kernels need triton")
+H200 = KNOWN["sm_90"]
+VERSION = 2
+BMM_VERSION = 1
+ASK = """
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("tuned", sys.argv[1])
+tuned = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tuned)
+print(json.dumps([tuned.config(*shape, **parts) for shape, parts in json.load(sys.stdin)]))
+"""
+POINTER = {
+    "BLOCK_SIZE_N": 64,
+    "BLOCK_SIZE_K": 64,
+    "GROUP_SIZE_M": 4,
+    "num_stages": 3,
+    "num_warps": 4,
+    "launch_pdl": True,
+}
+CLASSES = (
+    {"dtype": "bf16", "layout": "nt"},
+    {"dtype": "fp16"},
+    {"dtype": "float16", "layout": "tn"},
+    {"dtype": "fp32", "precision": "tf32"},
+    {"dtype": "fp32"},
+    {"dtype": "e4m3", "layout": "nt", "scaling": "row"},
+    {"dtype": "e4m3", "layout": "nt", "fast_accum": False},
+    {"dtype": "i8", "scaling": "row", "layout": "nt"},
+    {"dtype": "i8"},
+    {"dtype": "bf16", "out_dtype": "fp32", "epilogue": "bias+none"},
+    {"dtype": "bf16", "layout": "nt", "aligned": False, "epilogue": "bias+relu"},
+    {"dtype": "bf16", "layout": "nt", "b_padded": True},
+)
+
+
+def ask(module: Path, questions: list) -> list:
+    """What a module answers in a Python without any package."""
+    command = [sys.executable, "-I", "-S", "-c", ASK, str(module)]
+    done = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def by_lookup(shape: tuple[int, ...], parts: dict, op: str = "matmul") -> dict | None:
+    match = tuner.lookup(Problem(*shape, op=op, **parts), H200)
+    served = match.rule in ("exact", "family")
+    return {"kernel": match.config.kernel, **dict(match.config.pairs)} if served else None
+
+
+def problem_of(n: int, k: int, parts: dict) -> Problem:
+    return Problem(1, n, k, **{**parts, "aligned": parts.get("aligned", True) and n % 16 == k % 16 == 0})
+
+
+def pointer(block_m: int, **parts: int) -> Config:
+    return Config("pointer", BLOCK_SIZE_M=block_m, **{**POINTER, **parts})
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_module_answers_as_a_lookup_does_for_every_row_and_every_range(tmp_path, run, make_database, make_row):
+    draw = random.Random(22)
+    rows, families, questions = [], [], []
+    for number, (parts, (n, k)) in enumerate(product(CLASSES, ((512, 256), (1000, 250), (64, 4099)))):
+        if problem_of(n, k, parts).group() in [family.problem for family in families]:
+            continue  # padding gains nothing at this size
+        ms = sorted(draw.sample(range(2, 300), 3))
+        problem = problem_of(n, k, parts)
+        configs = [pointer(draw.choice((16, 64, 128)), num_warps=draw.choice((4, 8))) for _ in range(4)]
+        configs[1] = configs[1].replace(BLOCK_SIZE_K=48) if number % 5 == 0 else configs[1]  # no kernel takes it
+        fields = problem.fields()
+        for m, config in zip((*ms, 1000), configs, strict=True):
+            given = {name: value for name, value in fields.items() if name not in ("op", "m", "n", "k", "extras")}
+            rows.append(make_row(m, n, k, config=config, version=VERSION, extras=fields["extras"], **given))
+        firsts = (1, *(m + 1 for m in ms))
+        ranges = tuple(Range(first, m, m, "measured") for first, m in zip(firsts, ms, strict=False))
+        families.append(Family(problem.group(), ranges))
+        asked = [1, *ms, *(m + 1 for m in ms), 1000, 1001, *draw.sample(range(1, 400), 8)]
+        # Columns of A are aligned for some Ms only.
+        given = [parts] if parts.get("layout") == "tn" else [parts, {**parts, "aligned": problem.aligned}]
+        questions += [((m, n, k), each) for m in asked for each in given]
+    db = make_database(tmp_path / "tuner.db", *rows, families=tuple(families))
+    code, _, err = run("export", tmp_path / "modules", "--format", "python", "--db", db)
+    assert code == 0, err
+    assert "left out: " in err
+    (module,) = (tmp_path / "modules").iterdir()
+    assert module.name == "matmul_nvidia_h200_sm90_132.py"
+    tuner.use(db)
+    expected = [by_lookup(shape, parts) for shape, parts in questions]
+    assert sum(answer is not None for answer in expected) > len(expected) / 4
+    assert sum(answer is None for answer in expected) > len(expected) / 20
+    assert ask(module, questions) == expected
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_module_serves_ranges_of_batches(tmp_path, run, make_database, make_row):
+    parts = {"op": "bmm", "dtype": "bf16", "layout": "nt"}
+    rows, families = [], []
+    for first, batch in ((1, 2), (3, 8), (20, 32)):
+        problem = Problem(1, 256, 128, extras={"batch": batch}, **parts)
+        for m, block in ((16, 16), (100, 64)):
+            config = Config("bmm_pointer", **dict(pointer(block, num_warps=4 if batch < 8 else 8).pairs))
+            rows.append(make_row(m, 256, 128, config=config, version=BMM_VERSION, extras={"batch": batch}, **parts))
+        ranges = (Range(1, 16, 16, "measured"), Range(17, 100, 100, "estimated"))
+        families.append(Family(problem, ranges, batches=(first, batch)))
+    db = make_database(tmp_path / "tuner.db", *rows, families=tuple(families))
+    code, _, err = run("export", tmp_path, "--format", "python", "--db", db)
+    assert (code, err) == (0, "")
+    tuner.use(db)
+    shapes = [(m, 256, 128) for m in (1, 16, 17, 99, 100, 101)]
+    sizes = (1, 2, 3, 7, 8, 9, 19, 20, 31, 32, 33)
+    asked = [
+        (shape, {"dtype": "bf16", "layout": "nt", "extras": {"batch": batch}}) for shape in shapes for batch in sizes
+    ]
+    expected = [by_lookup(shape, given, op="bmm") for shape, given in asked]
+    questions = [
+        (shape, {"dtype": "bf16", "layout": "nt", "batch": given["extras"]["batch"]}) for shape, given in asked
+    ]
+    assert ask(tmp_path / "bmm_nvidia_h200_sm90_132.py", questions) == expected
+    assert {answer is None for answer in expected} == {True, False}
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_kernel_with_keys_of_its_own_is_one_line(tmp_path, run, make_database, make_row):
+    row = make_row(1, 1, 1, op="scale", layout="keyed", extras={"N": 64}, dtype="float32")
+    db = make_database(tmp_path / "tuner.db", row)
+    code, out, err = run("export", tmp_path / "out", "--format", "python", "--db", db)
+    assert (code, out) == (1, "")
+    assert err == "tuner: scale has keys of its own: --format python is for ops with M, N and K; leave it out\n"
+    assert not (tmp_path / "out").exists()

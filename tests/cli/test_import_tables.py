@@ -1,0 +1,79 @@
+"""`tuner import` of tables: from files, folders and archives, checked, united with what a folder has."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+import tuner
+from tuner.hardware.device import KNOWN
+from tuner.lookup import table as tables
+from tuner.problem import Problem
+
+H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
+
+pytestmark = pytest.mark.usefixtures("toy", "no_tables")
+
+
+@pytest.fixture
+def folders(tmp_path, make_row, make_table, make_family):
+    """An older and a newer folder of tables; the newer one decided a problem of both again."""
+    older, newer = tmp_path / "older", tmp_path / "newer"
+    older.mkdir()
+    newer.mkdir()
+    make_table(make_row(16), make_row(64, block=16), families=(make_family(16, 64),)).write(older)
+    make_table(make_row(16), device=B200).write(older)
+    new = make_table(make_row(64, block=64), make_row(128), families=(make_family(128, first=65),))
+    replace(new, date="2026-02-01T12:00:00Z").write(newer)
+    return older, newer
+
+
+def blocks(folder, device=H200) -> dict[int, int]:
+    found = tables.load(folder / f"matmul--{device.slug}.json")
+    assert found.faults == ()
+    return {row.problem.m: row.config["BLOCK_SIZE_M"] for row in found.rows}
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "gztar", "files"])
+def test_the_newer_row_of_a_problem_stays_whatever_comes_first(run, folders, tmp_path, kind):
+    older, newer = folders
+    out = tmp_path / "out"
+    for folder in (newer, older):
+        places = [folder]
+        if kind in ("zip", "gztar"):
+            places = [shutil.make_archive(str(tmp_path / folder.name), kind, tmp_path, folder.name)]
+        if kind == "files":
+            places = sorted(folder.iterdir())
+        code, said, err = run("import", *places, "--out", out)
+        assert (code, err) == (0, "")
+    assert f"matmul--{H200.slug}.json: 3 rows, 2 families, 1 row new" in said
+    assert blocks(out) == {16: 32, 64: 64, 128: 32}
+    assert blocks(out, B200) == {16: 32}
+    tuner.use(out)
+    for m, rule in ((16, "exact"), (40, "family"), (100, "family"), (129, "default")):
+        assert tuner.lookup(Problem(m, 512, 256), H200).rule == rule
+    code, said, _ = run("import", older, "--out", out)
+    assert "0 rows new" in said
+
+
+def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_written(run, folders, tmp_path):
+    older, newer = folders
+    path = older / f"matmul--{H200.slug}.json"
+    path.write_text(path.read_text().replace('"BLOCK_SIZE_M": 16', '"BLOCK_SIZE_M": 24'))
+    archive = shutil.make_archive(str(tmp_path / "cut"), "gztar", newer)
+    content = (tmp_path / "cut.tar.gz").read_bytes()
+    (tmp_path / "cut.tar.gz").write_bytes(content[: len(content) // 2])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "vllm.json").write_text("{}")
+    for places, said in (
+        ([newer, older], f"{path}: its digest is not that of its rows: it was edited"),
+        ([archive], "cut.tar.gz"),
+        ([tmp_path / "empty"], "empty holds no table: expected what `tuner export` wrote, or an archive of it"),
+        ([newer, tmp_path / "vllm.json"], "import them one by one"),
+    ):
+        code, out, err = run("import", *places, "--out", tmp_path / "out")
+        assert (code > 0, out) == (True, "")
+        assert said in err.splitlines()[-1]
+        assert not (tmp_path / "out").exists()

@@ -1,0 +1,36 @@
+"""`tuner warm` says in one line why there is nothing to compile."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.hardware.device import KNOWN
+
+H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
+
+pytestmark = pytest.mark.usefixtures("toy", "no_tables")
+pytest.importorskip("torch", reason="it asks torch for the GPU")
+
+
+@pytest.fixture
+def table(tmp_path, make_row, make_table):
+    return make_table(make_row(16)).write(tmp_path)
+
+
+def refused(run, *arguments: object) -> str:
+    code, out, err = run("warm", *arguments)
+    assert (code != 0, out) == (True, "")
+    (line,) = err.splitlines()
+    return line
+
+
+def test_what_cannot_be_warmed_is_one_line(run, table, tmp_path, monkeypatch, make_row, make_table):
+    assert "name what to compile for, --device SLUG" in refused(run, table)
+    assert f"no row that {B200.slug} can use in {table}" in refused(run, table, "--device", B200.slug)
+    assert "unknown-gpu" in refused(run, table, "--device", "unknown-gpu")
+    assert "is not there" in refused(run, tmp_path / "nowhere.json", "--device", H200.slug)
+    (tmp_path / "stale").mkdir()
+    stale = make_table(make_row(16, version=99)).write(tmp_path / "stale")
+    assert f"no row that {H200.slug} can use" in refused(run, stale, "--device", H200.slug)
+    monkeypatch.setattr("triton.knobs.runtime.interpret", True)
+    assert refused(run, table).endswith("the interpreter compiles nothing: unset TRITON_INTERPRET")

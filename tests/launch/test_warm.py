@@ -1,0 +1,43 @@
+"""`tuner warm` compiles what tables launch: a process that serves from them afterwards compiles nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+
+TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}
+SERVED = (256, 512, 256)
+
+
+def warm(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tuner", "warm", "--device", KNOWN["sm_90"].slug, "--jobs", "1", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=200
+    )
+
+
+def test_a_process_after_it_takes_every_binary_from_the_cache(make_stub, tmp_path, make_row, make_table):
+    stub = make_stub()
+    config = Config("tma", **TMA, GROUP_SIZE_M=1)
+    path = make_table(make_row(*SERVED, config=config, version=registry.find("matmul", "tma").version)).write(tmp_path)
+    cache = stub.work / "triton"
+    done = warm(str(path), "--json", TRITON_CACHE_DIR=str(cache))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["rows"], told["failed"], told["cache"]) == (1, {}, str(cache))
+    assert told["kernels"] >= 2, "its row, and the default of operands that are not aligned"
+    report = stub.run("served.py", "table", str(path), json.dumps(SERVED))
+    assert report.printed["compiled"] == 0
+    assert report.printed["from_cache"] > 0
+    assert report.launches[0].name == "matmul_kernel"
+    before = {each: each.stat().st_mtime_ns for each in cache.rglob("*.cubin")}
+    again = warm(str(path), TRITON_CACHE_DIR=str(cache))
+    assert again.returncode == 0
+    assert again.stdout.startswith(f"{KNOWN['sm_90'].slug}: {told['kernels']} kernels of 1 row in {cache}, ")
+    assert {each: each.stat().st_mtime_ns for each in cache.rglob("*.cubin")} == before

@@ -1,0 +1,107 @@
+"""Plays configs of a problem against each other, as a run's finals do, without searching or storing anything."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+
+from tuner.hardware.device import INTERPRETER, Environment
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+from tuner.sweep import gpu_lock
+from tuner.sweep.child import WorkerDiedError
+from tuner.sweep.compile_pool import CompilePool, Failed
+from tuner.sweep.messages import FinalsPlayed, Hello, PlayFinals, Ready, Refused, SetProblem
+from tuner.sweep.worker import Worker
+
+_SEED = 1
+_POLL_S = 0.02
+
+
+class PairedRunner:
+    """Measures with a worker that is replaced when it dies; a context manager.
+
+    Attributes:
+        device: the device's model.
+        environment: the versions in use; None for the interpreter until something is measured.
+    """
+
+    def __init__(self, gpu: int | None) -> None:
+        """Open a CUDA device by its index; the interpreter needs no worker until something is measured."""
+        self._gpu = gpu
+        self._worker: Worker | None = None
+        self._lock = contextlib.ExitStack()
+        self.environment: Environment | None = None
+        self.device = INTERPRETER
+        if gpu is not None:
+            hello = self._open()
+            self.device = hello.device
+            try:
+                self._lock = gpu_lock.hold([hello.gpu_uuid])
+            except BaseException:
+                self._end()
+                raise
+
+    def __enter__(self) -> PairedRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._end()
+
+    def compile(self, todo: Iterable[tuple[Problem, Config]]) -> dict[tuple[Problem, Config], str]:
+        """Compile configs on all cores, so that the worker finds them in Triton's cache; returns why some do not."""
+        asked = list(dict.fromkeys(todo))
+        if not asked or self._gpu is None:
+            return {}
+        with CompilePool(self.device) as pool:
+            keys = {
+                (problem, config): pool.request(
+                    registry.find(problem.op, config.kernel, problem.source), problem, config
+                )
+                for problem, config in asked
+            }
+            while any(pool.result(key) is None for key in keys.values()):
+                pool.recover()
+                time.sleep(_POLL_S)
+            results = {each: pool.result(key) for each, key in keys.items()}
+        return {each: result.message for each, result in results.items() if isinstance(result, Failed)}
+
+    def play(self, problem: Problem, configs: Sequence[Config]) -> FinalsPlayed | str:
+        """Play configs of a problem in paired rounds, torch's library beside them; or say why that was not possible."""
+        if self._worker is None:
+            self._open()
+        assert self._worker is not None
+        try:
+            reply = self._ask(SetProblem(problem))
+            if isinstance(reply, Ready):
+                reply = self._ask(PlayFinals(tuple(configs), _SEED))
+        except WorkerDiedError as e:
+            self._end()
+            return str(e)
+        if isinstance(reply, FinalsPlayed):
+            return reply
+        return reply.message if isinstance(reply, Refused) else ""
+
+    def _open(self) -> Hello:
+        self._worker = Worker(self._gpu)
+        hello = self._worker.hello()
+        self.environment = hello.environment
+        return hello
+
+    def _end(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def _ask(self, request: SetProblem | PlayFinals) -> Ready | Refused | FinalsPlayed:
+        """Send a request and return its last reply; a worker that lost its context ends, which raises."""
+        worker = self._worker
+        assert worker is not None
+        worker.send(request)
+        while True:
+            reply = worker.wait()
+            if isinstance(reply, (Ready, Refused, FinalsPlayed)):
+                return reply

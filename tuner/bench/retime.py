@@ -1,0 +1,126 @@
+"""Plays what ships again, under the versions that are installed: which rows hold, which lost, which fail."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tuner.bench.paired import PairedRunner
+from tuner.errors import KernelError
+from tuner.hardware.device import Device
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup import match_rules
+from tuner.lookup.row import Row
+from tuner.lookup.sources import Source
+from tuner.sweep import finals
+from tuner.sweep.measure import VENDOR
+from tuner.version import __version__
+
+DEFAULT = "default"
+_SEED = 1
+
+
+class State(str, Enum):
+    """What became of a row."""
+
+    HOLDS = "holds"
+    LOST = "lost"
+    """It is slower, beside what it was compared with when it was tuned, than may be."""
+    UNKNOWN = "unknown"
+    """There is nothing to compare it with: no other config and no library ran both then and now."""
+    FAILED = "failed"
+    """A lookup refuses it, it does not compile any more, or its result is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retimed:
+    """A row that was played again.
+
+    Attributes:
+        row: the row.
+        state: what became of it.
+        reason: why it failed; "" where it did not.
+        median_us: its time now, microseconds a call; None where it failed.
+        ratios: the time of the default config ("default") and of torch's library ("vendor") over its own, now.
+        loss: how much slower it is than the row says beside these, 0.03 for 3%; negative for faster. None if unknown.
+        samples: how many rounds were played.
+    """
+
+    row: Row
+    state: State
+    reason: str = ""
+    median_us: float | None = None
+    ratios: Mapping[str, float] | None = None
+    loss: float | None = None
+    samples: int = 0
+
+
+def rows_of(source: Source, device: Device, sample: int | None) -> list[Row]:
+    """The rows that a source has for a device, or a sample of them that is always the same."""
+    rows = [row for held in source.winners(device.slug).rows.values() for row in held[:1]]
+    rows.sort(key=lambda row: str(row.problem))
+    if sample is None or sample >= len(rows):
+        return rows
+    return sorted(random.Random(_SEED).sample(rows, sample), key=lambda row: str(row.problem))
+
+
+def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iterator[Retimed]:
+    """Play each row in paired rounds with its default config and torch's library; binaries are compiled first.
+
+    Args:
+        rows: what to play.
+        runner: where.
+        fail_above: the loss from which on a row is lost.
+    """
+    device = runner.device
+    refused = {row: match_rules.refusal(row, row.problem, device) for row in rows}
+    defaults = {row: _default(row, device) for row in rows if refused[row] is None}
+    todo = [(row.problem, config) for row, default in defaults.items() for config in _contestants(row, default)]
+    broken = runner.compile(todo)
+    for row in rows:
+        reason = refused[row] or broken.get((row.problem, row.config))
+        if reason:
+            yield Retimed(row, State.FAILED, reason)
+        else:
+            yield _played(row, defaults[row], runner, fail_above)
+
+
+def _played(row: Row, default: Config | None, runner: PairedRunner, fail_above: float) -> Retimed:
+    found = runner.play(row.problem, _contestants(row, default))
+    if isinstance(found, str):
+        return Retimed(row, State.FAILED, found)
+    own = found.times.get(row.config.digest)
+    if not own:
+        return Retimed(row, State.FAILED, found.rejected.get(row.config.digest, "it was not played"))
+    others = {VENDOR: found.times.get(VENDOR), DEFAULT: found.times.get(default.digest) if default else None}
+    if default == row.config:
+        others[DEFAULT] = None
+    ratios = {name: finals.ratio(times, own) for name, times in others.items() if times}
+    loss = _loss(row, ratios)
+    state = State.UNKNOWN if loss is None else State.LOST if loss > fail_above else State.HOLDS
+    return Retimed(row, state, "", finals.compare(own, own).median_us, ratios, loss, len(own))
+
+
+def _loss(row: Row, ratios: Mapping[str, float]) -> float | None:
+    """How much slower a row is beside others than it was: the geometric mean over those that took part then and now.
+
+    The default formula of another version of this package may give another config, so that its time says nothing.
+    """
+    recorded = {VENDOR: row.vs_vendor, DEFAULT: row.vs_default if row.made.tool_version == __version__ else None}
+    logs = [math.log(before / ratios[name]) for name, before in recorded.items() if before and name in ratios]
+    return math.exp(sum(logs) / len(logs)) - 1 if logs else None
+
+
+def _default(row: Row, device: Device) -> Config | None:
+    try:
+        return registry.default_config(row.problem, device)
+    except KernelError:
+        return None
+
+
+def _contestants(row: Row, default: Config | None) -> tuple[Config, ...]:
+    return tuple(dict.fromkeys(config for config in (row.config, default) if config is not None))

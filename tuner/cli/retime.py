@@ -1,0 +1,171 @@
+"""`tuner retime`: plays what ships under the installed versions, and says what has changed."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli import kernel_options, options, output
+from tuner.cli.output import quantity
+from tuner.errors import TableError, UsageError
+
+if TYPE_CHECKING:
+    from tuner.bench.paired import PairedRunner
+    from tuner.bench.retime import Retimed
+    from tuner.store.store import Store
+
+_COLUMNS = ("state", "problem", "config", "us", "loss", "vs default", "vs vendor", "reason")
+
+
+class Share(click.ParamType[float]):
+    """A share, as 5% or 0.05."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a number."""
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share < 1:
+            self.fail(f"{text!r} is no share: expected for instance 5%", param, ctx)
+        return share
+
+
+@click.command()
+@click.argument("place", metavar="TABLE|DIR|DB", type=options.Place())
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Play this many rows, always the same ones.")
+@click.option(
+    "--fail-above",
+    type=Share(),
+    default="5%",
+    show_default=True,
+    metavar="SHARE",
+    help="A row is lost if it is slower than it says by more than this, beside its default and torch's library.",
+)
+@click.option("--race", is_flag=True, help="Search again for the rows that lost or failed; needs --db.")
+@kernel_options.kernel_option
+@options.device_option("Where to play.")
+@click.option("--db", metavar="PATH|URL", help="Keep what was measured there, as winners of the installed versions.")
+@options.json_option
+def retime(place: str, **given: Any) -> int:
+    """Play what ships against its default and torch's library, under the versions that are installed.
+
+    Says which rows hold, which lost and which fail. Exits 1 if one lost or failed.
+    """
+    from tuner.bench.paired import PairedRunner
+    from tuner.bench.retime import State, rows_of
+    from tuner.lookup import sources
+
+    if given["race"] and given["db"] is None:
+        raise UsageError("--race keeps what it finds: add --db PATH")
+    for name in given["names"]:
+        kernel_options.find(name)
+    source = sources.named(place)
+    gpus = options.gpus_of(given["device"])
+    with PairedRunner(gpus[0]) as runner:
+        rows = rows_of(source, runner.device, given["sample"])
+        if not rows:
+            known = ", ".join(source.slugs()) or "no device"
+            raise TableError(f"{place} has no row for {runner.device.slug}: it has rows for {known}")
+        played = _play(rows, runner, given["fail_above"])
+        wrong = [one for one in played if one.state in (State.LOST, State.FAILED)]
+        if given["db"] is not None:
+            _keep(given["db"], [one for one in played if one not in wrong or not given["race"]], runner)
+    _report(place, played, runner, given)
+    if given["race"] and wrong:
+        _race(given["db"], wrong, gpus[:1])
+    return 1 if wrong else 0
+
+
+def _play(rows: Sequence[Any], runner: PairedRunner, fail_above: float) -> list[Retimed]:
+    from tuner.bench.retime import retime as play
+
+    click.echo(f"{runner.device.slug}: compiling, then playing {quantity(len(rows), 'row')}", err=True)
+    played: list[Retimed] = []
+    for one in play(rows, runner, fail_above):
+        played.append(one)
+        said = one.reason or ("" if one.loss is None else f"{one.loss:+.1%}")
+        click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {one.state.value} {said}".rstrip(), err=True)
+    return played
+
+
+def _keep(db: str, played: Sequence[Retimed], runner: PairedRunner) -> None:
+    """Store rows as winners of the installed versions, except where these have a winner already."""
+    from tuner.store.store import RunStatus, Store
+
+    measured = [one for one in played if one.median_us is not None]
+    if not measured:
+        return
+    assert runner.environment is not None
+    with Store.open(db) as store, store.sole_writer():
+        run = store.begin_run(runner.device, runner.environment, argv=sys.argv, host=platform.node())
+        kept = sum(_decide(store, run, one, runner) for one in measured)
+        store.end_run(run, RunStatus.DONE)
+        click.echo(f"{store.location}: {quantity(kept, 'new winner')} under the installed versions", err=True)
+
+
+def _decide(store: Store, run: Any, one: Retimed, runner: PairedRunner) -> bool:
+    from tuner.bench.retime import DEFAULT
+    from tuner.kernel import registry
+    from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
+    from tuner.sweep.measure import VENDOR
+
+    row, ratios = one.row, one.ratios or {}
+    assert runner.environment is not None
+    assert one.median_us is not None
+    if store.winner(runner.device, runner.environment, row.problem) is not None:
+        return False
+    spec = registry.find(row.problem.op, row.config.kernel, row.problem.source)
+    kernel = KernelVersion(spec.op, spec.name, spec.version, spec.source_hash())
+    outcome = Outcome(State.COMPLETE, median_us=one.median_us, samples=one.samples)
+    store.record(run, [Trial(row.problem, row.config, kernel, outcome)])
+    default_us, vendor_us = (ratios[name] * one.median_us if name in ratios else None for name in (DEFAULT, VENDOR))
+    store.decide(run, row.problem, kernel, Verdict(row.config, one.median_us, default_us, vendor_us, (row.config,)))
+    return True
+
+
+def _race(db: str, wrong: Sequence[Retimed], gpus: Sequence[int | None]) -> None:
+    """Tune problems again, the shipped config among the candidates."""
+    from tuner.store.store import Store
+    from tuner.sweep.report import Plan
+    from tuner.sweep.run import sweep
+
+    problems = [one.row.problem for one in wrong]
+    plan = Plan(suggested={one.row.problem: [one.row.config] for one in wrong})
+    with Store.open(db) as store:
+        report = sweep(store, problems, gpus, plan, argv=sys.argv)
+    for ended in report.problems:
+        found = f"{ended.winner.config}, {ended.winner.median_us:.2f} us" if ended.winner else ended.reason
+        click.echo(f"{ended.problem}: {found}", err=True)
+
+
+def _report(place: str, played: Sequence[Retimed], runner: PairedRunner, given: dict[str, Any]) -> None:
+    counts = Counter(one.state.value for one in played)
+    if given["as_json"]:
+        rows = [{**output.by_name(one), "problem": one.row.problem, "config": one.row.config} for one in played]
+        body = {"place": place, "device": runner.device.slug, "environment": runner.environment}
+        output.print_json({**body, "fail_above": given["fail_above"], "counts": counts, "rows": rows})
+        return
+    output.print_table(_COLUMNS, [_cells(one) for one in played if one.state.value != "holds"], empty="all rows hold")
+    click.echo(", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+
+
+def _cells(one: Retimed) -> tuple[str, ...]:
+    ratios = one.ratios or {}
+    return (
+        one.state.value,
+        str(one.row.problem),
+        one.row.config.label,
+        "" if one.median_us is None else f"{one.median_us:.2f}",
+        "" if one.loss is None else f"{one.loss:+.1%}",
+        *(f"{ratios[name]:.3f}" if name in ratios else "" for name in ("default", "vendor")),
+        one.reason,
+    )

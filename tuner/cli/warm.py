@@ -1,0 +1,130 @@
+"""`tuner warm`: compiles what tables launch, so that no later process waits for a compiler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli import kernel_options as kernels
+from tuner.cli import options, output
+from tuner.cli.output import quantity
+from tuner.errors import DeviceError, TableError, UsageError
+from tuner.hardware.device import Device, current
+
+if TYPE_CHECKING:
+    from tuner.kernel.config import Config
+    from tuner.lookup.row import Row
+    from tuner.problem import Problem
+    from tuner.sweep.compile_pool import CompilePool
+
+_LOOK_S = 0.05
+
+
+@click.command()
+@click.argument("places", metavar="[TABLE|DIR|DB]...", nargs=-1, type=options.Place(path_type=Path))
+@click.option(
+    "--device",
+    "slug",
+    metavar="SLUG",
+    help="Compile for this device, which need not be here; `tuner show devices` lists those of a database. "
+    "[default: this machine's GPU]",
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers. [default: all cores but one]")
+@kernels.kernel_option
+@options.json_option
+def warm(places: tuple[Path, ...], slug: str | None, jobs: int | None, names: tuple[str, ...], as_json: bool) -> int:
+    """Compile what tables and databases launch into Triton's cache.
+
+    Without a name, everything is compiled that lookups would answer from here: $TUNER_TABLES, the database and the
+    tables of installed packages. What is in the cache already is not compiled again. It needs no GPU, so an image can
+    be built with a warm cache.
+    """
+    from triton import knobs
+
+    from tuner.sweep.compile_pool import CompilePool
+    from tuner.tables.binaries import served
+
+    if knobs.runtime.interpret:
+        raise UsageError("the interpreter compiles nothing: unset TRITON_INTERPRET")
+    for name in names:
+        kernels.find(name)
+    device, rows = _rows(places, slug)
+    begun = time.monotonic()
+    with CompilePool(device, workers=jobs) as pool:
+        keys = _compile(pool, list(served(rows, device)))
+        failed = _failures(pool, keys)
+    found = {
+        "device": device.slug,
+        "rows": len(rows),
+        "kernels": len(keys) - len(failed),
+        "seconds": round(time.monotonic() - begun, 1),
+        "cache": knobs.cache.dir,
+        "failed": failed,
+    }
+    _report(found, as_json=as_json)
+    return 1 if failed else 0
+
+
+def _rows(places: Sequence[Path], slug: str | None) -> tuple[Device, list[Row]]:
+    """The device, and the rows that sources hold for it."""
+    from tuner.lookup import device_names, match_rules, sources
+    from tuner.lookup.lookup import resolver
+
+    asked = [sources.named(place) for place in places] if places else resolver().sources()
+    try:
+        device = current() if slug is None else device_names.named(slug, asked)
+    except DeviceError as e:
+        raise UsageError(f"{e}" if slug else "no GPU here: name what to compile for, --device SLUG") from e
+    by_source = [source.winners(device.slug) for source in asked]
+    held = dict.fromkeys(row for winners in by_source for rows in winners.rows.values() for row in rows)
+    rows = [row for row in held if match_rules.refusal(row, row.problem, device) is None]
+    if not rows:
+        where = ", ".join(source.name for source in asked) or "any source"
+        raise TableError(
+            f"no row that {device.slug} can use in {where}: name a table of it, or tune on it with `tuner run`"
+        )
+    return device, rows
+
+
+def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[str, tuple[Problem, Config]]:
+    """Have everything compiled, with a bar on a terminal; returns what was asked for by the key of its result."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tuner.kernel import registry
+
+    keys = {}
+    for problem, config in asked:
+        spec = registry.find(problem.op, config.kernel, problem.source)
+        keys[pool.request(spec, problem, config)] = problem, config
+    columns = TextColumn("compiling"), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=len(keys))
+        while pool.waiting:
+            pool.recover()
+            progress.update(bar, completed=len(keys) - pool.waiting)
+            time.sleep(_LOOK_S)
+            pool.result("")  # gives the children what waits
+    return keys
+
+
+def _failures(pool: CompilePool, keys: dict[str, tuple[Problem, Config]]) -> dict[str, str]:
+    """What did not compile, and why."""
+    from tuner.sweep.compile_pool import Failed
+
+    found = {f"{problem}: {config}": pool.result(key) for key, (problem, config) in keys.items()}
+    return {what: result.message for what, result in found.items() if isinstance(result, Failed)}
+
+
+def _report(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(found)
+        return
+    made = f"{quantity(found['kernels'], 'kernel')} of {quantity(found['rows'], 'row')}"
+    click.echo(f"{found['device']}: {made} in {found['cache']}, {found['seconds']} s")
+    for what, message in found["failed"].items():
+        click.echo(f"did not compile: {what}: {message}", err=True)

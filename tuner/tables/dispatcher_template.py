@@ -1,0 +1,80 @@
+"""Tuned configs."""
+
+from bisect import bisect_left
+from typing import Any
+
+OP = "matmul"
+DEVICE = ""
+CONFIGS: tuple[dict[str, Any], ...] = ()
+ROWS: dict[Any, dict[tuple[int, int], int]] = {}
+RANGES: dict[Any, tuple[tuple[int, int, tuple[tuple[int, int, int], ...]], ...]] = {}
+BYTES: dict[str, int] = {}
+SHORT: dict[str, str] = {}
+COARSE_SUMS: tuple[str, ...] = ()
+
+
+def config(m: int, n: int, k: int, dtype: Any = "float16", **given: Any) -> dict[str, Any] | None:
+    """Return the kernel and its parameters for a product [m, k] @ [k, n]; None where nobody tuned it.
+
+    The arguments, their names and their defaults are those of `tuner.Problem`: dtypes are torch's, their names or short
+    ones; then a_dtype, b_dtype, out_dtype, layout, aligned, epilogue, precision, scaling, fast_accum, b_padded, and
+    what an op has of its own, as batch.
+    """
+    *parts, batch = _key(m, n, k, dtype, **given)
+    family = tuple(parts)
+    place = ROWS.get(family, {}).get((m, batch))
+    if place is None:
+        for first, last, ranges in RANGES.get(family, ()):
+            at = bisect_left(ranges, m, key=lambda each: each[1])
+            if first <= batch <= last and at < len(ranges) and ranges[at][0] <= m:
+                place = ranges[at][2]
+    return None if place is None else dict(CONFIGS[place])
+
+
+def _key(
+    m: int,
+    n: int,
+    k: int,
+    dtype: Any,
+    *,
+    a_dtype: Any = None,
+    b_dtype: Any = None,
+    out_dtype: Any = None,
+    layout: str = "nn",
+    aligned: bool | None = None,
+    epilogue: str = "none",
+    precision: str | None = None,
+    **extras: Any,
+) -> tuple[Any, ...]:
+    """All that tells problems apart but M, with defaults filled in; the batch last, 0 where there is none."""
+    a, b = _name(a_dtype or dtype), _name(b_dtype or dtype)
+    extras = {name: value for name, value in extras.items() if value is not None}
+    if extras.get("scaling") == "none":
+        del extras["scaling"]
+    out = _name(out_dtype) if out_dtype else _default_out(a, is_scaled="scaling" in extras)
+    fast = extras.pop("fast_accum", None)
+    if fast is not None and bool(fast) != (out in COARSE_SUMS) and extras.get("scaling") != "block":
+        extras["fast_accum"] = bool(fast)
+    rows, extent = (k, n) if layout[1] == "n" else (n, k)
+    if extras.pop("b_padded", None) and rows > 1 and extent * BYTES.get(b, 0) % 16:
+        extras["b_padded"] = True
+    if aligned is None:
+        inner = {"softmax": n if layout[0] == "n" else m}.get(OP, k if layout[0] == "n" else m)
+        sizes = ((inner, a), (n if OP == "softmax" else extent, b), (n, out))
+        aligned = OP == "vector_add" or all(size * BYTES.get(name, 0) % 16 == 0 for size, name in sizes)
+    if precision is None or precision == "default":
+        precision = "ieee" if a == "float32" else "default"
+    batch = extras.pop("batch", 0)
+    epilogue = "bias" if epilogue == "bias+none" else epilogue
+    return n, k, a, b, out, layout, bool(aligned), epilogue, precision, tuple(sorted(extras.items())), batch
+
+
+def _name(dtype: Any) -> str:
+    plain = str(dtype).strip().lower().removeprefix("torch.")
+    return SHORT.get(plain, plain)
+
+
+def _default_out(a: str, *, is_scaled: bool) -> str:
+    if a.startswith("float8") or (a == "int8" and is_scaled):
+        return "bfloat16"
+    return "int32" if a == "int8" else a

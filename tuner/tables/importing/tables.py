@@ -1,0 +1,126 @@
+"""Tables of triton-tuner from elsewhere: a file, a folder or an archive of them, brought into a folder that serves."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner import files
+from tuner.errors import TableError
+from tuner.lookup import families, table
+from tuner.lookup.table import FORMAT, Table
+
+_IS_TABLE = FORMAT.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What became of the tables of one op and device.
+
+    Attributes:
+        path: the file that was written.
+        rows, families: how many it has.
+        new: how many rows were not there before, or were others.
+        left_out: what could not be read.
+    """
+
+    path: Path
+    rows: int
+    families: int
+    new: int
+    left_out: tuple[str, ...]
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether a path is a folder, an archive or a table of triton-tuner, and no file of others."""
+    if path.is_dir():
+        return True
+    if not path.is_file():
+        return False
+    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path) or _IS_TABLE in path.read_bytes()[:1024]
+
+
+def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
+    """Unite tables with those of a folder, by op and device; of two rows for one problem the newer table's stays.
+
+    Raises:
+        TableError: nothing is a table, one was edited or cannot be read, or the folder cannot be written. Then nothing
+            is written.
+    """
+    found: dict[str, list[Table]] = {}
+    for path in paths:
+        read = [_checked(content, name) for name, content in _contents(path)]
+        if not read:
+            raise TableError(f"{path} holds no table: expected what `tuner export` wrote, or an archive of it")
+        for each in read:
+            found.setdefault(each.file_name, []).append(each)
+    files.make_folder(folder)
+    united = [_united(tables, folder) for _, tables in sorted(found.items())]
+    return [
+        Brought(whole.write(folder), len(whole.rows), len(whole.families), new, left_out)
+        for whole, new, left_out in united
+    ]
+
+
+def _united(tables: list[Table], folder: Path) -> tuple[Table, int, tuple[str, ...]]:
+    """The newest of several tables with what only the others have, how many rows are new, and what was left out."""
+    there = folder / tables[0].file_name
+    before = [_checked(files.read_bytes(there, "table", error=TableError), str(there))] if there.exists() else []
+    ordered = sorted([*before, *tables], key=lambda each: each.date, reverse=True)
+    rows = {row.problem: row for each in reversed(ordered) for row in each.rows}
+    newest: dict[str, int] = {}
+    for row in rows.values():  # a table holds one version of a kernel
+        newest[row.config.kernel] = max(row.kernel_version, newest.get(row.config.kernel, 0))
+    rows = {problem: row for problem, row in rows.items() if row.kernel_version == newest[row.config.kernel]}
+    shipped = families.shippable((family for each in ordered for family in each.families), rows)
+    whole = replace(ordered[0], rows=tuple(rows.values()), families=tuple(shipped), faults=())
+    known = {row for each in before for row in each.rows}
+    return whole, len(set(rows.values()) - known), tuple(str(fault) for each in tables for fault in each.faults)
+
+
+def _checked(content: bytes, name: str) -> Table:
+    read = table.from_parsed(table.parse(content, name))
+    for fault in read.faults:
+        if fault.check == "digest":
+            raise TableError(f"{name}: {fault}: {fault.advice}")
+    return read
+
+
+def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The tables at a path: what they are called in an error, and their bytes."""
+    named: Iterable[tuple[str, bytes]]
+    if not path.is_dir() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path)):
+        named = ((f"{path}/{name}", content) for name, content in _members(path))
+    else:
+        places = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        named = ((str(each), files.read_bytes(each, "table", error=TableError)) for each in places)
+    return ((name, content) for name, content in named if _IS_TABLE in content[:1024])
+
+
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The JSON files of an archive. They are read where they are: nothing is unpacked."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as zipped:
+                for entry in zipped.infolist():
+                    if entry.filename.endswith(".json"):
+                        _check_size(path, entry.filename, entry.file_size)
+                        yield entry.filename, zipped.read(entry)
+            return
+        with tarfile.open(path) as tarred:
+            for member in tarred:
+                if member.isfile() and member.name.endswith(".json"):
+                    _check_size(path, member.name, member.size)
+                    held = tarred.extractfile(member)
+                    assert held is not None
+                    yield member.name, held.read()
+    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError) as e:
+        raise TableError(f"cannot read the archive {path}: {e}: fetch it again") from e
+
+
+def _check_size(path: Path, name: str, size: int) -> None:
+    if size > files.LARGEST_BYTES:
+        raise TableError(f"{path}/{name} has more than {files.LARGEST_BYTES >> 30} GiB: expected a table")
