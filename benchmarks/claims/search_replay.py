@@ -113,28 +113,25 @@ def agreement(races):
 
 def draw(rows, path):
     """Regret over the share of the exhaustive GPU seconds, one line a strategy, design and held out apart."""
-    import matplotlib as mpl
+    from tuner.report.vega import png
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    parts = sorted({row["problems"] for row in rows})
-    figure, axes = plt.subplots(1, len(parts), figsize=(6 * len(parts), 4), squeeze=False, sharey=True)
-    for axis, part in zip(axes[0], parts, strict=True):
-        for name in ("random", "race", "exhaustive"):
-            line = sorted(
-                (row["share_of_exhaustive"], 100 * row["geomean_regret"])
-                for row in rows
-                if row["strategy"] == name and row["problems"] == part
-            )
-            if line:
-                axis.plot(*zip(*line, strict=True), marker="o", label=name)
-        axis.set(xscale="log", yscale="log", title=part, xlabel="GPU seconds, share of exhaustive")
-        axis.grid(alpha=0.3, which="both")
-    axes[0][0].set_ylabel("regret, % (geometric mean)")
-    axes[0][0].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    axis = {"format": "~g"}
+    x = {"field": "share", "type": "quantitative", "scale": {"type": "log"}, "axis": axis}
+    y = {"field": "regret", "type": "quantitative", "scale": {"type": "log"}, "axis": axis}
+    values = [
+        {"part": row["problems"], "strategy": row["strategy"], "share": row["share_of_exhaustive"]}
+        | {"regret": 100 * row["geomean_regret"]}
+        for row in rows
+        if row["strategy"] in ("random", "race", "exhaustive") and row["geomean_regret"] > 0
+    ]
+    encoding = {
+        "x": x | {"title": "GPU seconds, share of exhaustive"},
+        "y": y | {"title": "regret, % (geometric mean)"},
+        "color": {"field": "strategy", "type": "nominal"},
+    }
+    line = {"mark": {"type": "line", "point": True}, "encoding": encoding, "width": 420, "height": 280}
+    facet = {"column": {"field": "part", "type": "nominal"}}
+    Path(path).write_bytes(png({"data": {"values": values}, "facet": facet, "spec": line}))
 
 
 if __name__ == "__main__":

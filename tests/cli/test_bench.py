@@ -129,10 +129,10 @@ def test_bad_input_is_one_clear_line(run, tmp_path, monkeypatch, arguments, code
     assert out == ""
 
 
-def test_without_matplotlib_out_is_refused_before_anything_is_measured(bench, tmp_path):
+def test_without_vl_convert_out_is_refused_before_anything_is_measured(bench, tmp_path):
     blocked = tmp_path / "blocked"
     blocked.mkdir()
-    (blocked / "matplotlib.py").write_text("raise ImportError('blocked')\n")
+    (blocked / "vl_convert.py").write_text("raise ImportError('blocked')\n")
     done = bench("--shape", "16x16x16", "--out", "o", PYTHONPATH=str(blocked))
     assert done.returncode == 1
     assert "pip install 'triton-tuner[report]'" in done.stderr.splitlines()[-1]

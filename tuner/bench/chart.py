@@ -1,43 +1,24 @@
-"""Draws a contest with matplotlib: a curve of square problems, and bars for each shape of a suite."""
+"""Draws a contest: a curve of square problems, and bars for each shape of a suite, looking as `tuner report` does."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from tuner.bench.document import ContestReport
 from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, VENDOR, Row
-from tuner.errors import TunerError
 from tuner.files import write
 from tuner.problem import dtype
+from tuner.report import vega
+from tuner.report.theme import FASTER, PALETTE, SLOWER
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-COLORS = {OURS: "#1b6ca8", VENDOR: "#5aa02c", INDUCTOR: "#e07b39", AUTOTUNE: "#8d6ab8"}
-_DPI = 120
-_PANEL_INCHES = (7.0, 5.0)
-_BAR_INCHES = 0.16
+COLORS = {OURS: FASTER, VENDOR: SLOWER, INDUCTOR: PALETTE[2], AUTOTUNE: PALETTE[3]}
+_PANEL = {"width": 460, "height": 320}
+_BAR_WIDTH = 7
 CURVE_SIZES = 4
 """Square problems of fewer sizes are drawn as bars like all others."""
 _LIBRARY = {"nvidia": "cuBLAS", "amd": "hipBLASLt"}
-
-
-def require() -> None:
-    """Check that matplotlib is installed before anything is measured.
-
-    Raises:
-        TunerError: it is not installed.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as e:
-        raise TunerError(
-            f"--out draws with matplotlib, which is not here ({e}): pip install 'triton-tuner[report]'"
-        ) from e
 
 
 def draw(report: ContestReport, folder: Path) -> list[Path]:
@@ -82,50 +63,65 @@ def _suites(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _curve(report: ContestReport, panels: dict[str, list[Row]]) -> Figure:
-    figure, axes = _figure(len(panels), (_PANEL_INCHES[0] * len(panels), _PANEL_INCHES[1]))
-    for axis, (kind, rows) in zip(axes, panels.items(), strict=True):
-        for name in _contestants(report, rows):
-            own = [(row, row.figures[name]) for row in rows if name in row.figures]
-            sizes = [row.problem.m for row, _ in own]
-            axis.plot(
-                sizes,
-                [row.tflops(found.median_us) for row, found in own],
-                color=COLORS[name],
-                label=_label(report, name, rows),
-                marker="o",
-                markersize=3,
-            )
-            slow = [row.tflops(found.p80_us) for row, found in own]
-            fast = [row.tflops(found.p20_us) for row, found in own]
-            axis.fill_between(sizes, slow, fast, color=COLORS[name], alpha=0.25, linewidth=0)
-        axis.set(title=kind, xlabel="M = N = K", ylabel="TFLOP/s (median, 20% to 80%)", ylim=(0, None))
-        _finish(axis)
-    figure.suptitle(_title(report))
-    return figure
+def _curve(report: ContestReport, panels: dict[str, list[Row]]) -> vega.Spec:
+    x = {"field": "size", "type": "quantitative", "title": "M = N = K", "scale": {"nice": False}}
+    title = "TFLOP/s (median, 20% to 80%)"
+    drawn = []
+    for kind, rows in panels.items():
+        names = _contestants(report, rows)
+        values = [
+            {"who": _label(report, name, rows), "size": row.problem.m, "tflops": row.tflops(found.median_us)}
+            | {"slow": row.tflops(found.p80_us), "fast": row.tflops(found.p20_us)}
+            for name in names
+            for row in rows
+            if (found := row.figures.get(name))
+        ]
+        shared = {"x": x, "color": _color(report, names, rows)}
+        band = {"y": {"field": "slow", "type": "quantitative", "title": title}, "y2": {"field": "fast"}}
+        line = {"y": {"field": "tflops", "type": "quantitative", "title": title}}
+        layers = [
+            {"mark": {"type": "area", "opacity": 0.2}, "encoding": shared | band},
+            {"mark": {"type": "line", "point": {"size": 14}, "strokeWidth": 1.6}, "encoding": shared | line},
+        ]
+        drawn.append({**_PANEL, "title": kind, "data": {"values": values}, "layer": layers})
+    return {"title": _title(report), "hconcat": drawn, "resolve": {"scale": {"color": "independent"}}}
 
 
-def _bars(report: ContestReport, suite: str, rows: Sequence[Row]) -> Figure:
+def _bars(report: ContestReport, suite: str, rows: Sequence[Row]) -> vega.Spec:
     names = [name for name in _contestants(report, rows) if name != VENDOR]
-    inches = max(_PANEL_INCHES[0], 1.5 + _BAR_INCHES * len(rows) * (len(names) + 1))
-    figure, (axis,) = _figure(1, (inches, _PANEL_INCHES[1] + 1.5))
-    width = 0.8 / max(1, len(names))
-    for offset, name in enumerate(names):
-        own = [(index, row) for index, row in enumerate(rows) if name in row.figures]
-        axis.bar(
-            [index + (offset - (len(names) - 1) / 2) * width for index, _ in own],
-            [_speed(row, name) for _, row in own],
-            width,
-            color=COLORS[name],
-            label=_label(report, name, rows),
-        )
-    axis.axhline(1, color=COLORS[VENDOR], linewidth=1.2, label=_label(report, VENDOR, rows))
-    axis.set_xticks(range(len(rows)), [_shape(row) for row in rows], rotation=90, fontsize=7)
-    axis.set(title=suite, ylabel="speed against the vendor's library", xlim=(-0.6, len(rows) - 0.4))
-    axis.margins(y=0.15)  # leaves room for the legend
-    _finish(axis)
-    figure.suptitle(_title(report))
-    return figure
+    values = [
+        {"who": _label(report, name, rows), "shape": _shape(row), "speed": _speed(row, name)}
+        for row in rows
+        for name in names
+        if name in row.figures
+    ]
+    color = _color(report, names, rows)
+    x = {"field": "shape", "type": "nominal", "sort": None, "title": None, "axis": {"labelAngle": -90} | _WHOLE}
+    y = {"field": "speed", "type": "quantitative", "title": "speed relative to the vendor's library"}
+    bar = {
+        "x": x,
+        "y": y,
+        "color": color,
+        "xOffset": {"field": "who", "type": "nominal", "sort": color["scale"]["domain"]},
+    }
+    one = {"y": {"datum": 1}, "color": {"value": COLORS[VENDOR]}}
+    label = {"align": "right", "baseline": "bottom", "dy": -3, "text": _label(report, VENDOR, rows)}
+    layers = [
+        {"mark": {"type": "bar"}, "encoding": bar},
+        {"mark": {"type": "rule", "strokeWidth": 1.4}, "encoding": one},
+        {"mark": {"type": "text"} | label, "encoding": one | {"x": {"value": {"expr": "width"}}}},
+    ]
+    width = max(460, _BAR_WIDTH * len(rows) * (len(names) + 1))
+    title = {"text": suite, "subtitle": _title(report)}
+    return {**_PANEL, "title": title, "width": width, "data": {"values": values}, "layer": layers}
+
+
+_WHOLE = {"labelLimit": 400, "labelOverlap": False}
+
+
+def _color(report: ContestReport, names: Sequence[str], rows: Sequence[Row]) -> vega.Spec:
+    scale = {"domain": [_label(report, name, rows) for name in names], "range": [COLORS[name] for name in names]}
+    return {"field": "who", "type": "nominal", "scale": scale, "legend": {"columns": 2, "symbolOpacity": 1}}
 
 
 def _speed(row: Row, name: str) -> float:
@@ -150,8 +146,7 @@ def _label(report: ContestReport, name: str, rows: Iterable[Row]) -> str:
 
 
 def _shape(row: Row) -> str:
-    _, shape, rest = str(row.problem).split(" ", 2)
-    return f"{shape}\n{rest}"
+    return str(row.problem).split(" ", 1)[1]
 
 
 def _title(report: ContestReport) -> str:
@@ -160,23 +155,5 @@ def _title(report: ContestReport) -> str:
     return f"{report.device.name}, Triton {versions.triton}, torch {versions.torch}{meaningless}"
 
 
-def _figure(panels: int, inches: tuple[float, float]) -> tuple[Figure, Sequence[Any]]:
-    # pyplot is avoided, because it would choose a backend for a display and keep every figure.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=inches, layout="constrained")
-    return figure, figure.subplots(1, panels, squeeze=False)[0]
-
-
-def _finish(axis: Axes) -> None:
-    axis.grid(axis="y", alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=8, ncols=2)
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    write(path, lambda partial: figure.savefig(partial, format="png", dpi=_DPI))
-    return path
+def _save(chart: vega.Spec, path: Path) -> Path:
+    return write(path, lambda partial: partial.write_bytes(vega.png(chart)))

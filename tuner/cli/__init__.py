@@ -28,6 +28,7 @@ COMMANDS = {
     "model": "Write the GEMMs of a Hugging Face model as a suite.",
     "show": "List winners, trials, runs, devices or problems.",
     "lookup": "Say which config a problem would get, and why.",
+    "report": "Write what a database holds as one HTML file to look at.",
     "bench": "Time what a lookup gives beside torch and other tuners.",
     "inspect": "Show what a compiler makes of a kernel's config.",
     "export": "Write tuned tables that ship.",

@@ -172,9 +172,9 @@ def _gpu(name: str, problems: Sequence[ListedProblem], rounds: int | None) -> in
 
 def _prepare(folder: Path) -> None:
     """Raise before anything is measured if the files could not be written."""
-    from tuner.bench import chart
+    from tuner.report import vega
 
-    chart.require()
+    vega.require("--out")
     files.make_folder(folder)
 
 

@@ -1,0 +1,80 @@
+"""`tuner report`: writes what a database holds as one HTML file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner import files
+from tuner.cli import options
+from tuner.errors import TableError, TunerError, UsageError
+from tuner.location import database_location, sqlite_path
+
+if TYPE_CHECKING:
+    from tuner.lookup.table import Table
+
+
+@click.command()
+@click.option(
+    "--out", required=True, type=options.Place(path_type=Path), metavar="FILE.html", help="The file to write."
+)
+@options.db_option
+@click.option("--device", metavar="SLUG", help="Of this device only; `tuner show devices` lists them.")
+@options.suite_option
+@click.option(
+    "--against", type=options.Place(), metavar="DB|TABLES", help="Show what became slower than in this edition."
+)
+def report(*, out: Path, db: str | None, device: str | None, suite_names: tuple[str, ...], against: str | None) -> None:
+    """Write what a database holds as one HTML file to look at: winners, searches, families, failures, the card.
+
+    The file holds all that it shows and opens anywhere: no server, no network.
+    """
+    from tuner.report import measurements, vega
+    from tuner.report.document import document
+    from tuner.report.page import page
+    from tuner.report.regressions import regressions
+
+    vega.require("a report")
+    _check_out(out, db, against)
+    with options.open_store(db, device) as store:
+        found = measurements.read(store, device=device, suites=suite_names)
+    compared = None if against is None else regressions(found, _edition(against), Path(against).name)
+    files.write_text(out, page(document(found, against=compared)))
+    click.echo(f"wrote {out}", err=True)
+
+
+def _check_out(out: Path, db: str | None, against: str | None) -> None:
+    """Raise, before anything is read, where the file could not be written or would replace what is read."""
+    location = database_location(db)
+    if against is not None and _same(against, location):
+        raise UsageError(f"--against {against} is the database of the report itself: name another, or tables")
+    for read in (location, against):
+        if read is not None and _same(str(out), read):
+            raise UsageError(f"--out {out} is what the report reads: name another file, report.html for instance")
+    if out.is_dir():
+        raise TunerError(f"{out} is a folder: name a file in it, {out / 'report.html'} for instance")
+    if not out.parent.is_dir():
+        raise TunerError(f"cannot write {out}: there is no folder {out.parent}: make it, or name another")
+
+
+def _same(one: str, other: str) -> bool:
+    paths = [sqlite_path(each) for each in (one, other)]
+    try:
+        return one == other if None in paths else os.path.samefile(*filter(None, paths))  # noqa: PTH121
+    except OSError:  # one of them is not there
+        return False
+
+
+def _edition(against: str) -> list[Table]:
+    from tuner.tables.diff import edition
+
+    found = edition.load(against)
+    for table in found:
+        for fault in table.faults:
+            click.echo(f"{against}: {fault}", err=True)
+    if not found:
+        raise TableError(f"{against} holds no winner to compare with: name a database or tables that do")
+    return found

@@ -1,0 +1,1 @@
+"""What a database holds, as one HTML file to look at."""

@@ -1,0 +1,40 @@
+"""What became slower: winners compared with those of another edition, where their times may be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tuner.lookup.table import Table
+from tuner.report.measurements import Measurements
+from tuner.tables.diff.difference import compare
+from tuner.tables.export import select
+
+
+def regressions(found: Measurements, against: Iterable[Table], name: str) -> dict[str, Any]:
+    """Compare winners with another edition's as they would ship, and return what the page shows of that.
+
+    Args:
+        found: the measurements; of the other edition only their problems and devices count.
+        against: the other edition's tables.
+        name: what to call it.
+    """
+    ours = select(found.winners, found.families).tables
+    changes, same, other_versions = [], 0, 0
+    for difference in compare(against, ours):
+        mine = sum(
+            len(table.rows) for table in ours if (table.op, table.device.slug) == (difference.op, difference.device)
+        )
+        same += mine - len(difference.only_after) - len(difference.changes)
+        for change in difference.changes:
+            if change.ratio is None:
+                other_versions += 1
+                continue
+            before, after = change.before, change.after
+            changes.append(
+                {"device": difference.device, "problem": str(after.problem), "ratio": round(change.ratio, 4)}
+                | {"before": before.config.label, "after": after.config.label}
+                | {"before_us": round(before.median_us, 3), "after_us": round(after.median_us, 3)}
+            )
+    changes.sort(key=lambda change: (change["ratio"], change["device"], change["problem"]))
+    return {"name": name, "changes": changes, "same": same, "other_versions": other_versions}
