@@ -13,6 +13,7 @@ __all__ = [
     "Problem",
     "TunerError",
     "adopt",
+    "capture",
     "digest",
     "explain",
     "flush_misses",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 if TYPE_CHECKING:
     from tuner.adopt.adoption import adopt
+    from tuner.adopt.capture import capture
     from tuner.errors import TunerError
     from tuner.kernel.config import Config
     from tuner.lookup.decision import Match
@@ -53,6 +55,7 @@ else:
         "Problem": "tuner.problem.Problem",
         "TunerError": "tuner.errors.TunerError",
         "adopt": "tuner.adopt.adoption.adopt",
+        "capture": "tuner.adopt.capture.capture",
         "digest": "tuner.lookup.fingerprint.digest",
         "explain": "tuner.lookup.explain.explain",
         "flush_misses": "tuner.lookup.miss_counts.flush",
@@ -79,10 +82,19 @@ else:
         return sorted({*globals(), *__all__, *_MODULES})
 
     def _adopt() -> None:
-        importlib.import_module("tuner.adopt.adoption").from_environment()
+        try:
+            importlib.import_module("tuner.adopt.adoption").from_environment()
+        except (
+            ImportError,
+            AttributeError,
+        ):  # a module of ours imports Triton right now, and is not complete until it has
+            for library in os.environ["TUNER_ADOPT"].split(","):
+                importlib.import_module("tuner.startup.after_import").after_import(
+                    library.strip().split(".")[0], _adopt
+                )
 
-    # All that importing does, and only where somebody asked for it. `tuner capture` records and serves nothing.
-    if os.environ.get("TUNER_ADOPT") and "TUNER_CAPTURE" not in os.environ:
+    # All that importing does, and only where somebody asked for it. With TUNER_CAPTURE calls are captured, not served.
+    if os.environ.get("TUNER_ADOPT"):
         if hasattr(sys.modules.get("triton"), "autotune"):
             _adopt()
         else:

@@ -8,7 +8,7 @@ import os
 import sys
 from types import TracebackType
 
-from tuner.adopt import serving
+from tuner.adopt import capture, serving
 from tuner.errors import TunerError, UsageError, one_line
 
 LIBRARIES, MISS = "TUNER_ADOPT", "TUNER_ON_MISS"
@@ -71,9 +71,19 @@ def adopt(*libraries: str, on_miss: str = "autotune") -> Adoption:
 
 
 def from_environment() -> None:
-    """Adopt what `$TUNER_ADOPT` names, each library once a process. What is wrong with it is one warning."""
+    """Adopt what `$TUNER_ADOPT` names, each library once a process. What is wrong with it is one warning.
+
+    Where `$TUNER_CAPTURE` names a folder, the libraries' calls are captured instead, and nothing is served.
+    """
+    libraries = [name for each in os.environ.get(LIBRARIES, "").split(",") if (name := each.strip())]
+    if os.environ.get(capture.FOLDER):
+        try:
+            capture.from_environment(libraries)
+        except TunerError as e:
+            _log.warning("no kernel is captured: %s", one_line(e))
+        return
     on_miss = os.environ.get(MISS) or "autotune"
-    for name in filter(None, map(str.strip, os.environ.get(LIBRARIES, "").split(","))):
+    for name in libraries:
         if name in _from_environment:
             continue
         try:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tuner.adopt.wide_list import WideList
 from tuner.problem import Problem, generic_key
 from tuner.tuned.options import Options
 from tuner.tuned.signature import base_of
@@ -48,9 +49,10 @@ def kernel_of(autotuner: Any) -> TunedKernel:
     known = _kernels.get(autotuner)
     if known is not None and known.fn is autotuner.fn and known.configs == list(dict.fromkeys(autotuner.configs)):
         return known
-    options = _options(autotuner)
+    options = options_of(autotuner)
     generic_key.check_op(options.name)
     made = _kernels[autotuner] = TunedKernel(autotuner.fn, options, list(autotuner.configs))
+    made.config_list = WideList(options.name, made.configs)
     made.spec = spec_of(made)
     made.register()
     return made
@@ -73,7 +75,8 @@ def problem_of(autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return signature.problem(signature.named(args, kwargs))
 
 
-def _options(autotuner: Any) -> Options:
+def options_of(autotuner: Any) -> Options:
+    """Return what an autotuner was given, as the options of a kernel under `tuner.tuned`."""
     prune = {
         "early_config_prune": autotuner.early_config_prune,
         "perf_model": autotuner.perf_model,

@@ -1,14 +1,15 @@
-"""`tuner capture`: runs a program and records its matrix products."""
+"""`tuner capture`: runs a program and records its matrix products, with `--adopt` a library's kernels too."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from tuner.adopt import calls
 from tuner.cli import options, program
 from tuner.cli.output import quantity
 from tuner.errors import SuiteError, TableError
@@ -18,30 +19,59 @@ from tuner.models import captured
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Record into DIR.")
+@click.option(
+    "--adopt",
+    "libraries",
+    metavar="LIB",
+    multiple=True,
+    help="Record the autotuned kernels of package LIB; may be repeated.",
+)
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def capture(out: Path, command: tuple[str, ...]) -> int:
+def capture(out: Path, libraries: tuple[str, ...], command: tuple[str, ...]) -> int:
     """Run COMMAND and record the matrix products that it calls; measure nothing.
 
     Writes DIR/suite.csv, which `tuner run --captured DIR` tunes. COMMAND's output, results and exit code stay as they
-    are; all Python processes that it starts are recorded.
+    are; all Python processes that it starts are recorded. With --adopt, each kernel and key of LIB under
+    triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
     """
     folder = out.absolute()
     try:
-        code = program.run(command, lambda: _environment(folder))
+        code = program.run(command, lambda: _environment(folder, libraries))
     except program.NoProgramError as e:
         return e.code
     try:
-        found = captured.write_suite(folder)
-        calls = sum(ms.total() for ms in found.calls.values())
-        typed = shlex.join(["tuner", "run", "--captured", str(out)])
-        said = f"{quantity(len(found.calls), 'family')}, {quantity(calls, 'call')}; to tune them: {typed}"
-        click.echo(f"{out / captured.SUITE}: {said}" if calls else f"{out}: no matrix product was recorded", err=True)
+        _say_found(out, folder, libraries)
     except SuiteError as e:
         click.echo(f"tuner: {e}", err=True)
     return program.ended(code)
 
 
-def _environment(folder: Path) -> Mapping[str, str]:
+def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
+    """Write the suite of what was recorded, and say what there is, in one line.
+
+    Raises:
+        SuiteError: the folder cannot be read or written.
+    """
+    found = captured.write_suite(folder)
+    products = sum(ms.total() for ms in found.calls.values())
+    said = [f"{quantity(len(found.calls), 'family')}, {quantity(products, 'call')}"] if products else []
+    if kernels := calls.load(folder)[0]:
+        said.append(f"{quantity(len(kernels), 'call')} of adopted kernels")
+    of = [
+        library
+        for library in libraries
+        if not any(f"{each.kernel}:".startswith((f"{library}.", f"{library}:")) for each in kernels)
+    ]
+    nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if said else ["no matrix product"]
+    if not said:
+        click.echo(f"{out}: {nothing[0]} was recorded", err=True)
+        return
+    said += [f"{each} was recorded" for each in nothing]
+    typed = shlex.join(["tuner", "run", "--captured", str(out)])
+    click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to tune them: {typed}", err=True)
+
+
+def _environment(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:
     """The environment that makes Pythons record into a folder; as it is where the folder cannot be written.
 
     Raises:
@@ -54,4 +84,5 @@ def _environment(folder: Path) -> Mapping[str, str]:
             raise
         click.echo(f"tuner: nothing is recorded: {e}", err=True)
         return os.environ
-    return program.environment(TUNER_CAPTURE=str(folder))
+    adopted = {"TUNER_ADOPT": ",".join(libraries)} if libraries else {}
+    return program.environment(TUNER_CAPTURE=str(folder), **adopted)

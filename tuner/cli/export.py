@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
 )
 @kernels.kernel_option
+@click.option(
+    "--captured",
+    multiple=True,
+    metavar="DIR",
+    type=options.Place(path_type=Path),
+    help="With --with-kernels: adopted kernels, for the calls that were captured; may be repeated.",
+)
 @click.option("--device", metavar="SLUG", help="This device only; `tuner show devices` lists them.")
 @options.db_option
 @options.json_option
@@ -50,6 +57,7 @@ def export(
     package: str | None,
     with_kernels: bool,
     names: tuple[str, ...],
+    captured: tuple[Path, ...],
     device: str | None,
     db: str | None,
     as_json: bool,
@@ -64,8 +72,12 @@ def export(
         raise UsageError("--with-kernels ships kernels beside tables: leave --format out")
     if names and not with_kernels:
         raise UsageError("--kernel names a kernel to compile: add --with-kernels")
+    if captured and not with_kernels:
+        raise UsageError("--captured names what to compile: add --with-kernels")
     for name in names:
         kernels.find(name)
+    for folder in captured:
+        kernels.find_captured(folder)
     winners, families = _decided(db, device)
     if kind == "sqlite":
         _write_database(db, directory, winners, as_json=as_json)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -16,6 +18,9 @@ from tuner.problem import Problem, generic_key
 from tuner.problem import suite as suites
 from tuner.problem import text as problem_text
 from tuner.problem.family import Ladder
+
+if TYPE_CHECKING:
+    from tuner.adopt.replay import Folder
 
 kernel_option = click.option(
     "--kernel",
@@ -63,6 +68,17 @@ def find(name: str) -> KernelSpec:
             origins = " or ".join(f"--kernel {each.origin}" for each in specs)
             raise UsageError(f"{len(specs)} kernels are called {name!r}: type {origins}")
     return spec
+
+
+def find_captured(folder: Path) -> Folder:
+    """Return the adopted kernels that a folder holds calls of; what cannot be replayed is one line each on stderr."""
+    from tuner.adopt import replay  # torch, Triton and the libraries themselves
+
+    with limited_import(f"what was captured in {folder}"):
+        found = replay.open_folder(folder)
+    for fault in found.faults:
+        click.echo(f"left out: {fault}", err=True)
+    return found
 
 
 def problem_of(spec: KernelSpec, written: str, *, dtype: str | None) -> Problem:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.adopt import calls
 from tuner.cli import kernel_options, options
 from tuner.cli.kernel_options import kernel_option, problem_option
 from tuner.cli.output import print_json, quantity
-from tuner.errors import UsageError
+from tuner.errors import SuiteError, UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.lookup import misses
@@ -86,6 +87,7 @@ class ShardOption(click.ParamType[Shard]):
     type=options.Place(path_type=Path),
     help="What a program called under tuner capture; may be repeated.",
 )
+@click.option("--widen", is_flag=True, help="With --captured: try neighbours of adopted kernels' configs, too.")
 @click.option(
     "--strategy",
     type=click.Choice(["race", "exhaustive", "random"]),
@@ -126,6 +128,8 @@ def run(
             "--kernel MODULE:NAME --problem M=4096,N=1024, --captured DIR or --from-misses FILE"
         )
     missed = _missed(records)
+    if given["widen"] and not given["captured"]:
+        raise UsageError("--widen is for --captured DIR: a kernel of ours says itself what is tried")
     if given["mixed"] and given["ray"] is None:
         raise UsageError("--mixed is for --ray ADDRESS: one machine has one set of versions")
     gpus = [] if given["ray"] is not None else options.gpus_of(given["device"])
@@ -171,18 +175,32 @@ def _named(
         kind = {name: given[name] for name in ("dtype", "layout", "scaling")}
         listed = [each for name in suite_names for each in suites.load_with_ladders(name)]
         for folder in given["captured"]:
-            listed += captured.problems(folder)
+            listed += _captured(folder, widen=given["widen"])
         for shape in shapes:
             listed += family.parse_shape(shape, lambda m, n, k: Problem(m, n, k, **kind))
         return listed
     if given["captured"]:
-        raise UsageError("--captured is for GEMMs: leave --kernel out, or name its problems by --problem")
+        raise UsageError("--captured names its kernels itself: leave --kernel out, or name problems by --problem")
     if shapes:
         raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
     specs = [kernel_options.find(name) for name in given["names"]]
     if len(specs) > 1 and (given["written"] or suite_names):
         raise UsageError("--problem and --suite name keys of one kernel: several --kernel are for --from-misses")
     return kernel_options.problems_of(specs[0], given["written"], suite_names, dtype=kernel_options.typed_dtype(ctx))
+
+
+def _captured(folder: Path, *, widen: bool) -> Sequence[Problem | Ladder]:
+    """Return the GEMMs of a folder and the calls of adopted kernels."""
+    if not calls.paths(folder):
+        return captured.problems(folder)
+    replayed = kernel_options.find_captured(folder)
+    for kernel in replayed.kernels.values():
+        kernel.widen = widen
+    captured.write_suite(folder)
+    products = captured.problems(folder) if (folder / captured.SUITE).exists() else []
+    if not replayed.problems and not products:
+        raise SuiteError(f"nothing that was captured in {folder} can be tuned: capture it again")
+    return [*products, *replayed.problems]
 
 
 def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem | Ladder]]:

@@ -45,7 +45,8 @@ class _Finder:
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self._name:
             return None
-        others = (each for each in sys.meta_path if each is not self and hasattr(each, "find_spec"))
+        # Those behind this one: another of its kind before it would ask it again.
+        others = (each for each in sys.meta_path[sys.meta_path.index(self) + 1 :] if hasattr(each, "find_spec"))
         spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]

@@ -49,6 +49,6 @@ def _run_next() -> None:
 sys.path[:] = [each for each in sys.path if each != _HERE]
 if "TUNER_CAPTURE" in os.environ:
     _load("startup", "after_import").after_import("torch", _record)
-elif os.environ.get("TUNER_ADOPT"):
+if os.environ.get("TUNER_ADOPT"):
     _load("startup", "after_import").after_import("triton", _adopt)
 _run_next()

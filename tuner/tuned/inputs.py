@@ -16,6 +16,7 @@ class CallInputs:
     Attributes:
         arguments: the call's arguments.
         named: the same arguments by name.
+        tolerance: the error accepted, None where each output's dtype has its own.
         checking: whether the next launch's outputs will be compared, so that no hook may change them afterwards.
     """
 
@@ -30,7 +31,7 @@ class CallInputs:
     ) -> None:
         """Copy what has to be restored before each launch; without a tolerance, each output's dtype has its own."""
         self.arguments, self.named, self.checking = arguments, named, False
-        self._tolerance = tolerance
+        self.tolerance = tolerance
         self._zeroed = [memory for name in reset_to_zero if (memory := memory_of(named.get(name))) is not None]
         kept = [memory for name in restore_value if (memory := memory_of(named.get(name))) is not None]
         self._restored = [(memory, memory.detach().clone()) for memory in kept]
@@ -93,7 +94,7 @@ class CallInputs:
             if tensor.shape != expected[name].shape:
                 shapes = f"{list(expected[name].shape)} for {name}, which has shape {list(tensor.shape)}"
                 raise KernelError(f"reference gave shape {shapes}")
-            worst = max(worst, accuracy.error_ratio(tensor, expected[name], self._tolerance))
+            worst = max(worst, accuracy.error_ratio(tensor, expected[name], self.tolerance))
         return worst
 
 

@@ -1,0 +1,172 @@
+"""A captured call of an autotuned kernel, and the folder of such calls: each kernel and key has a file of its own.
+
+What a file holds decides its name. So processes that capture the same call write the same file, and none needs to
+know of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner import files
+from tuner.errors import ConfigError, KernelError, SuiteError, in_short
+from tuner.tuned.triton_configs import COMPILERS, ConfigList
+
+FORMAT, VERSION = "triton-tuner captured call", 1
+SUFFIX = ".call.json"
+MOST_CALLS = 4096
+"""How many calls a folder keeps."""
+_ADVICE = "remove it, and capture again"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a kernel, without the values of floats.
+
+    Attributes:
+        kernel: where the kernel is imported from, "package.module:name".
+        key: the problem of the call, in words; with the kernel it names the file.
+        about: the autotuner's arguments, and what it does to them around a launch: `about`.
+        storages, args, kwargs: what was passed, as `tuner.adopt.values` writes it.
+        grids: by config of the list, its parameters and the programs along each axis; no programs where the grid cannot
+            be had for it. Configs that differ in warps and stages alone have one entry.
+    """
+
+    kernel: str
+    key: str
+    about: Mapping[str, Any]
+    storages: Sequence[Sequence[Any]]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    grids: Sequence[tuple[Mapping[str, Any], Sequence[int]]] = field(default_factory=tuple)
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file that holds the call."""
+        told = json.dumps([self.kernel, self.key, self.about], sort_keys=True)
+        name = self.kernel.rpartition(":")[2].rpartition(".")[2]
+        return f"{name[:80]}-{hashlib.sha256(told.encode()).hexdigest()[:16]}{SUFFIX}"
+
+    def dumps(self) -> str:
+        """Return the text of the file."""
+        document = {name: getattr(self, name) for name in self.__slots__} | {"format": FORMAT, "version": VERSION}
+        return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def about(autotuner: Any) -> dict[str, Any]:
+    """Return what replaying a call takes for granted of its autotuner: its arguments, and its hooks by name."""
+
+    def named(hook: Any) -> str:
+        return f"{getattr(hook, '__module__', '')}:{getattr(hook, '__qualname__', type(hook).__qualname__)}"
+
+    hooks = {
+        name: named(getattr(autotuner, name))
+        for name in ("pre_hook", "post_hook")
+        if getattr(autotuner, f"user_defined_{name}", False)
+    }
+    return {
+        "arguments": list(autotuner.arg_names),
+        "reset_to_zero": list(autotuner.reset_to_zero),
+        "restore_value": list(autotuner.restore_value),
+        **hooks,
+    }
+
+
+def grids(autotuner: Any, named: Mapping[str, Any], grid: Any) -> list[tuple[dict[str, Any], list[int]]]:
+    """Return the grid of a call for every config of the list, as the launch would have it."""
+    found: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    known = ConfigList(autotuner.base_fn.__name__, None)
+    for config in autotuner.configs:
+        with contextlib.suppress(ConfigError):  # no table can hold it, so nothing is tuned by it
+            pairs = parameters(known, config.kwargs)
+            if str(pairs) in found:  # a grid knows nothing of warps and stages
+                continue
+            try:
+                programs = _programs(grid, _meta(autotuner, named, config))
+            except Exception:  # noqa: BLE001  a user's function may raise anything; that config has no grid
+                programs = []
+            found[str(pairs)] = pairs, programs
+    return list(found.values())
+
+
+def parameters(known: ConfigList, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kernel's own parameters of a config as tables hold them, sorted."""
+    import triton
+
+    return {name: value for name, value in known.of(triton.Config(dict(given))).pairs if name not in COMPILERS}
+
+
+def _meta(autotuner: Any, named: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """Return what a grid's function is given: the call's arguments, the config's, and those of heuristics below."""
+    meta = {**named, **config.all_kwargs()}
+    fn = autotuner.fn
+    while hasattr(fn, "values") and hasattr(fn, "fn"):
+        for name, heuristic in fn.values.items():
+            meta[name] = heuristic(meta)
+        fn = fn.fn
+    return meta
+
+
+def _programs(grid: Any, meta: dict[str, Any]) -> list[int]:
+    found = grid(meta) if callable(grid) else grid
+    return [int(each) for each in (found if isinstance(found, (tuple, list)) else (found,))]
+
+
+def load(folder: Path) -> tuple[list[Call], list[str]]:
+    """Read the calls of a folder, and say in one line each which files hold none.
+
+    Raises:
+        SuiteError: the folder cannot be read.
+    """
+    found: list[Call] = []
+    faults: list[str] = []
+    for path in paths(folder):
+        try:
+            found.append(_read(path))
+        except SuiteError as e:
+            faults.append(str(e))
+    return found, faults
+
+
+def paths(folder: Path) -> list[Path]:
+    """Return the files of a folder that hold calls, sorted.
+
+    Raises:
+        SuiteError: the folder cannot be read.
+    """
+    try:
+        return sorted(each for each in folder.iterdir() if each.name.endswith(SUFFIX) and not each.name.startswith("."))
+    except OSError as e:
+        raise SuiteError(f"cannot read the folder {folder}: {e.strerror}: name one that tuner capture wrote") from e
+
+
+def _read(path: Path) -> Call:
+    document = files.read_json(path, "captured call", _ADVICE, error=SuiteError)
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+        raise SuiteError(f"{path}: no captured call: {_ADVICE}")
+    if (version := document.pop("version", None)) != VERSION:
+        raise SuiteError(f"{path}: a captured call of version {version}: expected {VERSION}: {_ADVICE}")
+    try:
+        call = Call(**document)
+        if call.file_name != path.name:
+            raise ValueError("its name is of another call")
+    except (TypeError, ValueError, AttributeError) as e:
+        raise SuiteError(f"{path}: a damaged captured call ({in_short(e)}): {_ADVICE}") from e
+    return call
+
+
+def check(call: Call, autotuner: Any) -> None:
+    """Raise KernelError where an autotuner is no longer what the call was captured of."""
+    now = about(autotuner)
+    for name in sorted(now.keys() | call.about.keys()):
+        if now.get(name) != call.about.get(name):
+            raise KernelError(
+                f"{call.kernel} was captured with {name} {call.about.get(name)}, and has {now.get(name)} now: "
+                "capture it again"
+            )

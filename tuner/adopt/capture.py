@@ -1,0 +1,140 @@
+"""Captures the calls of adopted libraries' kernels while a program runs; nothing is measured meanwhile.
+
+It takes the place of `Autotuner.run`, which subclasses of other libraries call too. An adopted kernel then runs by the
+first config of its list that launches, and Triton's own cache of what it tuned stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tuner.adopt.kernel import is_of, problem_of
+from tuner.adopt.recorder import Recorder, say
+from tuner.errors import KernelError, TunerError, UsageError
+from tuner.launch import compat
+from tuner.tuned.arguments import Arguments
+from tuner.tuned.first_launch import launch_first_that_runs
+from tuner.tuned.signature import base_of
+from tuner.tuned.tuned_kernel import TunedKernel
+
+FOLDER = "TUNER_CAPTURE"
+_from_environment: list[Capture] = []
+_ADVICE = 'expected names of packages, tuner.capture("calls", "fla") for instance'
+
+
+class Capture:
+    """Captures calls from its start to its stop."""
+
+    def __init__(self, folder: str | Path, *libraries: str) -> None:
+        """Take the folder to record into, and the packages whose kernels are adopted."""
+        if not libraries or not all(name and isinstance(name, str) for name in libraries):
+            raise UsageError(f"the libraries to adopt are {', '.join(map(repr, libraries)) or 'not named'}: {_ADVICE}")
+        self._folder, self._libraries = Path(folder).absolute(), libraries
+        self._chosen: dict[Hashable, Any] = {}
+
+    def start(self) -> None:
+        """Take the place of `Autotuner.run`.
+
+        Raises:
+            TableError: the folder is none, or may not be written into.
+        """
+        self._recorder = Recorder(self._folder)
+        self._own = own = compat.Autotuner.run
+
+        def run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_of(autotuner, self._libraries) or isinstance(autotuner, TunedKernel):
+                return own(autotuner, *args, **kwargs)
+            return self._run(autotuner, args, kwargs)
+
+        self._ours = compat.Autotuner.run = run
+
+    def stop(self) -> None:
+        """Give its place back. Where another has taken it since, what it calls is Triton's own again."""
+        self._libraries = ()
+        if compat.Autotuner.run is self._ours:
+            compat.Autotuner.run = self._own
+
+    def _run(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        named = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
+        warmup = bool(kwargs.get("warmup", False))
+        call = Arguments(kwargs.get("grid", (1,)), args, named)
+        try:
+            problem, where = problem_of(autotuner, args, named), place_of(autotuner)
+        except TunerError as e:
+            if id(autotuner) not in self._chosen:
+                self._chosen[id(autotuner)] = None
+                say(f"{base_of(autotuner).__name__} is not recorded: {e}")
+            return self._own(autotuner, *args, **kwargs)
+        if not warmup:
+            self._recorder.note(autotuner, where, problem, call)
+        config = self._chosen.get((where, problem))
+        order = [config] if config is not None else self._order(autotuner, call)
+        given = dict(zip(autotuner.arg_names, args, strict=False)) | named
+        if config is None and not warmup and len(autotuner.configs) > 1:
+            autotuner.pre_hook({**given, **order[0].all_kwargs()}, reset_only=True)  # as Triton leaves what it measured
+
+        def launch(**meta: Any) -> Any:
+            return autotuner.fn.run(*args, **{**kwargs, **meta})
+
+        config, result, _ = launch_first_that_runs(launch, where, given, order)
+        autotuner.best_config = self._chosen[where, problem] = config
+        return result
+
+    def _order(self, autotuner: Any, call: Arguments) -> list[Any]:
+        autotuner.nargs = dict(zip(autotuner.arg_names, call.args, strict=False))  # as its own run leaves it to pruning
+        try:
+            return list(autotuner.prune_configs(dict(call.kwargs)))
+        finally:
+            autotuner.nargs = None
+
+
+@contextlib.contextmanager
+def capture(folder: str | Path, *libraries: str) -> Iterator[None]:
+    """Capture what a block calls of libraries' autotuned kernels, for `tuner run --captured FOLDER`.
+
+    Nothing is measured meanwhile: each kernel runs by the first of its configs that launches.
+
+    Args:
+        folder: where the calls are written; it is made where it is missing.
+        libraries: names of packages, "fla" for instance.
+
+    Raises:
+        UsageError: no library is named.
+        TableError: the folder is none, or may not be written into.
+    """
+    running = Capture(folder, *libraries)
+    running.start()
+    try:
+        yield
+    finally:
+        running.stop()
+
+
+def from_environment(libraries: Iterable[str]) -> None:
+    """Capture libraries' calls from here on, into the folder that `$TUNER_CAPTURE` names; see `capture`."""
+    if not _from_environment:
+        _from_environment.append(Capture(os.environ[FOLDER], *libraries))
+        _from_environment[0].start()
+
+
+def place_of(autotuner: Any) -> str:
+    """Return where an autotuner is imported from, "package.module:name".
+
+    Raises:
+        KernelError: its module has no name for it.
+    """
+    base = base_of(autotuner)
+    module = sys.modules.get(base.__module__)
+    names = dict.fromkeys([base.__qualname__, *vars(module)] if module is not None else ())
+    for name in names:
+        found = getattr(module, name, None)
+        while found is not None and found is not autotuner and type(found).__name__ == "Heuristics":
+            found = found.fn
+        if found is autotuner:
+            return f"{base.__module__}:{name}"
+    raise KernelError(f"{base.__module__} has no name for {base.__qualname__}: define it at the module's top level")

@@ -1,0 +1,215 @@
+"""Captured calls as problems of a kernel: what `tuner run --captured` measures, checks and stores.
+
+A kernel is tuned as one under `tuner.tuned` is, with arguments that are made after a captured call. What it should
+compute is not known, so its first config says it. Children find the kernel by its origin, which names the folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from tuner import reference
+from tuner.adopt import calls as captured
+from tuner.adopt.calls import Call
+from tuner.adopt.inputs import ReplayedInputs, expected
+from tuner.adopt.kernel import options_of
+from tuner.adopt.values import Decoder
+from tuner.adopt.wide_list import WideList
+from tuner.errors import KernelError, TunerError, in_short
+from tuner.launch import compat
+from tuner.problem import Problem
+from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.spec import spec_of
+from tuner.tuned.tuned_kernel import TunedKernel
+
+
+class ReplayedKernel(TunedKernel):
+    """A kernel of another library, with the calls of it that a folder holds.
+
+    Attributes:
+        folder: where they were captured.
+        where: where the kernel is imported from.
+        calls: its calls by problem.
+        steering: by problem, the numbers of the integer tensors that it writes: they may steer the next launch.
+        widen: whether configs beside the library's own are tried.
+    """
+
+    def __init__(self, autotuner: Any, where: str, folder: Path) -> None:
+        """Take over what the autotuner was given."""
+        self.folder, self.where = folder, where
+        self.calls: dict[Problem, Call] = {}
+        self.steering: dict[Problem, set[int]] = {}
+        super().__init__(autotuner.fn, options_of(autotuner), autotuner.configs)
+        self.config_list: WideList = WideList(self.options.name, autotuner.configs)
+        self.widen = False
+        self.arguments_factory.make_inputs = self._make
+        self.spec = dataclasses.replace(
+            spec_of(self),
+            make_inputs=lambda problem, device, seed: ReplayedInputs(self, problem, device, seed),
+            reference=lambda inputs: expected(self, inputs),
+        )
+
+    @property
+    def origin(self) -> str:
+        """How another process finds the kernel with its calls."""
+        return f"{__name__}:{_word(str(self.folder))}.{_word(self.where)}"
+
+    def add(self, call: Call) -> Problem:
+        """Take a call, and return its problem.
+
+        Raises:
+            KernelError: it is damaged, or the kernel takes other arguments now.
+        """
+        import torch
+
+        captured.check(call, self)
+        if holds_addresses(call):
+            raise KernelError(
+                f"an argument of {call.kernel} holds addresses, which nothing can be made for: left alone"
+            )
+        try:
+            with torch.device("meta"):
+                arguments = arguments_of(call, self)
+            problem = self.signature.problem(self.signature.named(arguments.args, arguments.kwargs))
+        except Exception as e:  # whatever a damaged file makes of torch and Triton
+            raise KernelError(f"a captured call of {call.kernel} cannot be made again ({in_short(e)})") from e
+        self.calls[problem] = call
+        return problem
+
+    def candidates(self, problem: Problem) -> list[Any]:
+        """Return the configs to try, which are more than the library's own where they are widened."""
+        found = super().candidates(problem)
+        if not self.widen:
+            return found
+        kept = [captured.parameters(self.config_list, config.kwargs) for config in found]
+        wider = self.config_list.neighbours
+        return [*found, *(each for each in wider if captured.parameters(self.config_list, each.kwargs) in kept)]
+
+    def _make(self, problem: Problem) -> Arguments:
+        call = self.calls.get(problem)
+        if call is None:
+            raise KernelError(f"no call of it was captured in {self.folder} for {problem}")
+        return arguments_of(call, self)
+
+
+def arguments_of(call: Call, kernel: TunedKernel, decoder: Decoder | None = None) -> Arguments:
+    """Make the arguments of a call on torch's current device."""
+    decoder = decoder or Decoder(call.storages)
+    args = [decoder.value(each) for each in call.args]
+    kwargs = {name: decoder.value(each) for name, each in call.kwargs.items()}
+    named = kernel.signature.named(args, kwargs)
+    outputs = [name for name, value in named.items() if memory_of(value) is not None]
+    return Arguments(_Grid(call, kernel), args, kwargs, outputs, {"integers": (decoder.kept, decoder.unkept)})
+
+
+def holds_addresses(call: Call) -> bool:
+    """Return whether an integer tensor of a call holds addresses: no length and no index is as large as all of them.
+
+    What memory holds before it is written may be of any size, but hardly all of it within the range of addresses.
+    """
+
+    def holds(each: Any) -> bool:
+        if not isinstance(each, Mapping):
+            return False
+        tensor = each.get("tensor") or each.get("descriptor", {}).get("base") or {}
+        values = [value for value in tensor.get("values", ()) if value]
+        return bool(values) and all(2**32 <= value < 2**57 for value in values)
+
+    return any(map(holds, (*call.args, *call.kwargs.values())))
+
+
+class _Grid:
+    """The grid of a call by the parameters of a config."""
+
+    def __init__(self, call: Call, kernel: TunedKernel) -> None:
+        self._known = kernel.config_list
+        self._names = sorted({name for pairs, _ in call.grids for name in pairs})
+        self._grids = {str(dict(sorted(pairs.items()))): tuple(programs) for pairs, programs in call.grids}
+
+    def __call__(self, meta: Mapping[str, Any]) -> Sequence[int]:
+        given = {name: meta[name] for name in self._names if name in meta}
+        found = self._grids.get(str(captured.parameters(self._known, given)))
+        if not found:
+            raise KernelError(f"no grid was captured for {given}: capture it again")
+        return found
+
+
+class Folder:
+    """The kernels of a folder's calls, by where they are imported from.
+
+    Attributes:
+        problems: what was captured, in the order of the files.
+        faults: in one line each, what cannot be replayed and why.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read the calls, import their kernels and register them in this process."""
+        self.kernels: dict[str, ReplayedKernel] = {}
+        self.problems: list[Problem] = []
+        found, self.faults = captured.load(folder)
+        lost: set[str] = set()
+        for call in found:
+            if call.kernel in lost:
+                continue
+            try:
+                if call.kernel not in self.kernels:
+                    self.kernels[call.kernel] = ReplayedKernel(autotuner_at(call.kernel), call.kernel, folder)
+                self.problems.append(self.kernels[call.kernel].add(call))
+            except TunerError as e:
+                self.faults.append(str(e))
+                if call.kernel not in self.kernels:
+                    lost.add(call.kernel)
+        self.problems = list(dict.fromkeys(self.problems))
+        for kernel in self.kernels.values():
+            kernel.register()
+
+    def __getattr__(self, name: str) -> ReplayedKernel:
+        try:
+            return self.kernels[unquote(name)]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def autotuner_at(where: str) -> Any:
+    """Import the autotuner of a kernel, which may lie below `triton.heuristics`.
+
+    Raises:
+        KernelError: it is not there.
+    """
+    try:
+        found = reference.load(where)
+    except TunerError as e:
+        raise KernelError(f"{where} was captured and is not there any more: {e}") from e
+    while found is not None and not isinstance(found, compat.Autotuner):
+        found = getattr(found, "fn", None)
+    if found is None or isinstance(found, TunedKernel):
+        raise KernelError(f"{where} was captured under triton.autotune and is not under it now: capture it again")
+    return found
+
+
+def _word(text: str) -> str:
+    """Return a text as one part of a reference, which has no dot and no colon."""
+    return quote(text, safe="/").replace(".", "%2E")
+
+
+_folders: dict[str, Folder] = {}
+
+
+def open_folder(folder: Path) -> Folder:
+    """Return the kernels of a folder, which is read once in a process."""
+    name = str(folder.absolute())
+    if name not in _folders:
+        _folders[name] = Folder(Path(name))
+    return _folders[name]
+
+
+def __getattr__(name: str) -> Folder:
+    """Return a folder by its name in an origin: another process imports `tuner.adopt.replay:FOLDER.KERNEL`."""
+    folder = Path(unquote(name))
+    if not folder.is_absolute():
+        raise AttributeError(name)
+    return open_folder(folder)
