@@ -1,6 +1,7 @@
 """A Ray cluster of nodes on this machine, each with a CPU and a GPU that are only counted.
 
-Prints its address, then obeys: "add" starts a node, "kill" ends the newest one and all its processes by SIGKILL.
+Prints its address, then obeys: "add" starts a node, "kill" ends the newest one and all its processes by SIGKILL, and
+"kill actor" ends one process of a sweep alone.
 """
 
 import contextlib
@@ -33,6 +34,13 @@ def children(pid):
     return [*found, *(below for each in found for below in children(each))]
 
 
+def title(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def tell(line):
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -45,6 +53,9 @@ def main():
     for line in sys.stdin:
         if line.strip() == "add":
             nodes.append(cluster.add_node(**NODE))
+        elif line.strip() == "kill actor":
+            actors = [pid for pid in children(os.getpid()) if title(pid).startswith("ray::Node")]
+            os.kill(actors[0], signal.SIGKILL)
         else:
             node = nodes.pop()
             raylets = [process.process.pid for process in node.all_processes["raylet"]]

@@ -212,6 +212,31 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_joins_late(cluster, t
     assert len(told["nodes"]) == 4
 
 
+def test_a_killed_process_of_a_node_and_a_killed_driver_lose_nothing_and_the_next_driver_goes_on(
+    cluster, tune, gate, tmp_path, of_one_node
+):
+    db = tmp_path / "tuner.db"
+    first = tune("--ray", cluster.address)
+    wait_for(db, "SELECT count(*) FROM trial", 4, first)
+    gate.touch()  # the problems that nodes take up from here on wait
+    cluster.tell("kill actor")
+    wait_for(db, "SELECT count(*) FROM run", 4, first)  # another process takes its place
+    gate.unlink()
+    wait_for(db, "SELECT count(*) FROM trial", 10, first)
+    gate.touch()
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    before = trials(db)
+    gate.unlink()
+    assert 10 <= len(before) < len(of_one_node)
+    second = tune("--ray", cluster.address)
+    out, err = second.communicate(timeout=LIMIT_S)
+    assert second.returncode == 0, err
+    assert trials(db) == of_one_node
+    (report,) = json.loads(out)["reports"]
+    assert sum(problem["measured"] for problem in report["problems"]) == len(of_one_node) - len(before)
+
+
 def test_ctrl_c_finishes_the_trials_under_way_on_every_node_and_keeps_them(cluster, tune, gate, tmp_path, of_one_node):
     db = tmp_path / "tuner.db"
     process = tune("--ray", cluster.address)

@@ -180,7 +180,7 @@ def test_squares_are_a_curve_with_a_panel_a_class_and_the_rest_are_bars(tmp_path
     both = draw("both", *half, *fp8, *rest)
     assert [path.name for path in both] == ["curve.png", "bars-ours-odd-name.png"]
     (one,) = draw("one", *half)
-    assert size_of(both[0])[0] == 2 * size_of(one)[0]
+    assert 1.9 < size_of(both[0])[0] / size_of(one)[0] < 2.1
     assert [path.name for path in draw("few", *half[:3])] == ["bars-curve-fp16.png"]
     assert draw("none") == []
 
