@@ -150,10 +150,9 @@ class Server:
             config, source, reason = refused[0].row.config, refused[0].source, refused[0].reason
             self._report(autotuner, "has a tuned config that does not serve: %s from %s: %s", config, source, reason)
             return
-        _, by_source, _ = lookups.resolver().explanation(problem, device)
         others = [
             (winners.source, tuned.source[:8])
-            for winners in by_source
+            for winners in lookups.resolver().own_winners(device)
             for tuned in winners.rows
             if tuned.op == problem.op and tuned.source not in ("", problem.source)
         ]

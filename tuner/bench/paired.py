@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Sequence
 
 from tuner.hardware.device import INTERPRETER, Environment
@@ -17,7 +16,6 @@ from tuner.sweep.messages import FinalsPlayed, Hello, PlayFinals, Ready, Refused
 from tuner.sweep.worker import Worker
 
 _SEED = 1
-_POLL_S = 0.02
 
 
 class PairedRunner:
@@ -63,9 +61,7 @@ class PairedRunner:
                 )
                 for problem, config in asked
             }
-            while any(pool.result(key) is None for key in keys.values()):
-                pool.recover()
-                time.sleep(_POLL_S)
+            pool.wait()
             results = {each: pool.result(key) for each, key in keys.items()}
         return {each: result.message for each, result in results.items() if isinstance(result, Failed)}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import platform
 import random
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +18,9 @@ from tuner.kernel.config import Config
 from tuner.lookup import match_rules
 from tuner.lookup.row import Row
 from tuner.lookup.sources import Source
+from tuner.store import records
+from tuner.store.records import KernelVersion, Outcome, Trial, Verdict
+from tuner.store.store import Run, RunStatus, Store
 from tuner.sweep import finals
 from tuner.sweep.measure import VENDOR
 from tuner.version import __version__
@@ -89,6 +94,33 @@ def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iter
             yield _played(row, defaults[row], runner, fail_above)
 
 
+def keep(store: Store, played: Sequence[Retimed], runner: PairedRunner, argv: Sequence[str]) -> int:
+    """Store what was measured as winners of the installed versions, except where these have a winner already.
+
+    Returns:
+        How many are new.
+    """
+    assert runner.environment is not None
+    with store.sole_writer():
+        run = store.begin_run(runner.device, runner.environment, argv=argv, host=platform.node())
+        kept = sum(_decide(store, run, one) for one in played)
+        store.end_run(run, RunStatus.DONE)
+    return kept
+
+
+def _decide(store: Store, run: Run, one: Retimed) -> bool:
+    row, ratios = one.row, one.ratios or {}
+    if one.median_us is None or store.winner(run.device, run.environment, row.problem) is not None:
+        return False
+    spec = registry.find(row.problem.op, row.config.kernel, row.problem.source)
+    kernel = KernelVersion(spec.op, spec.name, spec.version, spec.source_hash())
+    outcome = Outcome(records.State.COMPLETE, median_us=one.median_us, samples=one.samples)
+    store.record(run, [Trial(row.problem, row.config, kernel, outcome)])
+    default_us, vendor_us = (ratios[name] * one.median_us if name in ratios else None for name in (DEFAULT, VENDOR))
+    store.decide(run, row.problem, kernel, Verdict(row.config, one.median_us, default_us, vendor_us, (row.config,)))
+    return True
+
+
 def _played(row: Row, default: Config | None, runner: PairedRunner, fail_above: float) -> Retimed:
     found = runner.play(row.problem, _contestants(row, default))
     if isinstance(found, str):
@@ -102,7 +134,7 @@ def _played(row: Row, default: Config | None, runner: PairedRunner, fail_above: 
     ratios = {name: finals.ratio(times, own) for name, times in others.items() if times}
     loss = _loss(row, ratios)
     state = State.UNKNOWN if loss is None else State.LOST if loss > fail_above else State.HOLDS
-    return Retimed(row, state, "", finals.compare(own, own).median_us, ratios, loss, len(own))
+    return Retimed(row, state, "", statistics.median(own), ratios, loss, len(own))
 
 
 def _loss(row: Row, ratios: Mapping[str, float]) -> float | None:

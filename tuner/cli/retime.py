@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from tuner.errors import TableError, UsageError
 if TYPE_CHECKING:
     from tuner.bench.paired import PairedRunner
     from tuner.bench.retime import Retimed
-    from tuner.store.store import Store
 
 _COLUMNS = ("state", "problem", "config", "us", "loss", "vs default", "vs vendor", "reason")
 
@@ -99,37 +97,13 @@ def _play(rows: Sequence[Any], runner: PairedRunner, fail_above: float) -> list[
 
 def _keep(db: str, played: Sequence[Retimed], runner: PairedRunner) -> None:
     """Store rows as winners of the installed versions, except where these have a winner already."""
-    from tuner.store.store import RunStatus, Store
+    from tuner.bench.retime import keep
+    from tuner.store.store import Store
 
-    measured = [one for one in played if one.median_us is not None]
-    if not measured:
-        return
-    assert runner.environment is not None
-    with Store.open(db) as store, store.sole_writer():
-        run = store.begin_run(runner.device, runner.environment, argv=sys.argv, host=platform.node())
-        kept = sum(_decide(store, run, one, runner) for one in measured)
-        store.end_run(run, RunStatus.DONE)
-        click.echo(f"{store.location}: {quantity(kept, 'new winner')} under the installed versions", err=True)
-
-
-def _decide(store: Store, run: Any, one: Retimed, runner: PairedRunner) -> bool:
-    from tuner.bench.retime import DEFAULT
-    from tuner.kernel import registry
-    from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
-    from tuner.sweep.measure import VENDOR
-
-    row, ratios = one.row, one.ratios or {}
-    assert runner.environment is not None
-    assert one.median_us is not None
-    if store.winner(runner.device, runner.environment, row.problem) is not None:
-        return False
-    spec = registry.find(row.problem.op, row.config.kernel, row.problem.source)
-    kernel = KernelVersion(spec.op, spec.name, spec.version, spec.source_hash())
-    outcome = Outcome(State.COMPLETE, median_us=one.median_us, samples=one.samples)
-    store.record(run, [Trial(row.problem, row.config, kernel, outcome)])
-    default_us, vendor_us = (ratios[name] * one.median_us if name in ratios else None for name in (DEFAULT, VENDOR))
-    store.decide(run, row.problem, kernel, Verdict(row.config, one.median_us, default_us, vendor_us, (row.config,)))
-    return True
+    if any(one.median_us is not None for one in played):
+        with Store.open(db) as store:
+            kept = keep(store, played, runner, sys.argv)
+            click.echo(f"{store.location}: {quantity(kept, 'new winner')} under the installed versions", err=True)
 
 
 def _race(db: str, wrong: Sequence[Retimed], gpus: Sequence[int | None]) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tuner.problem import Problem
     from tuner.sweep.compile_pool import CompilePool
 
-_LOOK_S = 0.05
-
 
 @click.command()
 @click.argument("places", metavar="[TABLE|DIR|DB]...", nargs=-1, type=options.Place(path_type=Path))
@@ -104,11 +102,7 @@ def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict
     columns = TextColumn("compiling"), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("", total=len(keys))
-        while pool.waiting:
-            pool.recover()
-            progress.update(bar, completed=len(keys) - pool.waiting)
-            time.sleep(_LOOK_S)
-            pool.result("")  # gives the children what waits
+        pool.wait(lambda left: progress.update(bar, completed=len(keys) - left))
     return keys
 
 

@@ -43,6 +43,7 @@ TIME_LIMIT_S = 60.0
 """The time limit of one compile. Even the largest tiles take seconds; a compile that takes longer hangs."""
 _MOST_RESTARTS = 3
 _POLL_S = 0.2
+_WAIT_S = 0.02
 _TASKS_PER_CHILD = 2
 """Tasks given to each child at a time: one at work, one to go on with. The rest wait here by urgency.
 
@@ -170,6 +171,18 @@ class CompilePool:
         """Return the result under a key, None while there is none yet."""
         self._schedule_waiting()
         return self._results.get(key)
+
+    def wait(self, told: Callable[[int], object] = lambda _left: None) -> None:
+        """Wait until everything requested is done; `told` is called again and again with how much is not.
+
+        Raises:
+            SweepError: see `recover`.
+        """
+        while self.waiting:
+            self.recover()
+            self._schedule_waiting()
+            told(self.waiting)
+            time.sleep(_WAIT_S)
 
     def call(
         self, function: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
