@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 import tuner
+from tuner import cli
 from tuner.hardware import device as devices
 from tuner.hardware.device import IDENTITY, KNOWN, Device, Environment
 from tuner.kernel import KernelSpec, registry
@@ -371,3 +372,16 @@ def small_disk(tmp_path: Path):
         pytest.skip("mounting a small disk is not allowed here")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process; returns exit code, stdout, stderr."""
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exited:
+            cli.main([str(argument) for argument in arguments])
+        return exited.value.code, *capsys.readouterr()
+
+    return run

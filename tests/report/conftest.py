@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tuner import cli
 from tuner.hardware.device import INTERPRETER, KNOWN, Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -90,19 +89,6 @@ def database(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def make_database() -> Callable[..., Path]:
     return fill
-
-
-@pytest.fixture
-def run(capsys, monkeypatch) -> Callable[..., tuple[int, str, str]]:
-    """Run a command; returns exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main([str(argument) for argument in arguments])
-        return exited.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture(scope="session")
