@@ -14,7 +14,7 @@ from tuner.problem import Problem, family
 from tuner.problem.batches import batch_of
 from tuner.problem.batches import rungs as batched_rungs
 from tuner.problem.family import Family, Range
-from tuner.store.records import Winner
+from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.agenda import Agenda
 from tuner.sweep.ladder import CHECKS, MOST_PROBES, PROBE, Result
 
@@ -42,6 +42,10 @@ def time_us(config: Config, problem: Problem) -> float:
 def winner(problem: Problem, config: Config, tied: tuple[Config, ...] = ()) -> Winner:
     figures = (time_us(config, problem), None, None, 1, (config, *tied))
     return Winner(H200, ENVIRONMENT, problem, config, 1, 1, "0.1.0", "2026-01-31T12:00:00Z", *figures)
+
+
+def recorded(found: Family, decided_at: str = "2026-01-31T12:00:00Z") -> DecidedFamily:
+    return DecidedFamily(H200, ENVIRONMENT, found, decided_at)
 
 
 def climb(agenda: Agenda, tuned: dict[Problem, Winner]) -> list[Family]:
@@ -102,9 +106,50 @@ def test_a_second_run_checks_nothing_again_and_records_nothing_again():
     first = climb(Agenda([], [ladder], time_us), tuned)
     before = set(tuned)
     again = Agenda([], [ladder], time_us)
-    again.know(first)
+    again.know(map(recorded, first))
     assert climb(again, tuned) == []
     assert set(tuned) == before
+
+
+@pytest.mark.parametrize("last", [4, 17, 64, 256])
+def test_a_second_run_does_nothing_however_noisy_the_times_were(last):
+    """Ms that were checked or played between rungs need not serve a range, and the ranges differ without them."""
+
+    def run(agenda: Agenda) -> list[Family]:
+        found: list[Family] = []
+        while agenda:
+            step = agenda.take()
+            if step.problem in tuned:
+                result = Result(tuned[step.problem], {}, times[step.problem])
+            else:
+                played = times[step.problem] = {
+                    one: 10 * draw.uniform(1, 1.5) for one in (*CONFIGS[::3], *step.configs)
+                }
+                best = min(played, key=lambda config: played[config])
+                tied = [one for one in played if one != best and played[one] <= 1.01 * played[best]]
+                won = dataclasses.replace(winner(step.problem, best, tuple(tied)), median_us=played[best])
+                tuned[step.problem] = won
+                result = Result(won, {one: us / played[best] for one, us in played.items()}, played)
+            found += agenda.ended(step.problem, result, tuned.values())
+        return found
+
+    for seed in range(20):
+        draw, tuned, times = random.Random(seed), dict[Problem, Winner](), dict[Problem, dict[Config, float]]()
+        (ladder,) = family.ladders(range(1, last + 1), problem)
+        first = run(Agenda([], [ladder], time_us))
+        before = set(tuned)
+        again = Agenda([], [ladder], time_us)
+        again.know(map(recorded, first))
+        assert (run(again), set(tuned)) == ([], before)
+
+
+def test_a_family_older_than_a_winner_of_its_rungs_is_decided_anew():
+    (ladder,) = family.ladders(range(1, 65), problem)
+    tuned: dict[Problem, Winner] = {}
+    first = climb(Agenda([], [ladder], time_us), tuned)
+    again = Agenda([], [ladder], time_us)
+    again.know(recorded(each, "2026-01-31T11:59:59Z") for each in first)
+    assert [found.last_m for found in climb(again, tuned)] == [64]
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_ranges():
@@ -215,7 +260,7 @@ def test_a_check_that_loses_much_becomes_a_point_and_others_are_drawn():
     }
     assert served == {100: usual, 221: better}
     again = Agenda([], [ladder])
-    again.know([found])
+    again.know([recorded(found)])
     assert run(again, tuned) == ([], [])
 
 
@@ -287,7 +332,7 @@ def test_a_second_run_over_batches_records_nothing_again_and_other_batches_are_a
     tuned: dict[Problem, Winner] = {}
     known = climb(Agenda([], first, time_us), tuned)
     again = Agenda([], more, time_us)
-    again.know(known)
+    again.know(map(recorded, known))
     assert [found.batches for found in climb(again, tuned)] == [(7, 7)]
 
 

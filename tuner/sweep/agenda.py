@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tuner.problem import Problem
 from tuner.problem.family import Family, Ladder
-from tuner.store.records import Winner
+from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.ladder import Climb, Estimate, Result, Step
 
 
@@ -45,7 +45,7 @@ class Agenda:
         self._steps: list[Step] = []
         self._of: dict[Problem, list[Climb]] = {}
         self._climbs: list[Climb] = []
-        self._known: dict[Problem, list[Family]] = {}
+        self._known: dict[Problem, list[DecidedFamily]] = {}
         for item in distinct([*problems, *ladders]):
             self.add(item)
 
@@ -66,10 +66,10 @@ class Agenda:
         self._climbs.append(climb)
         self._add(climb, climb.begin())
 
-    def know(self, families: Iterable[Family]) -> None:
+    def know(self, families: Iterable[DecidedFamily]) -> None:
         """Take note of what earlier runs recorded on the same device and under the same environment."""
         for found in families:
-            self._known.setdefault(found.problem, []).append(found)
+            self._known.setdefault(found.family.problem, []).append(found)
         for climb in self._climbs:
             climb.known = self._known.get(climb.ladder.family, ())
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, MEASURED, Check, Family, Ladder, Range
-from tuner.store.records import Winner
+from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.finals import TIE
 from tuner.sweep.neighbours import FARTHEST
 from tuner.sweep.race import PROBED, Race
@@ -98,13 +98,13 @@ class Climb:
         ladder: the Ms to serve.
         estimate: see Estimate.
         known: the families of the same problem that earlier runs recorded here.
-        family: what was found, once all steps have ended; None before, where no rung has a winner, and where the
-            ranges found are known.
+        family: what was found, once all steps have ended; None before, where no rung has a winner, and where a known
+            family is as new as the winners of its rungs and ranges.
     """
 
     ladder: Ladder
     estimate: Estimate
-    known: Sequence[Family] = ()
+    known: Sequence[DecidedFamily] = ()
     family: Family | None = None
     _points: dict[int, Winner] = field(default_factory=dict)
     _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
@@ -151,14 +151,14 @@ class Climb:
             self._is_recalled = True
             if ms := self._rows_of_known():
                 return self._wait_for(Step(self.ladder.at(m), PROBE, taught=True) for m in ms)
+        if not self._points or self._is_known():
+            return []
         if self._mends < MOST_MENDS and not self._points.keys().isdisjoint(self._served):
             self._mends += 1  # a check that lost much is a point now: others are drawn, after what it calls for
             self._served.clear()
             self._lost.clear()
         if not self._served and (probes := self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
-        if not self._points or self._is_known():
-            return []
         if not self._served and (checks := self._checks(winners)):
             return self._wait_for(checks)
         self.family = Family(self.ladder.family, tuple(self.ranges()), self._check(), self.ladder.batches)
@@ -166,11 +166,16 @@ class Climb:
 
     def _rows_of_known(self) -> list[int]:
         """Return the Ms whose rows serve what is known already, beside those that are points."""
-        rows = {each.row_m for found in self.known for each in found.ranges} - self._points.keys()
+        rows = {each.row_m for found in self.known for each in found.family.ranges} - self._points.keys()
         return sorted(m for m in rows if self.ladder.first_m <= m <= self.ladder.rungs[-1].m)
 
     def _is_known(self) -> bool:
-        return (tuple(self.ranges()), self.ladder.batches) in [(found.ranges, found.batches) for found in self.known]
+        newest = max(winner.decided_at for winner in self._points.values())
+        served = (self.ladder.first_m, max(self._points), self.ladder.batches)
+        return any(
+            (found.family.first_m, found.family.last_m, found.family.batches) == served and found.decided_at >= newest
+            for found in self.known
+        )
 
     def _won_beside(self, m: int) -> tuple[Config, ...]:
         """Return the winners of the nearest points below and above an M."""

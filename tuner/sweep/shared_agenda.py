@@ -120,7 +120,7 @@ class SharedAgenda:
         """Take note of what was recorded on the same device and under the same environment, also by other runs."""
         if not self._fresh:
             recorded = self._store.families(device_slug=self._run.device.slug)
-            self._agenda.know([each.family for each in recorded if each.environment == self._run.environment])
+            self._agenda.know(each for each in recorded if each.environment == self._run.environment)
 
     def awaits(self, problem: Problem) -> bool:
         """Whether a ladder goes on from how this problem ends."""
