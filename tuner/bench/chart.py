@@ -11,7 +11,7 @@ from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, VENDOR, Row
 from tuner.files import write
 from tuner.problem import dtype
 from tuner.report import vega
-from tuner.report.theme import FASTER, PALETTE, SLOWER
+from tuner.report.vega import FASTER, PALETTE, SLOWER
 
 COLORS = {OURS: FASTER, VENDOR: SLOWER, INDUCTOR: PALETTE[2], AUTOTUNE: PALETTE[3]}
 _PANEL = {"width": 460, "height": 320}

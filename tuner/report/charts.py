@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.report.theme import FASTER, NEUTRAL, PALETTE, SLOWER
-from tuner.report.vega import Spec
+from tuner.report.vega import FASTER, NEUTRAL, PALETTE, SLOWER, Spec
 
 _PRESENT = {"name": "present", "value": []}
 """The kernels that a chart shows, which are those of its legend."""
