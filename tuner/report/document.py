@@ -55,7 +55,7 @@ def document(found: Measurements, *, against: dict[str, Any] | None = None) -> d
     runs = Listed(sorted(found.runs.values(), key=lambda run: (run.started_at, run.uuid)))
     configs: Listed[Config] = Listed()
     searches = _searches(found, places, problems)
-    shown = thinned(found.trials, _kept(found, searches))
+    shown = _thinned(found.trials, _kept(found, searches))
     trials = _trials(shown, found, searches, (places, problems, configs, runs))
     winners = [_winner(one, (places, problems, configs)) for one in found.winners]
     families = [each for place in found.places for each in _families(found, place, (places, configs))]
@@ -128,16 +128,15 @@ def _kept(found: Measurements, searches: dict[tuple[int, int], Search]) -> set[i
     return ids | {trial.trial_id for search in searches.values() for trial in search.improved}
 
 
-def thinned(trials: Sequence[TrialRow], kept: set[int], *, most: int = MOST_TRIALS) -> list[TrialRow]:
-    """Return all trials, or about `most` of them: those of `kept` and every n-th of the others, in their order.
+def _thinned(trials: Sequence[TrialRow], kept: set[int]) -> list[TrialRow]:
+    """Return all trials, or about MOST_TRIALS: those of `kept` and every n-th of the others, in their order.
 
     Args:
         trials: the trials, the oldest first.
         kept: ids of trials that are in every case shown.
-        most: how many.
     """
     others = [trial.trial_id for trial in trials if trial.trial_id not in kept]
-    room = max(0, most - (len(trials) - len(others)))
+    room = max(0, MOST_TRIALS - (len(trials) - len(others)))
     if len(others) <= room:
         return list(trials)
     # Spread evenly over the run: of n others, those at 0, n/room, 2n/room ...

@@ -39,15 +39,9 @@ def require(purpose: str) -> ModuleType:
 def theme(*, dark: bool) -> dict[str, Any]:
     """Return the configuration of all charts."""
     ink, muted, grid = (pair[dark] for pair in (INK, MUTED, GRID))
-    text = {
-        "labelFont": FONT,
-        "labelFontSize": 11,
-        "labelColor": muted,
-        "titleFont": FONT,
-        "titleFontSize": 11,
-        "titleColor": muted,
-        "titleFontWeight": "normal",
-    }
+    said = {"Font": FONT, "FontSize": 11, "Color": muted}
+    text: Spec = {f"{part}{name}": value for part in ("label", "title") for name, value in said.items()}
+    text["titleFontWeight"] = "normal"
     return {
         "background": "transparent",
         "font": FONT,
@@ -71,9 +65,9 @@ def bundle() -> str:
     return script.replace("</script", "<\\/script")
 
 
-def png(spec: Spec, *, scale: float = 2) -> bytes:
+def png(spec: Spec) -> bytes:
     """Draw a chart on white, as a PNG file."""
     config = theme(dark=False) | {"background": "white", "padding": 12}
-    picture = require("a chart").vegalite_to_png({"$schema": SCHEMA, **spec}, config=config, scale=scale)
+    picture = require("a chart").vegalite_to_png({"$schema": SCHEMA, **spec}, config=config, scale=2)
     assert isinstance(picture, bytes)
     return picture
