@@ -239,7 +239,7 @@ def test_a_cluster_that_nobody_can_tune_on_is_one_error(faulty, store, cluster, 
 
 def test_what_cannot_be_stored_costs_its_node_and_no_other(faulty, store, cluster, monkeypatch):
     problems = [faulty(m, configs=3) for m in range(16, 24)]
-    record = Store.record
+    record = Store.record_rows
     bad: list = []
 
     def refuse(self, run, trials):
@@ -248,7 +248,7 @@ def test_what_cannot_be_stored_costs_its_node_and_no_other(faulty, store, cluste
             raise StoreError("this run is cursed")
         record(self, run, trials)
 
-    monkeypatch.setattr(Store, "record", refuse)
+    monkeypatch.setattr(Store, "record_rows", refuse)
     found, (report,) = tune(store, cluster("a", "b"), problems)
     assert "this run is cursed" in [member.ended for member in found.members.values()]
     assert {each.problem for each in report.problems if each.winner} == set(problems)

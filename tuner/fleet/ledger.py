@@ -28,7 +28,7 @@ from tuner.version import __version__
 
 _READS = frozenset({"settled", "newest_trial_at", "winner", "winners", "families"})
 _CLAIMS = frozenset({"claim", "begin_claimed", "claimed_by_others"})
-_WRITES = frozenset({"record", "decide", "record_family", "release"})
+_WRITES = frozenset({"record_rows", "decide", "record_family", "release"})
 _PAUSE_S = 1.0
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate
 from tuner.store.keys import Keys
 from tuner.store.listing import Listings, TrialFilter
 from tuner.store.patience import Patience
-from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
+from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
 from tuner.store.runs import Run, RunStatus
 from tuner.store.trials import newest_at, record, record_again, settled
 from tuner.store.writer_lock import sole_writer
@@ -184,11 +184,12 @@ class Store(Listings):
         if self._patience is not None:
             self._patience.keep(batch)
             return
-        if self._again:
-            self._record_again(run, [(trial, now()) for trial in batch])
-            return
+        self.record_rows(run, [rows.trial_row(trial) for trial in batch])
+
+    def record_rows(self, run: Run, trials: Sequence[rows.TrialRow]) -> None:
+        """Keep trials as `record` does, from the rows that a node of a fleet made of them."""
         with self._writing() as connection:
-            record(connection, self._keys, run.id, batch)
+            record(connection, self._keys, run.id, trials, again=self._again)
 
     def _record_again(self, run: Run, trials: Sequence[spool.Timed]) -> None:
         with self._writing() as connection:
