@@ -312,6 +312,8 @@ class Ledger:
         self, run: Run, question: tuple[str, tuple[object, ...], dict[str, object]], stop: threading.Event
     ) -> Answer:
         method, arguments, options = question
+        if method == "settled_here":  # a dead node's trials count where the past does not
+            method, options = "settled", {"runs": [member.run for member in self.members.values()]}
         assert method in _READS | _CLAIMS
         arguments = (run, *arguments) if method in _CLAIMS else arguments
         found: list[object] = []

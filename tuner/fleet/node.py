@@ -182,7 +182,8 @@ class Node(Observer):
         error = ""
         try:
             with crew, JobPrefetcher(plan) as prefetcher:
-                store = LedgerStore(self, is_shared=is_shared)
+                store = LedgerStore(self, is_shared=is_shared, fresh=plan.fresh)
+                plan = replace(plan, fresh=False)  # the store hides the past, and shows what this fleet measured
                 prefetcher.pool = crew.pool
                 prefetcher.past.winners.extend(store.winners(device_slug=self._device.slug))
                 report = Report(self._device, self._environment)
@@ -209,9 +210,15 @@ class LedgerStore:
     that is new to the database: only this node writes of it.
     """
 
-    def __init__(self, node: Node, *, is_shared: bool) -> None:
-        """Speak through a node; what it claims is claimed where others may write to the driver's database."""
-        self._node, self._is_shared = node, is_shared
+    def __init__(self, node: Node, *, is_shared: bool, fresh: bool) -> None:
+        """Speak through a node.
+
+        Args:
+            node: the node.
+            is_shared: whether others may write to the driver's database: then problems are claimed.
+            fresh: whether trials, decisions and families from before this fleet are hidden.
+        """
+        self._node, self._is_shared, self._fresh = node, is_shared, fresh
         self._winners: dict[Problem, Winner] = {}
 
     def record(self, _run: Run, trials: Sequence[Trial]) -> None:
@@ -272,7 +279,8 @@ class LedgerStore:
         """As of a store."""
         if self._is_new(problem):
             return {}
-        found: dict[Config, Outcome] = self._node.ask("settled", device, environment, problem, tuple(kernels))
+        method = "settled_here" if self._fresh else "settled"
+        found: dict[Config, Outcome] = self._node.ask(method, device, environment, problem, tuple(kernels))
         return found
 
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
@@ -283,7 +291,7 @@ class LedgerStore:
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
         """As of a store."""
         found = self._winners.get(problem)
-        if found is None and not self._is_new(problem):
+        if found is None and not self._fresh and not self._is_new(problem):
             found = self._node.ask("winner", device, environment, problem)
         return found
 
@@ -294,6 +302,8 @@ class LedgerStore:
 
     def families(self, *, device_slug: str) -> list[DecidedFamily]:
         """As of a store."""
+        if self._fresh:
+            return []
         found: list[DecidedFamily] = self._node.ask("families", device_slug=device_slug)
         return found
 

@@ -197,18 +197,24 @@ class Store(Listings):
 
     @lasting
     def settled(
-        self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
+        self,
+        device: Device,
+        environment: Environment,
+        problem: Problem,
+        kernels: Iterable[KernelVersion],
+        runs: Iterable[Run] | None = None,
     ) -> dict[Config, Outcome]:
-        """The newest outcome of each config that was tried, whichever run it comes from.
+        """The newest outcome of each config that was tried.
 
         A config that crashed or hung is not known until two trials in a row agree.
 
         Args:
             device, environment, problem: what the trials must have been measured on, under the current protocol.
             kernels: op, name and version that the trials must have been measured with; a source hash does not count.
+            runs: whose trials count; None for any run's.
         """
         with self._reading() as connection:
-            return settled(connection, self._keys, (device, environment, problem), kernels)
+            return settled(connection, self._keys, (device, environment, problem), kernels, runs)
 
     @lasting
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:

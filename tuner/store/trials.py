@@ -17,6 +17,7 @@ from tuner.store.column_values import Stored, StrayValue
 from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
 from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, now
+from tuner.store.runs import Run
 
 _COLUMNS = ("run_id", "problem_id", "config_id", "measured_at", *rows.OUTCOME_COLUMNS)
 _UNLESS_THERE = "ON CONFLICT (run_id, problem_id, config_id) DO NOTHING"
@@ -78,15 +79,21 @@ def _rows(
 
 
 def settled(
-    connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem], kernels: Iterable[KernelVersion]
+    connection: Connection,
+    keys: Keys,
+    place: tuple[Device, Environment, Problem],
+    kernels: Iterable[KernelVersion],
+    runs: Iterable[Run] | None = None,
 ) -> dict[Config, Outcome]:
     """The newest outcome of each config under the current protocol; see `Store.settled`."""
+    of_runs = () if runs is None else (trial.c.run_id.in_([each.id for each in runs]),)
     versions = [(version.op, version.name, version.version) for version in kernels]
     query = (
         select(trial, config, kernel)
         .select_from(rows.joined(trial, rows.TRIAL_JOINS))
         .where(
             *_measured_at(connection, keys, place),
+            *of_runs,
             tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(versions),
         )
         .order_by(trial.c.measured_at, trial.c.trial_id)  # what was merged came later than it was measured
