@@ -37,6 +37,7 @@ from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial, Verdict
+from tuner.store.rows import trial_row
 from tuner.store.store import Store
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -44,8 +45,8 @@ RACES = ("race-h200.json", "race-again-h200.json", "race-triton36-h200.json", "w
 EXHAUSTIVE = ("ops-h200.json",)
 TRIALS = 50
 """Configs in a problem of which the ledger's costs are measured, about what the recorded races tried."""
-CALL_S, CALL_TRIALS = 0.0008, 20
-"""What a call to a node takes of the driver's CPU with so many trials in its reply; mean of 2,000 under Ray 2.60."""
+CALL_S = 0.00066
+"""What a call to a node takes of the driver's CPU beside reading the reply's trials; mean of 2,000 under Ray 2.60."""
 DEATHS_AN_HOUR = 0.1
 LOOKAHEAD = 12
 """Problems that a node's sweep has taken up beyond the one under way, to compile ahead: they are not stolen."""
@@ -122,12 +123,13 @@ def ledger_costs() -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=".") as folder, Store.open(f"{folder}/ledger.db") as store:
         run = store.begin_run(KNOWN["sm_90"], environment, argv=(), host="driver")
         problems = [Problem(64 * i, 512, 256) for i in range(1, 1201)]
+        sent = {each: [trial_row(Trial(each, config, kernel, outcome)) for config in configs] for each in problems}
 
         def timed(some: list[Problem], *, decide: bool = False, clock: Any = time.process_time) -> float:
             begun = clock()
             for batch in [[each] for each in some] if clock is time.perf_counter else [some]:
                 with store.in_one_transaction():
-                    store.record(run, [Trial(each, config, kernel, outcome) for each in batch for config in configs])
+                    store.record_rows(run, [row for each in batch for row in sent[each]])
                     for each in batch if decide else ():
                         store.decide(run, each, kernel, Verdict(configs[0], 10.0, 11.0, 12.0, (configs[0],)))
             return (clock() - begun) / len(some)
@@ -138,7 +140,7 @@ def ledger_costs() -> dict[str, float]:
         decided = timed(problems[800:], decide=True)
     read_s = reading_s(configs, kernel, outcome)
     return {
-        "call_s": round(CALL_S - CALL_TRIALS * read_s, 6),
+        "call_s": CALL_S,
         "commit_s": round(max(alone - together, 0.0), 6),
         "trial_s": round(together / TRIALS + read_s, 7),
         "winner_s": round(max(decided - together, 0.0), 6),
@@ -150,7 +152,7 @@ def reading_s(configs: list[Config], kernel: KernelVersion, outcome: Outcome) ->
     outcomes = [dataclasses.replace(outcome, median_us=1.0 + i, power_w=500.0 + i) for i in range(len(configs))]
     problem = Problem(64, 512, 256)
     trials = [Trial(problem, config, kernel, each) for config, each in zip(configs, outcomes, strict=True)]
-    reply = pickle.dumps(trials)
+    reply = pickle.dumps(tuple(trial_row(trial) for trial in trials))
     begun = time.process_time()
     for _ in range(200):
         pickle.loads(reply)

@@ -89,22 +89,26 @@ def test_each_problem_is_tuned_once_by_one_of_the_nodes(faulty, store, cluster):
     assert len(store.trials()) == 36
 
 
-def test_what_a_lost_node_stored_is_known_and_the_rest_goes_to_another(faulty, store, cluster):
+@pytest.mark.parametrize("fresh", [False, True])
+def test_what_a_lost_node_stored_is_known_and_the_rest_goes_to_another(faulty, store, cluster, fresh):
     problems = [faulty(m, configs=6, sleep_ms=4) for m in range(16, 20)]
+    if fresh:
+        tune(store, cluster("before"), problems[:1])
     here = cluster("a")
 
     def lose(_ledger, _node):
         here.up = {"b": dataclasses.replace(here.up["a"], host="b")}
 
     watcher = Watcher(2, lose)
-    _, (report,) = tune(store, here, problems, watcher=watcher)
+    _, (report,) = tune(store, here, problems, watcher=watcher, plan=Plan(EXHAUSTIVE, fresh=fresh))
     assert watcher.hosts == ["a", "b"]
     assert watcher.left_for == {"a": "the machine is gone", "b": ""}
     assert {each.problem for each in report.problems if each.winner} == set(problems)
     assert len(report.problems) == 4
-    assert stored(store) == dict.fromkeys(stored(store), 1)
+    # Of the first problem each config was measured once before this fleet, and once by one of its two nodes.
+    assert stored(store) == {key: 1 + (fresh and key[0] == problems[0]) for key in stored(store)}
     assert len(stored(store)) == 24
-    assert statuses(store) == ["DONE", "FAILED"]
+    assert statuses(store) == ["DONE"] * (1 + fresh) + ["FAILED"]
 
 
 def test_a_process_that_is_killed_is_started_again_on_its_machine(faulty, store, cluster, monkeypatch):
@@ -239,7 +243,7 @@ def test_a_cluster_that_nobody_can_tune_on_is_one_error(faulty, store, cluster, 
 
 def test_what_cannot_be_stored_costs_its_node_and_no_other(faulty, store, cluster, monkeypatch):
     problems = [faulty(m, configs=3) for m in range(16, 24)]
-    record = Store.record
+    record = Store.record_rows
     bad: list = []
 
     def refuse(self, run, trials):
@@ -248,7 +252,7 @@ def test_what_cannot_be_stored_costs_its_node_and_no_other(faulty, store, cluste
             raise StoreError("this run is cursed")
         record(self, run, trials)
 
-    monkeypatch.setattr(Store, "record", refuse)
+    monkeypatch.setattr(Store, "record_rows", refuse)
     found, (report,) = tune(store, cluster("a", "b"), problems)
     assert "this run is cursed" in [member.ended for member in found.members.values()]
     assert {each.problem for each in report.problems if each.winner} == set(problems)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pickle
+import re
 
 import pytest
 
@@ -12,6 +14,7 @@ from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial
+from tuner.store.rows import trial_row
 from tuner.store.store import Store
 
 KERNELS = [KernelVersion("matmul", name, 1, "none") for name in ("pointer", "tma")]
@@ -41,6 +44,17 @@ def test_trials_of_several_problems_and_kernels_come_back_as_they_were(opened):
     given = trials(WHOLE, failed)
     store.record(run, given[:5])
     store.record(run, given[5:])
+    found = {(row.problem, row.config, row.outcome) for row in store.trials()}
+    assert found == {(each.problem, each.config, each.outcome) for each in given}
+
+
+def test_rows_of_another_process_are_plain_values_and_come_back_as_the_trials_they_were(opened):
+    store, run = opened
+    given = trials(WHOLE, Outcome(State.RUNTIME_ERROR, "why", resources=Resources(compile_ms=3.0)))
+    sent = pickle.dumps([trial_row(each) for each in given])
+    for kind in (Trial, Config, Outcome, Resources, State):
+        assert kind.__name__.encode() not in re.findall(rb"[A-Z][A-Za-z]+", sent)
+    store.record_rows(run, pickle.loads(sent))
     found = {(row.problem, row.config, row.outcome) for row in store.trials()}
     assert found == {(each.problem, each.config, each.outcome) for each in given}
 

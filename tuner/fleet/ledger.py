@@ -28,7 +28,7 @@ from tuner.version import __version__
 
 _READS = frozenset({"settled", "newest_trial_at", "winner", "winners", "families"})
 _CLAIMS = frozenset({"claim", "begin_claimed", "claimed_by_others"})
-_WRITES = frozenset({"record", "decide", "record_family", "release"})
+_WRITES = frozenset({"record_rows", "decide", "record_family", "release"})
 _PAUSE_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -312,6 +312,8 @@ class Ledger:
         self, run: Run, question: tuple[str, tuple[object, ...], dict[str, object]], stop: threading.Event
     ) -> Answer:
         method, arguments, options = question
+        if method == "settled_here":  # a dead node's trials count where the past does not
+            method, options = "settled", {"runs": [member.run for member in self.members.values()]}
         assert method in _READS | _CLAIMS
         arguments = (run, *arguments) if method in _CLAIMS else arguments
         found: list[object] = []

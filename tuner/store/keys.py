@@ -6,13 +6,12 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, Table, bindparam, insert, select
 
 from tuner.hardware.device import Device, Environment
-from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store import models
 from tuner.store.records import KernelVersion
@@ -26,7 +25,7 @@ class Keys:
 
     def __init__(self) -> None:
         self._entities: dict[Entity, int] = {}
-        self._configs: dict[int, dict[Config, int]] = {}
+        self._configs: dict[int, dict[str, int]] = {}
 
     def forget(self) -> None:
         """After a rollback: what was remembered may not be there."""
@@ -51,16 +50,25 @@ class Keys:
             found = self._entities[entity] = insert_row(connection, table, key | rest)
         return found
 
-    def make_configs(self, connection: Connection, kernel_id: int, configs: Iterable[Config]) -> dict[Config, int]:
-        """Ids of a kernel's configs, of these at least, inserted where they are not there: three statements for any."""
+    def make_configs(self, connection: Connection, kernel_id: int, configs: Mapping[str, str]) -> dict[str, int]:
+        """Ids of a kernel's configs, of these at least, inserted where they are not there: three statements for any.
+
+        Args:
+            connection: holds the write lock.
+            kernel_id: the kernel's.
+            configs: parameters by digest (`Config.parameters_json`, `Config.digest`).
+
+        Returns:
+            Ids by digest.
+        """
         known = self._configs.setdefault(kernel_id, {})
-        missing = [config for config in dict.fromkeys(configs) if config not in known]
+        missing = [digest for digest in configs if digest not in known]
         if missing:
             known.update(_ids_of_configs(connection, kernel_id, missing))
             rows = [
-                {"kernel_id": kernel_id, "parameters": config.parameters_json, "hash": config.digest}
-                for config in missing
-                if config not in known
+                {"kernel_id": kernel_id, "parameters": configs[digest], "hash": digest}
+                for digest in missing
+                if digest not in known
             ]
             if rows:
                 connection.execute(insert(models.config), rows)
@@ -68,17 +76,15 @@ class Keys:
         return known
 
 
-def _ids_of_configs(connection: Connection, kernel_id: int, configs: Iterable[Config]) -> dict[Config, int]:
-    by_hash = {config.digest: config for config in configs}
-    hashes = list(by_hash)
-    found: dict[Config, int] = {}
+def _ids_of_configs(connection: Connection, kernel_id: int, hashes: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
     for start in range(0, len(hashes), _CHUNK):
         rows = connection.execute(
             select(models.config.c.hash, models.config.c.config_id).where(
                 models.config.c.kernel_id == kernel_id, models.config.c.hash.in_(hashes[start : start + _CHUNK])
             )
         )
-        found.update({by_hash[digest]: config_id for digest, config_id in rows})
+        found.update((digest, config_id) for digest, config_id in rows)
     return found
 
 

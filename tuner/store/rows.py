@@ -23,7 +23,7 @@ from tuner.problem import Problem
 from tuner.problem.text import problem_order
 from tuner.store.column_values import Stray, StrayValue, read_list, read_one_of
 from tuner.store.models import config, device, environment, kernel, metadata, problem, run, trial, winner
-from tuner.store.records import Outcome, Resources, State, Winner
+from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial, Winner
 
 V = TypeVar("V", Device, Environment)
 T = TypeVar("T")
@@ -41,6 +41,9 @@ _RESOURCES = [each.name for each in dataclasses.fields(Resources)]
 _FIGURES_OF, _RESOURCES_OF = operator.attrgetter(*_FIGURES), operator.attrgetter(*_RESOURCES)
 OUTCOME_COLUMNS = ("state", *_FIGURES, *_RESOURCES)
 """The columns of trial that an outcome is kept in."""
+TrialRow = tuple[Problem, KernelVersion, str, str, tuple[Any, ...]]
+"""A trial's problem and kernel, its config's digest and parameters, and its `outcome_values`: read much faster from
+another process's message than a `Trial`."""
 _STATES = tuple(state.value for state in State)
 RUN_STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
 """Where two databases disagree on a run, the last of these holds: a copy may be from before the run's end."""
@@ -192,6 +195,12 @@ def argv_of(row: RowMapping) -> tuple[str, ...]:
 def outcome_values(outcome: Outcome) -> tuple[Any, ...]:
     """What `outcome_of` reads back, in the order of `OUTCOME_COLUMNS`."""
     return (outcome.state.value, *_FIGURES_OF(outcome), *_RESOURCES_OF(outcome.resources))
+
+
+def trial_row(trial: Trial) -> TrialRow:
+    """A trial as the store inserts it, and as a node sends it."""
+    config = trial.config
+    return trial.problem, trial.kernel, config.digest, config.parameters_json, outcome_values(trial.outcome)
 
 
 def _winner(row: RowMapping) -> Winner:

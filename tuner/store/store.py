@@ -21,7 +21,7 @@ from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate
 from tuner.store.keys import Keys
 from tuner.store.listing import Listings, TrialFilter
 from tuner.store.patience import Patience
-from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
+from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
 from tuner.store.runs import Run, RunStatus
 from tuner.store.trials import newest_at, record, record_again, settled
 from tuner.store.writer_lock import sole_writer
@@ -181,11 +181,12 @@ class Store(Listings, AbstractContextManager["Store"]):
         if self._patience is not None:
             self._patience.keep(batch)
             return
-        if self._again:
-            self._record_again(run, [(trial, now()) for trial in batch])
-            return
+        self.record_rows(run, [rows.trial_row(trial) for trial in batch])
+
+    def record_rows(self, run: Run, trials: Sequence[rows.TrialRow]) -> None:
+        """Keep trials as `record` does, from the rows that a node of a fleet made of them."""
         with self._writing() as connection:
-            record(connection, self._keys, run.id, batch)
+            record(connection, self._keys, run.id, trials, again=self._again)
 
     def _record_again(self, run: Run, trials: Sequence[spool.Timed]) -> None:
         with self._writing() as connection:
@@ -193,18 +194,24 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @lasting
     def settled(
-        self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
+        self,
+        device: Device,
+        environment: Environment,
+        problem: Problem,
+        kernels: Iterable[KernelVersion],
+        runs: Iterable[Run] | None = None,
     ) -> dict[Config, Outcome]:
-        """The newest outcome of each config that was tried, whichever run it comes from.
+        """The newest outcome of each config that was tried.
 
         A config that crashed or hung is not known until two trials in a row agree.
 
         Args:
             device, environment, problem: what the trials must have been measured on, under the current protocol.
             kernels: op, name and version that the trials must have been measured with; a source hash does not count.
+            runs: whose trials count; None for any run's.
         """
         with self._reading() as connection:
-            return settled(connection, self._keys, (device, environment, problem), kernels)
+            return settled(connection, self._keys, (device, environment, problem), kernels, runs)
 
     @lasting
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:

@@ -17,22 +17,32 @@ from tuner.store.column_values import Stored, StrayValue
 from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
 from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, now
+from tuner.store.runs import Run
 
 _COLUMNS = ("run_id", "problem_id", "config_id", "measured_at", *rows.OUTCOME_COLUMNS)
+_UNLESS_THERE = "ON CONFLICT (run_id, problem_id, config_id) DO NOTHING"
 _UNCERTAIN = (State.CRASHED, State.TIMEOUT)
 """States that may not be the config's fault: such a trial settles nothing until a second one agrees."""
 
 
-def record(connection: Connection, keys: Keys, run_id: int, trials: Sequence[Trial]) -> None:
-    """Insert trials: a handful of statements for any number of them; see `Store.record`."""
-    measured_at = now()
-    _insert(connection, _rows(connection, keys, run_id, [(tried, measured_at) for tried in trials]))
+def record(
+    connection: Connection, keys: Keys, run_id: int, trials: Sequence[rows.TrialRow], *, again: bool = False
+) -> None:
+    """Insert trials: a handful of statements for any number of them; see `Store.record`.
+
+    Args:
+        connection, keys, run_id: where.
+        trials: what was measured just now.
+        again: those that a server has already stay as they are.
+    """
+    made = _rows(connection, keys, run_id, trials, itertools.repeat(now()))
+    _insert(connection, made, _UNLESS_THERE if again else "")
 
 
 def record_again(connection: Connection, keys: Keys, run_id: int, trials: Sequence[tuple[Trial, str]]) -> None:
     """Insert trials with the times when they were measured; those that a server has already stay as they are."""
-    there = "ON CONFLICT (run_id, problem_id, config_id) DO NOTHING"
-    _insert(connection, _rows(connection, keys, run_id, trials), there)
+    made = [rows.trial_row(tried) for tried, _ in trials]
+    _insert(connection, _rows(connection, keys, run_id, made, [time for _, time in trials]), _UNLESS_THERE)
 
 
 def _insert(connection: Connection, rows: Iterable[tuple[object, ...]], clause: str = "") -> None:
@@ -50,33 +60,40 @@ def _insert(connection: Connection, rows: Iterable[tuple[object, ...]], clause: 
 
 
 def _rows(
-    connection: Connection, keys: Keys, run_id: int, trials: Sequence[tuple[Trial, str]]
+    connection: Connection, keys: Keys, run_id: int, trials: Sequence[rows.TrialRow], times: Iterable[str]
 ) -> Iterator[tuple[object, ...]]:
-    """Trials as `_insert` takes them. Those of a problem mostly follow each other: it is looked up once for all."""
-    tried_of: dict[KernelVersion, list[Config]] = {}
-    for tried, _ in trials:
-        tried_of.setdefault(tried.kernel, []).append(tried.config)
+    """Trials as `_insert` takes them. Problems and kernels are told apart by `id`: hashing them takes longer."""
+    problems: dict[int, Problem] = {}
+    versions: dict[int, KernelVersion] = {}
+    configs: dict[int, dict[str, str]] = {}
+    for problem, version, digest, parameters, _ in trials:
+        problems[id(problem)], versions[id(version)] = problem, version
+        configs.setdefault(id(version), {})[digest] = parameters
+    problem_ids = {key: keys.make(connection, problem) for key, problem in problems.items()}
     config_ids = {
-        version: keys.make_configs(connection, keys.make(connection, version), configs)
-        for version, configs in tried_of.items()
+        key: keys.make_configs(connection, keys.make(connection, version), configs[key])
+        for key, version in versions.items()
     }
-    for problem, some in itertools.groupby(trials, key=lambda each: each[0].problem):
-        problem_id = keys.make(connection, problem)
-        for tried, measured_at in some:
-            config_id = config_ids[tried.kernel][tried.config]
-            yield (run_id, problem_id, config_id, measured_at, *rows.outcome_values(tried.outcome))
+    for (problem, version, digest, _, values), measured_at in zip(trials, times, strict=False):
+        yield (run_id, problem_ids[id(problem)], config_ids[id(version)][digest], measured_at, *values)
 
 
 def settled(
-    connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem], kernels: Iterable[KernelVersion]
+    connection: Connection,
+    keys: Keys,
+    place: tuple[Device, Environment, Problem],
+    kernels: Iterable[KernelVersion],
+    runs: Iterable[Run] | None = None,
 ) -> dict[Config, Outcome]:
     """The newest outcome of each config under the current protocol; see `Store.settled`."""
+    of_runs = () if runs is None else (trial.c.run_id.in_([each.id for each in runs]),)
     versions = [(version.op, version.name, version.version) for version in kernels]
     query = (
         select(trial, config, kernel)
         .select_from(rows.joined(trial, rows.TRIAL_JOINS))
         .where(
             *_measured_at(connection, keys, place),
+            *of_runs,
             tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(versions),
         )
         .order_by(trial.c.measured_at, trial.c.trial_id)  # what was merged came later than it was measured

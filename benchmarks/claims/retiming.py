@@ -1,0 +1,99 @@
+"""What `tuner retime` catches: rows as they are, and rows whose config was exchanged for a slower one.
+
+    python benchmarks/claims/retiming.py --out FOLDER
+    python benchmarks/claims/retiming.py --out FOLDER --suite TINY.csv --device interpreter --passes 1    # a rehearsal
+
+A suite is tuned in a new database with an empty compile cache, and its rows are retimed several times: none of them
+should be called lost. Then each row's config is exchanged for one that was recorded to be 3 to 10% slower, its evidence
+left as it is: all of them should be. FOLDER must not exist yet; it receives everything, and retiming-h200.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from commands import new_folder, tuner
+
+from tuner.kernel import registry
+from tuner.lookup.table import Table, load
+from tuner.store.records import State
+from tuner.store.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+RESULT = "retiming-h200.json"
+SLOWER = (1.03, 1.10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER")
+    parser.add_argument("--suite", default=str(Path(__file__).parents[1] / "suites" / "public.csv"))
+    parser.add_argument("--device", default="cuda:0", help="as `tuner run` takes it")
+    parser.add_argument("--passes", type=int, default=6)
+    parser.add_argument("--fail-above", default="2%")
+    args = parser.parse_args()
+    folder = new_folder(parser, args.out)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")
+    slug = ["--device", "interpreter"] if args.device == "interpreter" else []
+    tuner(folder, "run", "--suite", args.suite, "--device", args.device, "--db", "runs.db", accept=(0, 1))
+    (written,) = tuner(folder, "export", "tables", "--db", "runs.db", *slug)["written"]
+    table = load(folder / written["path"])
+    unchanged = [retimed(folder, Path(written["path"]).parent, args) for _ in range(args.passes)]
+    exchanged = planted(folder, table)
+    found: dict[str, Any] = {"seconds": 0.0, "rows": []}
+    if exchanged.rows:  # a rehearsal may find none
+        (folder / "planted").mkdir()
+        exchanged.write(folder / "planted")
+        found = retimed(folder, Path("planted"), args)
+    rows = [row for each in unchanged for row in each["rows"]]
+    summary = {
+        "unchanged": len(rows),
+        "called_lost": sum(row["state"] != "holds" for row in rows),
+        "seconds_for_100_rows": round(100 * sum(each["seconds"] for each in unchanged) / len(rows), 1),
+        "planted": len(found["rows"]),
+        "caught": sum(row["state"] == "lost" for row in found["rows"]),
+    }
+    body = {"fail_above": args.fail_above, "summary": summary, "unchanged": unchanged, "planted": found}
+    record.write(folder / RESULT, body)
+    print(summary)
+
+
+def retimed(folder: Path, place: Path, args: argparse.Namespace) -> dict[str, Any]:
+    began = time.monotonic()
+    told = tuner(folder, "retime", str(place), "--fail-above", args.fail_above, "--device", args.device, accept=(0, 1))
+    kept = ("state", "reason", "loss", "ratios", "median_us")
+    rows = [{name: row[name] for name in kept} | {"problem": str(row["problem"])} for row in told["rows"]]
+    return {"seconds": time.monotonic() - began, "rows": rows}
+
+
+def planted(folder: Path, table: Table) -> Table:
+    """The table with a slower config in each row that has one on record."""
+    draw = random.Random(5)
+    with Store.open(str(folder / "runs.db"), read_only=True) as store:
+        trials = list(store.trials())
+    rows = []
+    for row in table.rows:
+        own = {
+            each.config: each.outcome.median_us
+            for each in trials
+            if each.problem == row.problem and each.outcome.state is State.COMPLETE and each.outcome.median_us
+        }
+        best = own[row.config]
+        slower = sorted((c for c, us in own.items() if SLOWER[0] <= us / best <= SLOWER[1]), key=str)
+        if slower:
+            rows.append(dataclasses.replace(row, config=draw.choice(slower)))
+    rows = [dataclasses.replace(r, kernel_version=registry.find(r.problem.op, r.config.kernel).version) for r in rows]
+    return dataclasses.replace(table, rows=tuple(rows), families=())
+
+
+if __name__ == "__main__":
+    main()
