@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +59,9 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--topk", "top_k", type=click.IntRange(min=1), metavar="T", help="Experts of a token.")
 @click.option("--model", metavar="NAME|CONFIG.json", help="Take all of that from a Hugging Face config.")
-@click.option("--dtype", metavar="bf16|fp16|fp8_w8a8|int8_w8a16", help="What is multiplied. [default: the config's, bf16]")
+@click.option(
+    "--dtype", metavar="bf16|fp16|fp8_w8a8|int8_w8a16", help="What is multiplied. [default: the config's, bf16]"
+)
 @click.option("--block-shape", type=Sizes(), metavar="128,128", help="Weights that share a scale, N and K.")
 @click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Intermediate is divided by it.")
 @click.option("--m", "ms", type=Sizes(), metavar="1,8,64", help="Numbers of tokens. [default: the packages' own 18]")
@@ -168,7 +171,7 @@ def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> 
     from tuner.moe import config_file
 
     shipped = [row for row in rows if row.configs]
-    evidence = output.json_text(
+    evidence = json.dumps(
         {
             "device": runner.device.slug,
             "environment": runner.environment,
@@ -177,7 +180,9 @@ def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> 
             "layer": task.layer,
             "routing": task.routing,
             "rows": [{**output.by_name(row), "configs": [dict(each.pairs) for each in row.configs]} for row in shipped],
-        }
+        },
+        indent=2,
+        default=output.plain,
     )
     written = []
     for at, problem in enumerate(task.problems(1)):
@@ -195,7 +200,9 @@ def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], as_json: bool
 
     gained = sum(row.gain > 1 + tuning.NOISE for row in rows)
     if as_json:
-        output.print_json({"layer": task.layer, "routing": task.routing, "rows": rows, "files": written, "gained": gained})
+        output.print_json(
+            {"layer": task.layer, "routing": task.routing, "rows": rows, "files": written, "gained": gained}
+        )
         return
     output.print_table(_COLUMNS, [_cells(row) for row in rows], empty="")
     package = task.package.name

@@ -41,7 +41,7 @@ def path_of(package: Package, layer: Layer, device_name: str, *, down: bool = Fa
     functions = _functions(package, device_name, {})
     blocks = list(layer.block_shape) if layer.block_shape else None
     options = {"down_moe": down} if package.name == "sglang" else {}
-    name = functions.get_config_file_name(layer.experts, layer.shard, layer.config_dtype, blocks, **options)
+    name: str = functions.get_config_file_name(layer.experts, layer.shard, layer.config_dtype, blocks, **options)
     if package.name == "vllm":
         return Path(name)
     return Path("configs") / f"triton_{triton.__version__.replace('.', '_')}" / name

@@ -37,7 +37,7 @@ def sizes(name: str) -> dict[str, int]:
 
 
 def quantization(name: str) -> dict[str, Any]:
-    """Return the dtype and the block shape of a model's weights, as `Layer` names them; nothing where neither is said."""
+    """Return the dtype and the block shape of a model's weights, as `Layer` names them."""
     config = configs.load(name)
     precision = configs.take_precision(config, None)
     if precision.scaling is None:

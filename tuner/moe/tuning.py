@@ -15,12 +15,13 @@ from tuner.bench.paired import PairedRunner
 from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.moe import config_file, kernel
+from tuner.moe import config_file, kernel, space
 from tuner.moe.layer import DRAWS, Layer
 from tuner.moe.package import Package
 from tuner.problem import Problem
 from tuner.store.records import Winner
 from tuner.sweep import finals
+from tuner.sweep.messages import FinalsPlayed
 
 TUNED, FILE, DEFAULT = "tuned", "file", "default"
 NOISE = 0.01
@@ -138,7 +139,7 @@ def own(task: Task, m: int, device: Device) -> dict[str, Configs]:
     if len(read) == len(problems):
         block_m = read[0]["BLOCK_SIZE_M"]  # SGLang takes the first's for both
         configs[FILE] = tuple(
-            kernel.canonical(config.replace(BLOCK_SIZE_M=block_m), problem, device)
+            space.canonical(config.replace(BLOCK_SIZE_M=block_m), problem, device)
             for config, problem in zip(read, problems, strict=True)
         )
     return configs
