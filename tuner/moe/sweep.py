@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.hardware.device import Device, Environment
+from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel.config import Config
 from tuner.moe import routing
 from tuner.moe import space as spaces
@@ -64,7 +64,8 @@ def tune(store: Store, tuning: Tuning, gpus: Sequence[int | None], plan: Plan, *
     Args:
         store: open for writing.
         tuning: what to tune.
-        gpus: CUDA indices, or [None] for the interpreter.
+        gpus: CUDA indices, or [None] for the interpreter. No `Crew` that was started before: its processes would not
+            know the kernel, which is registered here.
         plan: what to do for each problem; the tuning's contestants are added to the plan's.
         options: `argv`, `observer` and `stop` of `tuner.sweep.run.sweep`.
 
@@ -127,7 +128,6 @@ def _winners(store: Store, device: Device, environment: Environment) -> dict[Pro
 
 def _canonical(tuning: Tuning) -> dict[Problem, list[Config]]:
     """Return the contestants as they are launched, which is how trials name them."""
-    from tuner.hardware.device import INTERPRETER  # any device: what is launched depends on the problem alone
-
     given = tuning.contestants.items()
+    # For any device: what is launched depends on the problem alone.
     return {problem: [spaces.canonical(each, problem, INTERPRETER) for each in configs] for problem, configs in given}
