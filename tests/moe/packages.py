@@ -35,8 +35,9 @@ def path_of(*names: str) -> str:
 
 def _wheel(name: str, into: Path) -> Path:
     asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    # The wheel is read, never installed, so the platform only has to be one that the package has a wheel for.
-    platform = ["--platform", "manylinux_2_35_x86_64", "--platform", "manylinux_2_28_x86_64", "--platform", "any"]
+    # The wheel is read, never installed, so these only have to be what the packages have wheels for.
+    tags = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux2014_x86_64", "any")
+    platform = [word for tag in tags for word in ("--platform", tag)]
     python = ["--python-version", "3.12", "--dest", str(into)]
     subprocess.run([*asked, *platform, *python, f"{name}=={VERSIONS[name]}"], check=True)
     (wheel,) = into.glob("*.whl")

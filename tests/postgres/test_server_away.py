@@ -64,7 +64,7 @@ def rows(url: str, table) -> int:
 
 def start(url: str, constants: str = "") -> subprocess.Popen[str]:
     program = (
-        f"import sys; from tuner.store import patience, server; {constants or 0};"
+        f"import sys; from tuner.store import patience, runs, server; {constants or 0};"
         "from tuner.cli import main; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", program, *RUN, "--device", "interpreter", "--db", url]
@@ -148,7 +148,7 @@ def test_a_run_killed_while_its_server_is_away_is_gone_on_with_from_its_spool(se
     kept = in_spool(spool)
     server.start()
     before = wait_for_trials(server, url, 0)
-    process = start(url)
+    process = start(url, "runs.DEAD_AFTER_S = 5")  # whose problems it takes over
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert err.count(f"stored {len(kept)} trials that an earlier run left in {spool}\n") == 1

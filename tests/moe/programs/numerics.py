@@ -18,7 +18,7 @@ name = sys.argv[1]
 spec, found = register(name), []
 for layer in LAYERS:
     # vLLM sorts no tokens where there are few: one token with two of eight experts.
-    for m, routing in ((1, "uniform"), (9, "zipf")):
+    for m, routing in ((1, "uniform"), (9, "zipf")) if layer is LAYERS[0] else ((9, "zipf"),):
         for problem in layer.problems(name, m, routing):
             inputs = spec.make_inputs(problem, "cpu", m)
             expected = spec.reference(inputs)
