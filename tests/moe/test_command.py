@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -16,6 +18,7 @@ from tuner.moe import config_file, tuning
 from tuner.moe.layer import Layer
 from tuner.moe.package import load
 from tuner.store.store import Store
+from tuner.sweep.messages import FinalsPlayed
 
 LAYER = Layer(4, 32, 32, 2)
 SIZES = ("--experts", "4", "--hidden", "32", "--intermediate", "32", "--topk", "2")
@@ -37,6 +40,15 @@ def run(folder, *words) -> tuple[int, str, str]:
 def trials(folder) -> int:
     with Store.open(folder / "tuner.db", read_only=True) as store:
         return len(list(store.trials()))
+
+
+def stored(folder) -> int:
+    """How many trials there are, also where the run is only about to make its database."""
+    try:
+        with closing(sqlite3.connect(f"file:{folder / 'tuner.db'}?mode=ro", uri=True)) as connection:
+            return connection.execute("SELECT count(*) FROM trial").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
 
 
 @pytest.mark.long
@@ -68,7 +80,7 @@ def test_what_is_tuned_is_read_by_the_packages_own_loader_and_a_second_run_measu
 def test_an_interrupt_writes_no_file_and_the_same_command_goes_on(tmp_path):
     words = (*SIZES, "--m", "1,2,4", "--trials", "3", "--for", "vllm")
     process = start(tmp_path, *words)
-    while not (tmp_path / "tuner.db").exists() or not trials(tmp_path):
+    while not stored(tmp_path):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
@@ -96,7 +108,7 @@ def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
 
         def play(self, problem, configs):
             played = times[problem["gemm"]]
-            return tuning.FinalsPlayed({one.digest: [played[one]] * 3 for one in configs}, {})
+            return FinalsPlayed({one.digest: [played[one]] * 3 for one in configs}, {})
 
     monkeypatch.setattr(tuning, "own", lambda *_: {tuning.DEFAULT: (default, default)})
     (row,) = tuning.play(task, {2: [(ours, ours)]}, Runner())

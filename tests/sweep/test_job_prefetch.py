@@ -9,7 +9,6 @@ from tuner.errors import KernelError
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.problem import Problem
-from tuner.store.records import Outcome, State
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job_prefetch import JobPrefetcher, Past, make_job
 from tuner.sweep.ladder import Step
@@ -56,21 +55,6 @@ def test_only_steps_of_a_ladder_are_searched_shortly_by_what_their_neighbours_to
         job.resume({})
         most[taught] = job.most
     assert most[True] < 30 < most[False]
-
-
-def test_a_contestant_of_the_plan_is_tried_and_plays_the_finals_however_slow_it_is():
-    slow = registry.default_config(SMALL, DEVICE).replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=32, num_warps=2)
-    finals = {}
-    for contestants in ({}, {SMALL: [slow]}):
-        job = make_job(Step(SMALL), DEVICE, Plan(trials=3, contestants=contestants))
-        job.resume({})
-        fastest = next(config for config in job.candidates if config not in (slow, job.default))
-        for config in (fastest, job.default, slow):
-            us = 1.0 if config == fastest else 1000.0
-            job.outcomes[config] = Outcome(State.COMPLETE, median_us=us, p20_us=us, p80_us=us, samples=1, error=0.0)
-        assert (slow in job.candidates) == bool(contestants)
-        finals[bool(contestants)] = slow in job.finalists()
-    assert finals == {False: False, True: True}
 
 
 def test_a_child_of_the_pool_lists_the_search_space_once_there_is_one(monkeypatch):

@@ -21,7 +21,6 @@ from tuner.moe.package import Package
 from tuner.problem import Problem
 from tuner.store.records import Winner
 from tuner.sweep import finals
-from tuner.sweep.messages import FinalsPlayed
 
 TUNED, FILE, DEFAULT = "tuned", "file", "default"
 NOISE = 0.01

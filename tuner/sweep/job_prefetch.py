@@ -52,7 +52,6 @@ def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, l
     """
     start = time.monotonic()
     problem, past = step.problem, past or Past()
-    contestants = plan.contestants.get(problem, ())
     try:
         task = make_search_task(
             problem,
@@ -60,12 +59,11 @@ def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, l
             trials=plan.trials,
             seed=plan.seed,
             nearby=lambda: nearest(problem, past.winners, device.sm_count),
-            suggested=[*step.configs, *plan.suggested.get(problem, ()), *contestants],
+            suggested=[*step.configs, *plan.suggested.get(problem, ())],
             errors=(lambda: errors_nearby(problem, device, past.times_us)) if step.taught else dict,
             listing=listing,
         )
-        must_play = (*(step.configs if step.must_play else ()), *contestants)
-        job = Job(task, step.strategy or plan.strategy, must_play=must_play)
+        job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
     except SystemExit as e:  # of a user's `make_inputs` or rules
         raise KernelError(f"the code of its kernel called sys.exit({e})") from e
     job.draft_s = time.monotonic() - start

@@ -251,5 +251,4 @@ def _report(job: Job, winner: Winner | None, reason: str) -> ProblemReport:
         seconds=job.stopwatch.seconds,
         phases_s=job.stopwatch.phases_s,
         draft_s=job.draft_s,
-        ratios=job.ratios,
     )

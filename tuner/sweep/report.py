@@ -28,8 +28,6 @@ class Plan:
         fresh: measure again what earlier runs measured.
         seed: seeds random choices.
         suggested: configs that others chose for a problem (`tuner import`), tried beside the strategy's own.
-        contestants: configs that are tried too and play the finals however fast their trials were, for instance those
-            that a library would use.
     """
 
     strategy: Strategy = RACE
@@ -38,7 +36,6 @@ class Plan:
     fresh: bool = False
     seed: int = 0
     suggested: Mapping[Problem, Sequence[Config]] = field(default_factory=dict)
-    contestants: Mapping[Problem, Sequence[Config]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,6 @@ class ProblemReport:
         phases_s: that time by phase: "set up" (inputs, reference), "search", "compile" (the GPU waits for a binary),
             "finals".
         draft_s: seconds to list and rank the configs, which happens before.
-        ratios: each finalist's paired time over the fastest's; empty where this sweep held no finals.
     """
 
     problem: Problem
@@ -76,7 +72,6 @@ class ProblemReport:
     seconds: float = 0.0
     phases_s: Mapping[str, float] = field(default_factory=dict)
     draft_s: float = 0.0
-    ratios: Mapping[Config, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
