@@ -124,3 +124,10 @@ def test_a_layer_is_what_its_problems_say():
 def test_a_layer_that_no_kernel_can_have_is_one_line(given, said):
     with pytest.raises(ProblemError, match=said):
         Layer(**{"experts": 64, "hidden": 2048, "intermediate": 1408, "top_k": 6, **given})
+
+
+def test_operations_are_those_of_all_that_one_launch_plays():
+    layer = Layer(8, 64, 48, 2)
+    gate_up, down = (problem.flops for problem in layer.problems("sglang", 5))
+    assert gate_up == 4 * 2 * (5 * 2) * 96 * 64  # four draws
+    assert [problem.flops for problem in layer.problems("vllm", 5)] == [gate_up + down]

@@ -81,7 +81,6 @@ def _spec(package: str, origin: str) -> KernelSpec:
         shared_bytes=spaces.shared_bytes,
         estimate_us=spaces.estimate_us,
         origin=origin,
-        flops=_flops,
         bytes_moved=_bytes_moved,
     )
 
@@ -110,13 +109,6 @@ def _unsupported(package: str, problem: Problem, device: Device) -> str | None:
     if layer.dtype == "fp8_w8a8" and not device.is_interpreter and not device.features.fp8:
         return f"no fp8 on {device.arch}: it needs sm_89 or newer"
     return None
-
-
-def _flops(problem: Problem) -> int:
-    """Return the operations of a launch: of gate-up, of down, or of both."""
-    layer = layer_of(problem)
-    one = 2 * problem.m * layer.top_k * problem.n * problem.k * int(problem["draws"])
-    return one * 3 // 2 if problem["gemm"] == "both" else one
 
 
 def _bytes_moved(problem: Problem) -> int:
