@@ -160,7 +160,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "compile_seconds": round(report.compile_s, 3),
         "problems": [
             {
-                **{name: value for name, value in by_name(problem).items() if name != "ratios"},
+                **by_name(problem),
                 "winner": None if problem.winner is None else winner_document(problem.winner),
                 "seconds": round(problem.seconds, 3),
                 "phases_s": {phase: round(seconds, 3) for phase, seconds in problem.phases_s.items()},
