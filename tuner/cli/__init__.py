@@ -26,6 +26,7 @@ COMMANDS = {
     "capture": "Run a program and record the matrix products that it calls.",
     "exec": "Run a program whose libraries' autotuned kernels are served.",
     "model": "Write the GEMMs of a Hugging Face model as a suite.",
+    "moe": "Tune the fused experts of vLLM or SGLang, and write their file.",
     "show": "List winners, trials, runs, devices or problems.",
     "lookup": "Say which config a problem would get, and why.",
     "report": "Write what a database holds as one HTML file to look at.",

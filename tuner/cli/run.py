@@ -241,7 +241,7 @@ def _run(problems: Problems, gpus: Sequence[int | None], suggested: Suggested, g
         from tuner.sweep.run import sweep
 
         plan = _plan(given, suggested)
-        with Store.open(given["db"]) as store, Progress() as progress, _stop_on_signal() as stop:
+        with Store.open(given["db"]) as store, Progress() as progress, stop_on_signal() as stop:
             report = sweep(store, problems, crew, plan, argv=sys.argv, observer=progress, stop=stop)
     if given["as_json"]:
         print_json(report_json(report))
@@ -264,7 +264,7 @@ def _run_fleet(
 ) -> int:
     from tuner.cli import run_fleet
 
-    with _stop_on_signal() as stop:
+    with stop_on_signal() as stop:
         reports = run_fleet.tune(problems, ops, _plan(given, suggested), stop, given)
     return max(map(_exit_code, reports), default=0)
 
@@ -303,7 +303,7 @@ def _plan(given: dict[str, Any], suggested: Suggested) -> Plan:
 
 
 @contextmanager
-def _stop_on_signal() -> Iterator[threading.Event]:
+def stop_on_signal() -> Iterator[threading.Event]:
     """Yield an event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt."""
     stop = threading.Event()
 

@@ -12,9 +12,11 @@ Extras = tuple[tuple[str, Extra], ...]
 
 
 def flops(shape: Shape, extras: Extras) -> int:
-    """Return 2·M·N·K for each product of a batch."""
+    """Return 2·M·N·K for each product of a batch; of experts (`tuner.moe.layer`), for all that one launch plays."""
     m, n, k = shape
-    return 2 * m * n * k * _count(extras, "batch")
+    one = 2 * m * n * k * _count(extras, "batch") * _count(extras, "top_k") * _count(extras, "draws")
+    # The second of both GEMMs has half the first one's operations: its K is half of the first one's N.
+    return one * 3 // 2 if ("gemm", "both") in extras else one
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,0 +1,34 @@
+"""Compiles the default and some configs of every dtype for sm_90; prints what the binaries take."""
+
+import json
+import sys
+
+from tuner.hardware.device import KNOWN
+from tuner.moe.kernel import register
+from tuner.moe.layer import Layer
+from tuner.sweep import cross_target
+
+DEVICE = KNOWN["sm_90"]
+LAYERS = (
+    Layer(64, 2048, 1536, 6),
+    Layer(64, 2048, 1536, 6, "fp8_w8a8"),
+    Layer(64, 2048, 1536, 6, "fp8_w8a8", (128, 128)),
+    Layer(64, 2048, 1536, 6, "int8_w8a16"),
+)
+cross_target.activate("sm_90")
+name = sys.argv[1]
+spec, found = register(name), []
+for layer in LAYERS:
+    for problem in layer.problems(name, 512):
+        likely = spec.space(problem, DEVICE).best(lambda config, its=problem: spec.estimate_us(config, its, DEVICE))
+        for config in {spec.default_config(problem, DEVICE), likely}:
+            compiled = spec.compile(problem, config)
+            found.append(
+                {
+                    "case": f"{problem} {config}",
+                    "shared_bytes": compiled.metadata.shared,
+                    "predicted_bytes": spec.shared_bytes(config, problem, DEVICE),
+                    "wgmma": "wgmma" in compiled.asm["ptx"],
+                }
+            )
+json.dump(found, sys.stdout)

@@ -1,0 +1,32 @@
+"""Launches configs of both packages' kernels under the interpreter; prints errors as shares of what is accepted."""
+
+import json
+import sys
+
+from tuner.hardware.device import INTERPRETER
+from tuner.moe.kernel import register
+from tuner.moe.layer import Layer
+
+LAYERS = (
+    Layer(8, 32, 48, 2),
+    Layer(8, 32, 48, 2, "fp16"),
+    Layer(8, 32, 48, 2, "fp8_w8a8"),
+    Layer(8, 64, 64, 2, "fp8_w8a8", (32, 32)),
+    Layer(8, 32, 48, 2, "int8_w8a16"),
+)
+name = sys.argv[1]
+spec, found = register(name), []
+for layer in LAYERS:
+    # vLLM sorts no tokens where there are few: one token with two of eight experts.
+    for m, routing in ((1, "uniform"), (9, "zipf")) if layer is LAYERS[0] else ((9, "zipf"),):
+        for problem in layer.problems(name, m, routing):
+            inputs = spec.make_inputs(problem, "cpu", m)
+            expected = spec.reference(inputs)
+            for config in {spec.default_config(problem, INTERPRETER), spec.space(problem, INTERPRETER).configs()[-1]}:
+                inputs.poison()
+                spec.launch(inputs, config)
+                error = inputs.error_ratio(expected)
+                inputs.gemms[-1].c[-1, -1, -1] += 100.0
+                found.append({"case": f"{problem} {config}", "error": error, "spoilt": inputs.error_ratio(expected)})
+            assert spec.supports(problem, INTERPRETER) is None
+json.dump(found, sys.stdout)

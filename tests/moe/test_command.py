@@ -1,0 +1,205 @@
+"""`tuner moe`, from sizes to a file that the packages' own loaders read, on the interpreter."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+
+from tuner.cli import main
+from tuner.hardware.device import INTERPRETER
+from tuner.moe import config_file, tuning
+from tuner.moe.layer import Layer
+from tuner.moe.package import load
+from tuner.store.store import Store
+from tuner.sweep.messages import FinalsPlayed
+
+LAYER = Layer(4, 32, 32, 2)
+SIZES = ("--experts", "4", "--hidden", "32", "--intermediate", "32", "--topk", "2")
+WHERE = ("--out", "out", "--device", "interpreter", "--db", "tuner.db")
+
+
+def start(folder, *words) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tuner", "moe", *words, *WHERE]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(folder, *words) -> tuple[int, str, str]:
+    process = start(folder, *words)
+    out, err = process.communicate(timeout=300)
+    assert "Traceback" not in err
+    return process.returncode, out, err
+
+
+def trials(folder) -> int:
+    with Store.open(folder / "tuner.db", read_only=True) as store:
+        return len(list(store.trials()))
+
+
+def stored(folder) -> int:
+    """How many trials there are, also where the run is only about to make its database."""
+    try:
+        with closing(sqlite3.connect(f"file:{folder / 'tuner.db'}?mode=ro", uri=True)) as connection:
+            return connection.execute("SELECT count(*) FROM trial").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "files"), [("vllm", 1), ("sglang", 2)])
+def test_what_is_tuned_is_read_by_the_packages_own_loader_and_a_second_run_measures_nothing(
+    name, files, tmp_path, monkeypatch
+):
+    code, out, err = run(tmp_path, *SIZES, "--m", "1,2", "--trials", "3", "--for", name, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert len(document["files"]) == files
+    monkeypatch.setenv(config_file.VARIABLES[name], str(tmp_path / "out"))
+    for at in range(files):
+        read = config_file.found(load(name), LAYER, INTERPRETER.name, down=bool(at))
+        assert {m: dict(config.pairs) for m, config in read.items()} == {
+            row["m"]: row["configs"][at]["config"] for row in document["rows"]
+        }
+    for row in document["rows"]:
+        assert min(row["ratios"].values()) >= 1, "nothing that was played is faster than what ships"
+        assert len({config["config"]["BLOCK_SIZE_M"] for config in row["configs"]}) == 1
+    before = trials(tmp_path)
+    code, out, err = run(tmp_path, *SIZES, "--m", "1,2", "--trials", "3", "--for", name, "--json")
+    assert (code, trials(tmp_path)) == (0, before)
+    # What was written is what the package has now, and nothing is said to be gained over it.
+    assert all("file" in row["ratios"] for row in json.loads(out)["rows"])
+
+
+@pytest.mark.long
+def test_an_interrupt_writes_no_file_and_the_same_command_goes_on(tmp_path):
+    words = (*SIZES, "--m", "1,2,4", "--trials", "3", "--for", "vllm")
+    process = start(tmp_path, *words)
+    while not stored(tmp_path):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=100)
+    assert (process.returncode, list(tmp_path.glob("out/*"))) == (130, [])
+    assert "the same command goes on" in err
+    code, out, err = run(tmp_path, *words, "--json")
+    assert code == 0, err
+    assert [row["m"] for row in json.loads(out)["rows"]] == [1, 2, 4]
+
+
+def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
+    task = tuning.Task(load("sglang"), LAYER, (2,), "uniform")
+    default, ours = (
+        tuning.space.config_of("sglang", {"BLOCK_SIZE_M": m, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 1})
+        for m in (16, 32)
+    )
+    times = {"gate_up": {default: 10.0, ours: 12.0}, "down": {default: 10.0, ours: 5.0}}
+
+    class Runner:
+        device = INTERPRETER
+
+        def compile(self, todo):
+            assert len(list(todo)) == 4
+
+        def play(self, problem, configs):
+            played = times[problem["gemm"]]
+            return FinalsPlayed({one.digest: [played[one]] * 3 for one in configs}, {})
+
+    monkeypatch.setattr(tuning, "own", lambda *_: {tuning.DEFAULT: (default, default)})
+    (row,) = tuning.play(task, {2: [(ours, ours)]}, Runner())
+    assert (row.origin, row.configs, row.us * tuning.DRAWS) == (tuning.TUNED, (ours, ours), 17.0)
+    assert row.ratios == pytest.approx({tuning.DEFAULT: 20 / 17, tuning.TUNED: 1.0})
+    assert row.gain == pytest.approx(20 / 17)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "type them, or --model CONFIG.json"),
+        ((*SIZES, "--tp", "5"), "does not divide by tp 5"),
+        ((*SIZES, "--dtype", "int3"), "expected one of bf16, fp16, fp8_w8a8, int8_w8a16"),
+        ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "128,128"), "does not divide into blocks of 128"),
+        ((*SIZES, "--block-shape", "128"), "--block-shape 128,128"),
+        ((*SIZES, "--m", "1-8"), "expected whole numbers from 1 on"),
+        ((*SIZES, "--routing", "ids.json"), "token 1 goes to expert 4: expected 0 to 3"),
+        (("--model", "llama.json"), "a llama model has no experts"),
+        (("--model", "none.json"), "none.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(words, said, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llama.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "ids.json").write_text("[[0, 1], [3, 4]]")
+    with pytest.raises(SystemExit) as ended:
+        main(["moe", *words, "--for", "vllm", *WHERE])
+    err = capfd.readouterr().err
+    assert (ended.value.code, len(err.splitlines())) == (ended.value.code or 1, 1), err
+    assert said in err
+    assert {path.name for path in tmp_path.iterdir()} == {"llama.json", "ids.json"}
+
+
+def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path))
+    name = config_file.path_of(load("vllm"), LAYER, INTERPRETER.name)
+    (tmp_path / name).write_text('{"1": ')
+    with pytest.raises(SystemExit) as ended:
+        main(["moe", *SIZES, "--m", "1", "--for", "vllm", "--play-only", *WHERE])
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tuner: ")]
+    assert ended.value.code == 1
+    assert len(said) == 1
+    assert str(name) in said[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sizes", "more"),
+    [
+        (
+            {"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96, "num_local_experts": 4},
+            {"experts": 4, "hidden": 64, "intermediate": 96, "top_k": 2},
+            {"dtype": "bf16"},
+        ),
+        (
+            {"model_type": "qwen3_moe", "moe_intermediate_size": 768, "intermediate_size": 9, "num_experts": 128},
+            {"experts": 128, "hidden": 2048, "intermediate": 768, "top_k": 8},
+            {"dtype": "bf16"},
+        ),
+        (
+            {
+                "model_type": "deepseek_v3",
+                "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            },
+            {"experts": 256, "hidden": 7168, "intermediate": 2048, "top_k": 8},
+            {"dtype": "fp8_w8a8", "block_shape": (128, 128)},
+        ),
+    ],
+)
+def test_a_hugging_face_config_says_the_sizes_of_its_experts(fields, sizes, more, tmp_path):
+    from tuner.moe import model
+
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert model.sizes(str(tmp_path)) == sizes
+    assert model.quantization(str(tmp_path)) == more
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "file"),
+    [
+        ("vllm", Layer(8, 4096, 14336, 2), "E=8,N=14336,device_name=NVIDIA_H200.json"),
+        ("vllm", Layer(8, 4096, 14336, 2, "fp8_w8a8", tp=2), "E=8,N=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8.json"),
+        (
+            "vllm",
+            Layer(256, 7168, 2048, 8, "fp8_w8a8", (128, 128), tp=8),
+            "E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json",
+        ),
+    ],
+)
+def test_files_that_ship_for_an_h200_are_found_by_their_own_names(name, layer, file):
+    assert str(config_file.path_of(load(name), layer, "NVIDIA H200")) == file
+    configs = config_file.found(load(name), layer, "NVIDIA H200")
+    assert config_file.nearest(configs, 17) == configs[16]

@@ -1,0 +1,133 @@
+"""The kernels of vLLM and SGLang are found without importing either; another layout of a package is one clear line."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import packages
+import pytest
+
+from tuner.errors import KernelError, ProblemError
+from tuner.moe.layer import LADDER, Layer, layer_of
+from tuner.moe.package import TRIED, load
+
+NAMES = tuple(packages.VERSIONS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_comes_from_the_installed_package_with_its_lines(name):
+    package = load(name)
+    assert package.version == packages.VERSIONS[name]
+    assert package.version in TRIED[name]
+    assert package.file.is_relative_to(packages.folder(name).resolve())
+    lines, first = inspect.getsourcelines(package.kernel.fn)
+    assert package.file.read_text().splitlines(keepends=True)[first - 1 : first - 1 + len(lines)] == lines
+    assert name not in sys.modules
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_is_what_the_packages_own_function_says(name):
+    small, large = (load(name).default_parameters(Layer(64, 2048, 1408, 6), m, shared_bytes=232448) for m in (1, 4096))
+    assert small["BLOCK_SIZE_M"] == 16
+    assert small["BLOCK_SIZE_M"] < large["BLOCK_SIZE_M"]
+    blocks = load(name).default_parameters(
+        Layer(64, 2048, 2048, 6, "fp8_w8a8", (128, 128), tp=2), 64, shared_bytes=232448
+    )
+    assert blocks["BLOCK_SIZE_K"] == 128
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """A copy of a package's kernel that a test may change: its file."""
+
+    def copied(name: str) -> Path:
+        package = load(name)
+        own = tmp_path / name / package.file.relative_to(package.folder)
+        own.parent.mkdir(parents=True)
+        shutil.copy(package.file, own)
+        shutil.copy(package.folder / "_version.py", tmp_path / name)
+        (tmp_path / name / "__init__.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+        load.cache_clear()
+        return own
+
+    return copied
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_with_other_arguments_is_one_line_with_the_versions_that_were_tried(name, copy):
+    file = copy(name)
+    text = file.read_text()
+    file.write_text(re.sub(r"(?<=def fused_moe_kernel\(\n)", "    novel_ptr,\n", text))
+    with pytest.raises(KernelError) as refused:
+        load(name)
+    said = str(refused.value)
+    assert f"{name} {packages.VERSIONS[name]} is installed" in said
+    assert "(novel_ptr)" in said
+    assert f"tried were {', '.join(TRIED[name])}" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("damage", ["", "def fused_moe_kernel(:\n"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_package_without_the_kernel_is_one_line(name, damage, copy):
+    copy(name).write_text(damage)
+    with pytest.raises(KernelError, match=f"^{name} .* is installed: .*tried were"):
+        load(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_changed_kernel_is_another_version_and_a_comment_is_none(name, copy):
+    before = load(name).source_hash
+    file = copy(name)
+    file.write_text(file.read_text() + "\n# a comment\n")
+    assert load(name).source_hash == before
+    file.write_text(file.read_text().replace("offs_k = tl.arange(0, BLOCK_SIZE_K)", "offs_k = tl.arange(0, 16)"))
+    load.cache_clear()
+    assert load(name).source_hash != before
+
+
+def test_a_package_that_is_not_installed_is_one_line():
+    code = (
+        "import tuner.moe.package as p, tuner.errors as e\n"
+        "try: p.load('vllm')\nexcept e.KernelError as error: print(error)"
+    )
+    child = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert "no vllm is installed here: install it" in child.stdout, child.stderr
+
+
+def test_a_layer_is_what_its_problems_say():
+    for dtype, blocks in (("bf16", None), ("fp16", None), ("fp8_w8a8", (128, 128)), ("int8_w8a16", None)):
+        layer = Layer(8, 4096, 14336, 2, dtype, blocks, tp=2)
+        for name in NAMES:
+            for problem in layer.problems(name, LADDER[-1], "zipf"):
+                assert layer_of(problem) == Layer(8, 4096, 7168, 2, dtype, blocks)
+                assert problem["routing"] == "zipf"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tp": 3}, "intermediate 1408 does not divide by tp 3"),
+        ({"top_k": 65}, "top_k is 65"),
+        ({"dtype": "fp4"}, "unknown dtype 'fp4'"),
+        ({"dtype": "fp8_w8a8", "block_shape": (128, 128), "tp": 2}, "intermediate on one rank is 704"),
+        ({"block_shape": (128, 128)}, "block_shape is for fp8_w8a8"),
+        ({"experts": 0}, "experts must be a whole number from 1 on, got 0"),
+    ],
+)
+def test_a_layer_that_no_kernel_can_have_is_one_line(given, said):
+    with pytest.raises(ProblemError, match=said):
+        Layer(**{"experts": 64, "hidden": 2048, "intermediate": 1408, "top_k": 6, **given})
+
+
+def test_operations_are_those_of_all_that_one_launch_plays():
+    layer = Layer(8, 64, 48, 2)
+    gate_up, down = (problem.flops for problem in layer.problems("sglang", 5))
+    assert gate_up == 4 * 2 * (5 * 2) * 96 * 64  # four draws
+    assert [problem.flops for problem in layer.problems("vllm", 5)] == [gate_up + down]

@@ -1,0 +1,225 @@
+"""`tuner moe`: tuned configs of fused experts, as files that vLLM and SGLang read."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli import options, output
+from tuner.cli.output import quantity
+from tuner.cli.run import Duration, stop_on_signal
+from tuner.errors import UsageError
+from tuner.files import write_text
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+
+if TYPE_CHECKING:
+    import threading
+
+    from tuner.bench.paired import PairedRunner
+    from tuner.moe.layer import Layer
+    from tuner.moe.tuning import Row, Task
+    from tuner.store.records import Winner
+
+_COLUMNS = ("m", "ships", "us", "over file", "over default", "config")
+
+
+class Stopped(Exception):  # noqa: N818  no error: the user asked for it
+    """The sweep was interrupted, or some rows have no winner yet; `code` is what the command exits with."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """Whole numbers, such as 128,128."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The numbers, each from 1 on."""
+        cells = str(value).split(",")
+        if not all(cell.strip().isdecimal() and int(cell) > 0 for cell in cells):
+            self.fail(f"{value!r} are no sizes: expected whole numbers from 1 on, such as 1,8,64", param, ctx)
+        return tuple(int(cell) for cell in cells)
+
+
+@click.command()
+@click.option("--experts", type=click.IntRange(min=1), metavar="E", help="Experts on a rank.")
+@click.option("--hidden", type=click.IntRange(min=1), metavar="K", help="Size of a token's vector.")
+@click.option(
+    "--intermediate", type=click.IntRange(min=1), metavar="N", help="Size between the two GEMMs, over all ranks."
+)
+@click.option("--topk", "top_k", type=click.IntRange(min=1), metavar="T", help="Experts of a token.")
+@click.option("--model", metavar="NAME|CONFIG.json", help="Take all of that from a Hugging Face config.")
+@click.option(
+    "--dtype", metavar="bf16|fp16|fp8_w8a8|int8_w8a16", help="What is multiplied. [default: the config's, bf16]"
+)
+@click.option("--block-shape", type=Sizes(), metavar="128,128", help="Weights that share a scale, N and K.")
+@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Intermediate is divided by it.")
+@click.option("--m", "ms", type=Sizes(), metavar="1,8,64", help="Numbers of tokens. [default: the packages' own 18]")
+@click.option(
+    "--routing",
+    default="uniform",
+    show_default=True,
+    metavar="uniform|zipf|FILE",
+    help="Which experts tokens go to; FILE holds recorded ids as JSON, [[0, 5], [3, 1]].",
+)
+@click.option("--for", "package", type=click.Choice(["vllm", "sglang"]), required=True, help="Whose kernel and file.")
+@click.option("--out", required=True, metavar="DIR", type=options.Place(path_type=Path), help="Write the file below.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
+@click.option("--time-budget", type=Duration(), metavar="60s", help="End tuning after about this long.")
+@click.option("--play-only", is_flag=True, help="Tune nothing: play what the package has against its default.")
+@options.device_option("auto: every GPU; without one, Triton's interpreter.")
+@options.db_option
+@click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
+@options.json_option
+def moe(package: str, out: Path, **given: Any) -> int:
+    """Tune the fused-experts kernel of the installed vLLM or SGLang, and write the file that it reads.
+
+    Each row is played against the file that ships with the package and against its default config, and what was
+    fastest is written.
+    """
+    from tuner.moe import kernel, routing, tuning
+    from tuner.moe.layer import LADDER
+    from tuner.moe.package import load
+
+    layer = _layer(given)
+    recording = None if given["routing"] in (routing.UNIFORM, routing.ZIPF) else Path(given["routing"])
+    named = given["routing"] if recording is None else routing.record(recording, layer.experts, layer.top_k)
+    kernel.register(package, recording, layer)
+    task = tuning.Task(load(package), layer, given["ms"] or LADDER, named)
+    gpus = options.gpus_of(given["device"])
+    try:
+        found = {} if given["play_only"] else _tuned(task, gpus, given)
+    except Stopped as e:
+        return e.code
+    from tuner.bench.paired import PairedRunner
+
+    with PairedRunner(gpus[0]) as runner:
+        click.echo(f"{runner.device.slug}: playing {quantity(len(task.ms), 'row')}", err=True)
+        rows = list(tuning.play(task, found, runner))
+        tuning.check(rows)
+        written = [] if given["play_only"] else _write(out, task, rows, runner)
+    _say(task, rows, written, given["as_json"])
+    return 0 if all(row.configs for row in rows) else 1
+
+
+def _layer(given: Mapping[str, Any]) -> Layer:
+    from tuner.moe.layer import Layer
+
+    sizes = {name: given[name] for name in ("experts", "hidden", "intermediate", "top_k") if given[name] is not None}
+    more = {name: given[name] for name in ("dtype", "block_shape") if given[name] is not None}
+    if "block_shape" in more and len(more["block_shape"]) != 2:
+        raise UsageError("--block-shape has two sizes, along N and K: type for instance --block-shape 128,128")
+    if given["model"] is not None:
+        from tuner.moe import model
+
+        sizes = model.sizes(given["model"]) | sizes
+        more = (model.quantization(given["model"]) if "dtype" not in more else {}) | more
+    lacking = [name for name in ("experts", "hidden", "intermediate", "top_k") if name not in sizes]
+    if lacking:
+        names = ", ".join("--" + name.replace("_", "") for name in lacking)
+        raise UsageError(f"no {names} given: type them, or --model CONFIG.json")
+    return Layer(**sizes, **more, tp=given["tp"])
+
+
+def _tuned(task: Task, gpus: Sequence[int | None], given: Mapping[str, Any]) -> Mapping[int, Sequence[Any]]:
+    """Tune all rows in the database, which keeps every measurement as for `tuner run`."""
+    from tuner.cli.run_output import Progress
+    from tuner.moe import tuning
+    from tuner.store.store import Store
+    from tuner.sweep.report import Plan
+    from tuner.sweep.run import sweep
+
+    with Store.open(given["db"]) as store, stop_on_signal() as stop:
+
+        def run(
+            problems: Callable[[Device], Sequence[Problem]], suggested: Mapping[Problem, Sequence[Config]]
+        ) -> Sequence[Winner]:
+            plan = Plan(
+                trials=given["trials"],
+                time_budget_s=given["time_budget"],
+                fresh=given["fresh"],
+                suggested=suggested,
+            )
+            with Progress() as progress:
+                report = sweep(store, problems, gpus, plan, argv=sys.argv, observer=progress, stop=stop)
+            _check_stopped(stop)
+            return [each.winner for each in report.problems if each.winner is not None]
+
+        return tuning.tuned(task, run, lambda device: store.winners(device_slug=device.slug))
+
+
+def _check_stopped(stop: threading.Event) -> None:
+    if stop.is_set():
+        click.echo("interrupted: every finished trial is kept; the same command goes on from here", err=True)
+        raise Stopped(130)
+
+
+def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> list[Path]:
+    """Write the package's file or files, and beside each what it is made of; returns their paths."""
+    from tuner.errors import TableError
+    from tuner.files import make_folder
+    from tuner.moe import config_file
+
+    shipped = [row for row in rows if row.configs]
+    evidence = json.dumps(
+        {
+            "device": runner.device.slug,
+            "environment": runner.environment,
+            "package": f"{task.package.name} {task.package.version}",
+            "kernel_source": task.package.source_hash,
+            "layer": task.layer,
+            "routing": task.routing,
+            "rows": [{**output.by_name(row), "configs": [dict(each.pairs) for each in row.configs]} for row in shipped],
+        },
+        indent=2,
+        default=output.plain,
+    )
+    written = []
+    for at, problem in enumerate(task.problems(1)):
+        name = config_file.path_of(task.package, task.layer, runner.device.name, down=problem["gemm"] == "down")
+        make_folder((out / name).parent)
+        write_text((out / name).with_suffix(".evidence.json"), evidence, error=TableError)
+        configs = {row.m: row.configs[at] for row in shipped}
+        written.append(write_text(out / name, config_file.dumps(task.package.name, configs), error=TableError))
+    return written
+
+
+def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], as_json: bool) -> None:
+    from tuner.moe import tuning
+    from tuner.moe.config_file import VARIABLES
+
+    gained = sum(row.gain > 1 + tuning.NOISE for row in rows)
+    if as_json:
+        output.print_json(
+            {"layer": task.layer, "routing": task.routing, "rows": rows, "files": written, "gained": gained}
+        )
+        return
+    output.print_table(_COLUMNS, [_cells(row) for row in rows], empty="")
+    package = task.package.name
+    if not written:
+        return
+    for path in written:
+        click.echo(str(path))
+    if not gained:
+        click.echo(f"no row is faster by more than 1% than what {package} does without this file")
+    else:
+        click.echo(f"{quantity(gained, 'row')} faster by more than 1% than what {package} does without this file")
+    folder = written[0].parents[0 if package == "vllm" else 2]
+    click.echo(f"to use it: {VARIABLES[package]}={shlex.quote(str(folder))}")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if not row.configs:
+        return (str(row.m), "nothing", "", "", "", row.reason)
+    ratios = [f"{row.ratios[name]:.3f}" if name in row.ratios else "" for name in ("file", "default")]
+    return (str(row.m), row.origin, f"{row.us:.2f}", *ratios, "; ".join(config.label for config in row.configs))

@@ -1,0 +1,1 @@
+"""Fused experts of vLLM and SGLang: their kernel, tuned on their own terms."""

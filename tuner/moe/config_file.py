@@ -1,0 +1,112 @@
+"""The files of tuned configs that vLLM and SGLang read for a layer of experts: their names, their form, what ships.
+
+Names and search order are those of the installed package: its own functions are called, with a stand-in for the device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import triton
+
+from tuner.errors import KernelError, in_short
+from tuner.kernel.config import Config
+from tuner.moe import space
+from tuner.moe.layer import Layer
+from tuner.moe.package import Package
+
+VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
+"""The environment variable that names the folder in which a package looks for files of its user."""
+_MODULES = {
+    "vllm": "model_executor/layers/fused_moe/fused_moe.py",
+    "sglang": "srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py",
+}
+
+
+def path_of(package: Package, layer: Layer, device_name: str, *, down: bool = False) -> Path:
+    """Return where a package looks for a layer's file, below the folder that its variable names.
+
+    Args:
+        package: whose file.
+        layer: the layer on one rank.
+        device_name: the GPU's name by its driver ("NVIDIA H200").
+        down: the second file, of the down projection, which SGLang alone has.
+    """
+    functions = _functions(package, device_name, {})
+    blocks = list(layer.block_shape) if layer.block_shape else None
+    options = {"down_moe": down} if package.name == "sglang" else {}
+    name: str = functions.get_config_file_name(layer.experts, layer.shard, layer.config_dtype, blocks, **options)
+    if package.name == "vllm":
+        return Path(name)
+    return Path("configs") / f"triton_{triton.__version__.replace('.', '_')}" / name
+
+
+def found(package: Package, layer: Layer, device_name: str, *, down: bool = False) -> dict[int, Config] | None:
+    """Return what a package would read for a layer, by M: its user's file, or the one that ships; None without one.
+
+    Raises:
+        KernelError: its file is broken.
+    """
+    functions = _functions(package, device_name, os.environ)
+    blocks = layer.block_shape or (0, 0)
+    options = {"down_moe": down} if package.name == "sglang" else {}
+    try:
+        read = functions.get_moe_configs(layer.experts, layer.shard, layer.config_dtype, *blocks, **options)
+        return read and {m: space.config_of(package.name, parameters) for m, parameters in read.items()}
+    except Exception as e:  # theirs raises whatever a broken file leads to
+        name = path_of(package, layer, device_name, down=down).name
+        raise KernelError(
+            f"{package.name} {package.version} cannot read its file {name} ({in_short(e)}): mend or remove it, below "
+            f"{_folder(package)}"
+        ) from e
+
+
+def nearest(configs: Mapping[int, Config], m: int) -> Config:
+    """Return the config that both packages take for M tokens: that of the nearest M of the file, the first of two."""
+    return configs[min(configs, key=lambda known: abs(known - m))]
+
+
+def dumps(package: str, configs: Mapping[int, Config]) -> str:
+    """Return a file's text; vLLM's says under which Triton it was made, SGLang's folder does."""
+    rows: dict[str, Any] = {str(m): _parameters(config) for m, config in sorted(configs.items())}
+    if package == "vllm":
+        rows = {"triton_version": triton.__version__, **rows}
+    return json.dumps(rows, indent=4) + "\n"
+
+
+def _parameters(config: Config) -> dict[str, int]:
+    return {name: config.integer(name) for name in space.PARAMETERS}
+
+
+def _folder(package: Package) -> str:
+    named = os.environ.get(VARIABLES[package.name])
+    return named or str((package.folder / _MODULES[package.name]).parent)
+
+
+def _functions(package: Package, device_name: str, environ: Mapping[str, str]) -> types.SimpleNamespace:
+    """Return a package's functions of file names and files; `environ` says where its user's files are."""
+
+    def say_nothing(*_: object, **__: object) -> None: ...
+
+    exact = types.SimpleNamespace(enable_deterministic_inference=False)
+    given = {
+        "json": json,
+        "os": types.SimpleNamespace(path=os.path, listdir=os.listdir, environ=environ),
+        "triton": types.SimpleNamespace(__version__=triton.__version__),
+        "logger": types.SimpleNamespace(
+            info=say_nothing, warning=say_nothing, info_once=say_nothing, warning_once=say_nothing
+        ),
+        "envs": types.SimpleNamespace(
+            VLLM_BATCH_INVARIANT=False, VLLM_TUNED_CONFIG_FOLDER=environ.get(VARIABLES["vllm"])
+        ),
+        "get_device_name_as_file_name": lambda: re.sub(r"[\s/]+", "_", device_name),
+        "get_device_name": lambda: device_name,
+        "get_exec": lambda: types.SimpleNamespace(deterministic=exact),
+    }
+    return package.part(_MODULES[package.name], ("get_config_file_name", "get_moe_configs"), given)

@@ -1,0 +1,185 @@
+"""The operands of a problem of experts, and what its launches should write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tuner.kernels.base import interpreted
+from tuner.kernels.base.operands import Values
+from tuner.moe import routing
+from tuner.moe.layer import layer_of
+from tuner.moe.routing import Blocks
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+from tuner.tuned import accuracy
+
+BLOCKS_M = (16, 32, 64, 128, 256)
+"""Every BLOCK_SIZE_M that tokens are sorted for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One GEMM of the layer.
+
+    Attributes:
+        a: [rows, K]; a row is a token (gate-up), or one of a token's experts (down).
+        b: [experts, N, K].
+        c: [tokens, top_k, N], which a launch writes.
+        a_scale, b_scale: float32, or None: one element and [experts]; of blocks [rows, K / block] and
+            [experts, N / block, K / block]; of int8 weights, None and [experts, N].
+        top_k: how many rows of `c` a row of `a` has.
+        weighted: whether the result is multiplied by the token's weight of the expert.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+    a_scale: torch.Tensor | None
+    b_scale: torch.Tensor | None
+    top_k: int
+    weighted: bool
+
+
+class ExpertInputs:
+    """The operands of a problem: the GEMMs that one launch plays, and the draws of routing that it plays them for.
+
+    All draws write the same outputs, as the layers of a model do; the last one's are checked.
+
+    Attributes:
+        problem: what is computed.
+        gemms: in the order of launches.
+        draws: the experts of each token by draw, int32 [tokens, top_k].
+        blocks: by BLOCK_SIZE_M, each draw's sorted tokens.
+        weights: float32 [tokens, top_k].
+    """
+
+    def __init__(self, problem: Problem, torch_device: str, seed: int, blocks_m: Sequence[int] = BLOCKS_M) -> None:
+        """Draw operands N(0, 1), scales from 1/2 to 1, and the routing; on "meta" nothing has values."""
+        self.problem = problem
+        layer, values = layer_of(problem), Values(torch_device, seed)
+        sizes = problem.m, layer.experts, layer.top_k
+        draws = int(problem["draws"])
+        if torch_device == "meta":
+            self.draws = [torch.zeros(sizes[0], sizes[2], dtype=torch.int32)]
+        else:
+            self.draws = [routing.draw(str(problem["routing"]), sizes, seed * draws + each) for each in range(draws)]
+        self.blocks = {size: [_moved(problem, ids, size, torch_device) for ids in self.draws] for size in blocks_m}
+        self.weights = values.scales((problem.m, layer.top_k), 1.0)
+        kind = problem["gemm"]
+        self.gemms: list[Gemm] = []
+        if kind != "down":
+            self.gemms.append(_gemm(problem, values, (2 * layer.shard, layer.hidden), down=False))
+        if kind != "gate_up":
+            self.gemms.append(_gemm(problem, values, (layer.hidden, layer.shard), down=True))
+
+    @property
+    def output(self) -> torch.Tensor:
+        """What the last launch writes, for callers that know one output."""
+        return self.gemms[-1].c
+
+    @property
+    def buffer(self) -> torch.Tensor:
+        """The output itself: the kernels' outputs have no guard bands, as they have none in the packages."""
+        return self.output
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operands and outputs."""
+        held = (each for gemm in self.gemms for each in (gemm.a, gemm.b, gemm.c, gemm.b_scale) if each is not None)
+        return sum(each.numel() * each.element_size() for each in held)
+
+    def poison(self) -> None:
+        """Fill the outputs with NaN, so that an element that is never written can be told."""
+        for gemm in self.gemms:
+            accuracy.poison(gemm.c)
+
+    def error_ratio(self, expected: Sequence[torch.Tensor]) -> float:
+        """Return the largest error of the outputs as a share of the accepted error."""
+        return max(accuracy.error_ratio(gemm.c, one) for gemm, one in zip(self.gemms, expected, strict=True))
+
+    def interpreted(self) -> ExpertInputs:
+        """Return operands that Triton's interpreter reads and rounds rightly: bfloat16 as float32."""
+        copy = object.__new__(ExpertInputs)
+        vars(copy).update(vars(self))
+        copy.gemms = [
+            dataclasses.replace(
+                gemm, a=interpreted.widened(gemm.a), b=interpreted.widened(gemm.b), c=interpreted.output_for(gemm.c)
+            )
+            for gemm in self.gemms
+        ]
+        return copy
+
+
+def reference(inputs: ExpertInputs) -> list[torch.Tensor]:
+    """Return what the last draw should leave in each GEMM's output, in float64."""
+    return [_product(inputs, gemm) for gemm in inputs.gemms]
+
+
+def _product(inputs: ExpertInputs, gemm: Gemm) -> torch.Tensor:
+    ids = inputs.draws[-1].to(gemm.a.device)
+    rows, columns = ids.numel(), gemm.b.shape[1]
+    expected = torch.empty(rows, columns, dtype=torch.float64, device=gemm.a.device)
+    flat = ids.flatten()
+    for expert in flat.unique().tolist():
+        chosen = (flat == expert).nonzero().flatten()
+        taken = chosen // gemm.top_k
+        a_scale = gemm.a_scale[taken] if gemm.a_scale is not None and gemm.a_scale.dim() == 2 else gemm.a_scale
+        a = _dequantized(gemm.a[taken], a_scale)
+        b = _dequantized(gemm.b[expert], None if gemm.b_scale is None else gemm.b_scale[expert])
+        expected[chosen] = a @ b.t()
+    if gemm.weighted:
+        expected *= inputs.weights.flatten().double()[:, None]
+    return expected.view(*ids.shape, columns)
+
+
+def _dequantized(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """Return a matrix in float64; a scale is of all of it, of each row, or of blocks along both dimensions."""
+    wide = matrix.double()
+    if scale is None:
+        return wide
+    if scale.dim() == 1 and scale.numel() == len(matrix) and scale.numel() != 1:
+        return wide * scale.double()[:, None]
+    for dimension in range(scale.dim() if scale.dim() == 2 else 0):
+        scale = scale.repeat_interleave(matrix.shape[dimension] // scale.shape[dimension], dimension)
+    return wide * scale.double()
+
+
+def _gemm(problem: Problem, values: Values, shape: tuple[int, int], *, down: bool) -> Gemm:
+    layer, (n, k) = layer_of(problem), shape
+    rows, top_k = (problem.m * layer.top_k, 1) if down else (problem.m, layer.top_k)
+    a = values.matrix(rows, k, dtypes.to_torch(problem.a_dtype), False, 0)
+    b = values.vector(layer.experts * n * k, dtypes.to_torch(problem.b_dtype)).view(layer.experts, n, k)
+    c = torch.empty(problem.m, layer.top_k, n, dtype=dtypes.to_torch(problem.out_dtype), device=a.device)
+    a_scale = b_scale = None
+    if layer.block_shape is not None:
+        block_n, block_k = layer.block_shape
+        a_scale = values.scales((rows, k // block_k), 1.0)
+        b_scale = values.scales((layer.experts, n // block_n, k // block_k), 1.0)
+    elif layer.dtype == "fp8_w8a8":
+        a_scale, b_scale = values.scales((1,), 1.0), values.scales((layer.experts,), 1.0)
+    elif layer.dtype == "int8_w8a16":
+        b_scale = values.scales((layer.experts, n), 1 / 73.9)  # the reciprocal of the standard deviation of int8
+    return Gemm(a, b, c, a_scale, b_scale, top_k, down)
+
+
+def _moved(problem: Problem, ids: torch.Tensor, block_m: int, torch_device: str) -> Blocks:
+    layer = layer_of(problem)
+    found = _placed(str(problem["package"]), ids, block_m, layer.experts)
+    tensors = (None if each is None else each.to(torch_device) for each in (found.ids, found.experts, found.padded))
+    return Blocks(*tensors)
+
+
+def _placed(package: str, ids: torch.Tensor, block_m: int, experts: int) -> Blocks:
+    """Return sorted tokens as a package allocates them; vLLM sorts no tokens that are few against the experts."""
+    total = ids.numel()
+    if package == "vllm":
+        if total * 4 <= experts:  # SPARSITY_FACTOR of its _prepare_expert_assignment
+            return Blocks(None, ids.flatten(), torch.tensor([total * block_m], dtype=torch.int32))
+        slots = total + experts * (block_m - 1)
+        return routing.align(ids, block_m, experts, min(total * block_m, slots) if total < experts else slots)
+    slots = total * block_m if total < experts + 1 else total + (experts + 1) * (block_m - 1)
+    return routing.align(ids, block_m, experts, (slots + 3) // 4 * 4)

@@ -1,0 +1,210 @@
+"""Launches of the packages' kernels: grid and arguments as their own `invoke_fused_moe_kernel` passes them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton.language as tl
+
+from tuner.kernel.config import Config
+from tuner.kernels.base import interpreted
+from tuner.launch import active_driver, compile_cache
+from tuner.moe.inputs import ExpertInputs, Gemm
+from tuner.moe.layer import layer_of
+from tuner.moe.package import load
+from tuner.moe.routing import Blocks
+from tuner.problem import Problem
+
+VERSION = 1
+"""Raised when launches change so that old timings do not speak for them."""
+_COMPUTED = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+_HOPPER = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One launch of a jit function.
+
+    Attributes:
+        grid: programs along the first axis.
+        args: by position.
+        kwargs: constants, the config among them.
+    """
+
+    grid: tuple[int]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def launch(inputs: ExpertInputs, config: Config) -> None:
+    """Play all GEMMs of a problem by one config, for one draw of the routing after the other."""
+    kernel = load(str(inputs.problem["package"])).kernel
+    if not hasattr(kernel, "device_caches"):
+        _launch_interpreted(kernel, inputs, config)
+        return
+    compile_cache.install(kernel)
+    for call in calls(inputs, config):
+        kernel[call.grid](*call.args, **call.kwargs)
+
+
+def _launch_interpreted(kernel: Any, inputs: ExpertInputs, config: Config) -> None:
+    changed = inputs.interpreted()
+    with interpreted.ignore_float_warnings():
+        for call in calls(changed, config):
+            kernel[call.grid](*call.args, **call.kwargs)
+    for written, gemm in zip(changed.gemms, inputs.gemms, strict=True):
+        interpreted.copy_rounded(written.c, gemm.c)
+
+
+def compile_all(problem: Problem, config: Config) -> Any:
+    """Compile what a config launches, and return the binary that needs the most shared memory."""
+    kernel = load(str(problem["package"])).kernel
+    compile_cache.install(kernel)
+    made = calls(_shaped(problem, config), config)
+    found = [kernel.warmup(*call.args, grid=call.grid, **call.kwargs) for call in made]
+    return max(found, key=lambda compiled: compiled.metadata.shared)
+
+
+def compile_class(problem: Problem, config: Config) -> str:
+    """Return what Triton specializes a config's launches on: dtypes, divisibility of whole numbers, and constants."""
+    made = calls(_shaped(problem, config), config, 0)  # the pool's target is the same for all
+    facts = [[*map(_specialization, call.args), call.kwargs] for call in made]
+    return json.dumps([problem["package"], facts], sort_keys=True, separators=(",", ":"), default=str)
+
+
+def calls(inputs: ExpertInputs, config: Config, target: int | None = None) -> list[Call]:
+    """Return a config's launches on some operands, in their order.
+
+    Args:
+        inputs: the operands.
+        config: one whose BLOCK_SIZE_M the tokens are sorted for.
+        target: the compute capability times 10, 0 for none; by default, what is launched on or compiled for.
+    """
+    make = _of_vllm if inputs.problem["package"] == "vllm" else _of_sglang
+    target = _capability(inputs) if target is None else target
+    each = inputs.blocks[config.integer("BLOCK_SIZE_M")]
+    return [make(inputs, gemm, blocks, config, target) for blocks in each for gemm in inputs.gemms]
+
+
+@functools.lru_cache(maxsize=64)
+def _operands(problem: Problem, block_m: int) -> ExpertInputs:
+    return ExpertInputs(problem, "meta", 0, (block_m,))
+
+
+def _shaped(problem: Problem, config: Config) -> ExpertInputs:
+    return _operands(problem, config.integer("BLOCK_SIZE_M"))
+
+
+def _capability(inputs: ExpertInputs) -> int:
+    """Return the compute capability that is launched on or compiled for, times 10; 0 on AMD and the interpreter."""
+    if inputs.output.device.type == "cpu":
+        return 0
+    target = active_driver.active().get_current_target()
+    return int(target.arch) if target.backend == "cuda" else 0
+
+
+def _of_vllm(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config, target: int) -> Call:
+    parameters = dict(config)
+    block_m, rows = config.integer("BLOCK_SIZE_M"), gemm.a.shape[0]
+    positions = rows * gemm.top_k
+    if blocks.ids is None:
+        slots = positions * block_m
+    else:
+        # As many rows as this go to one expert each at most, and blocks beyond theirs are empty.
+        slots = min(len(blocks.ids), positions * block_m) if rows < block_m else len(blocks.ids)
+    group_n, group_k = layer_of(inputs.problem).block_shape or (0, 0)
+    constants = {
+        **_constants(inputs, gemm),
+        "naive_block_assignment": blocks.ids is None,
+        "HAS_BIAS": False,
+        "SPLIT_K": 1,
+        "SWAP_AB": _swaps(inputs, config, target),
+        "USE_TD": False,
+    }
+    scales = _scale_strides(gemm)
+    args = (
+        *(gemm.a, gemm.b, gemm.c, None, gemm.a_scale, gemm.b_scale, inputs.weights),
+        *(blocks.ids, blocks.experts, blocks.padded, *_sizes(gemm), slots, positions, *_strides(gemm)),
+        *(*scales, 0, 0, group_n, group_k),
+    )
+    return Call(_grid(slots, gemm, config), args, {**constants, **parameters})
+
+
+def _of_sglang(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config, target: int) -> Call:
+    assert blocks.ids is not None
+    group_n, group_k = layer_of(inputs.problem).block_shape or (0, 0)
+    early = {"USE_GDC": True, "launch_pdl": True, "GDC_EARLY": gemm.a.shape[0] <= 512}  # its invoke_fused_moe_kernel
+    constants = {
+        **_constants(inputs, gemm),
+        "even_Ks": gemm.b.shape[2] % config.integer("BLOCK_SIZE_K") == 0,
+        "c_sorted": False,
+        "swap_ab": _swaps(inputs, config, target),
+        "FUSE_ADD_TO_OUTPUT": False,
+        "A_OUTPUT_SLICES": 1,
+        "A_OUTPUT_SLICE_WIDTH": 0,
+        "A_OUTPUT_SLICE_K": 0,
+        "MASK_OUTPUT": False,
+        "FUSE_SUM_ALL_REDUCE": False,
+        # The layer's top_k reaches the down GEMM alone.
+        "ROUTER_TOPK": layer_of(inputs.problem).top_k if gemm.weighted else 1,
+        "FUSE_SWIGLU": False,
+        **(early if target >= _HOPPER else {}),
+    }
+    args = (
+        *(gemm.a, None, gemm.b, None, None, gemm.c, gemm.a_scale, gemm.b_scale, inputs.weights),
+        *(blocks.ids, blocks.experts, blocks.padded, None, *_sizes(gemm), len(blocks.ids), inputs.weights.numel()),
+        *(*_strides(gemm)[:5], 0, 0, *_strides(gemm)[5:], *_scale_strides(gemm), group_n, group_k),
+    )
+    return Call(_grid(len(blocks.ids), gemm, config), args, {**constants, **dict(config)})
+
+
+def _constants(inputs: ExpertInputs, gemm: Gemm) -> dict[str, Any]:
+    quant = layer_of(inputs.problem).config_dtype
+    return {
+        "MUL_ROUTED_WEIGHT": gemm.weighted,
+        "top_k": gemm.top_k,
+        "compute_type": _COMPUTED[gemm.c.dtype],
+        "use_fp8_w8a8": quant == "fp8_w8a8",
+        "use_int8_w8a8": False,
+        "use_int8_w8a16": quant == "int8_w8a16",
+        "per_channel_quant": False,
+        "enable_fp_fusion": True,  # Triton's default; Triton 3.9 warns where nobody says so
+    }
+
+
+def _swaps(inputs: ExpertInputs, config: Config, target: int) -> bool:
+    """Return whether A and B are exchanged: both packages' `enable_swap_ab`."""
+    tile = config.integer("BLOCK_SIZE_M") < 64 <= config.integer("BLOCK_SIZE_N")
+    return target == _HOPPER and tile and layer_of(inputs.problem).dtype == "fp8_w8a8"
+
+
+def _sizes(gemm: Gemm) -> tuple[int, int]:
+    return gemm.b.shape[1], gemm.b.shape[2]
+
+
+def _strides(gemm: Gemm) -> tuple[int, ...]:
+    a, b, c = gemm.a.stride(), gemm.b.stride(), gemm.c.stride()
+    return *a, b[0], b[2], b[1], c[1], c[2]
+
+
+def _scale_strides(gemm: Gemm) -> tuple[int, ...]:
+    a = gemm.a_scale.stride() if gemm.a_scale is not None and gemm.a_scale.dim() == 2 else (0, 0)
+    b = gemm.b_scale
+    if b is None:
+        return *a, 0, 0, 0
+    return *a, b.stride(0), b.stride(2) if b.dim() == 3 else 0, b.stride(1) if b.dim() >= 2 and b.shape[1] > 1 else 0
+
+
+def _grid(slots: int, gemm: Gemm, config: Config) -> tuple[int]:
+    block_m, block_n = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
+    return (-(-slots // block_m) * -(-gemm.b.shape[1] // block_n),)
+
+
+def _specialization(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype)
+    return [value == 1, value % 16 == 0] if type(value) is int else value

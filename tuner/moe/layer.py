@@ -1,0 +1,143 @@
+"""A layer of experts on one rank, and its GEMMs as problems of the op `fused_moe`.
+
+A problem's M is a number of tokens. Its N and K are those of gate-up, [2 * intermediate, hidden], unless it is of
+`down` alone, [hidden, intermediate]. What else decides which config is fastest is in its extras:
+
+    package           whose kernel: "vllm" or "sglang"
+    gemm              what one launch plays: "both" GEMMs with one config, "gate_up" or "down"
+    experts, top_k    the layer's
+    quant             "fp8_w8a8" or "int8_w8a16"; bf16 and fp16 have none
+    block_n, block_k  the block of weights that shares a scale, where scales are of blocks
+    routing, draws    which tokens go to which experts, and how many draws of it one launch plays: `tuner.moe.routing`
+    block_m           the only BLOCK_SIZE_M that is tried, where the other GEMM's config decides it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.errors import ProblemError
+from tuner.problem import Problem
+from tuner.problem.generic_key import Extra
+
+OP = "fused_moe"
+PACKAGES = ("vllm", "sglang")
+LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+"""The numbers of tokens that vLLM's and SGLang's own tuners try."""
+DRAWS = 4
+"""How many draws of the routing one launch plays."""
+_OPERANDS = {
+    "bf16": ("bfloat16", "bfloat16"),
+    "fp16": ("float16", "float16"),
+    "fp8_w8a8": ("float8_e4m3fn", "float8_e4m3fn"),
+    "int8_w8a16": ("bfloat16", "int8"),
+}
+"""The dtypes of A and B by the names that vLLM and SGLang give to what a layer multiplies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer of experts.
+
+    Attributes:
+        experts: how many a rank holds.
+        hidden: the size of a token's vector.
+        intermediate: the size between the two GEMMs, over all ranks; gate and up have this size each.
+        top_k: how many experts a token goes to.
+        dtype: "bf16", "fp16", "fp8_w8a8" or "int8_w8a16".
+        block_shape: the (N, K) of the block of weights that shares a scale; None for one scale an expert (fp8), or one
+            a column (int8).
+        tp: over how many ranks the intermediate size is divided.
+    """
+
+    experts: int
+    hidden: int
+    intermediate: int
+    top_k: int
+    dtype: str = "bf16"
+    block_shape: tuple[int, int] | None = None
+    tp: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise ProblemError for a layer that the kernels cannot have."""
+        for name in ("experts", "hidden", "intermediate", "top_k", "tp"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ProblemError(f"{name} must be a whole number from 1 on, got {value!r}")
+        if self.dtype not in _OPERANDS:
+            raise ProblemError(f"unknown dtype {self.dtype!r} of experts: expected one of {', '.join(_OPERANDS)}")
+        if self.top_k > self.experts:
+            raise ProblemError(f"top_k is {self.top_k}: a layer of {self.experts} experts has no so many")
+        if self.intermediate % self.tp:
+            raise ProblemError(f"intermediate {self.intermediate} does not divide by tp {self.tp}: choose another tp")
+        if self.block_shape is not None:
+            self._check_blocks(*self.block_shape)
+
+    def _check_blocks(self, block_n: int, block_k: int) -> None:
+        if self.dtype != "fp8_w8a8":
+            raise ProblemError(f"block_shape is for fp8_w8a8, these experts are {self.dtype}: leave it out")
+        for block in (block_n, block_k):
+            if block < 16 or block & (block - 1):
+                raise ProblemError(f"block_shape is {block_n},{block_k}: expected powers of two, for instance 128,128")
+            for name, size in (("hidden", self.hidden), ("intermediate on one rank", self.shard)):
+                if size % block:
+                    raise ProblemError(f"{name} is {size}, which does not divide into blocks of {block} with one scale")
+
+    @property
+    def shard(self) -> int:
+        """The intermediate size on one rank, which is the N of the packages' file names."""
+        return self.intermediate // self.tp
+
+    @property
+    def config_dtype(self) -> str | None:
+        """The dtype as the packages' own functions name it: None for bf16 and fp16."""
+        return None if self.dtype in ("bf16", "fp16") else self.dtype
+
+    def problems(self, package: str, m: int, routing: str = "uniform") -> tuple[Problem, ...]:
+        """Return what is tuned for M tokens: one problem for vLLM, whose file has one config for both GEMMs; two else.
+
+        Args:
+            package: "vllm" or "sglang".
+            m: tokens.
+            routing: its name, see `tuner.moe.routing`.
+
+        Raises:
+            ProblemError: the package is unknown, or M is no size.
+        """
+        if package not in PACKAGES:
+            raise ProblemError(f"unknown package {package!r}: expected one of {', '.join(PACKAGES)}")
+        gemms = ("both",) if package == "vllm" else ("gate_up", "down")
+        return tuple(self.problem(package, m, gemm, routing) for gemm in gemms)
+
+    def problem(self, package: str, m: int, gemm: str, routing: str = "uniform", block_m: int | None = None) -> Problem:
+        """Return one problem; `block_m` is the only BLOCK_SIZE_M to try, None for all."""
+        a, b = _OPERANDS[self.dtype]
+        extras: dict[str, Extra] = {"package": package, "gemm": gemm, "experts": self.experts, "top_k": self.top_k}
+        extras |= {"routing": routing, "draws": DRAWS}
+        if self.config_dtype:
+            extras["quant"] = self.config_dtype
+        if self.block_shape is not None:
+            extras["block_n"], extras["block_k"] = self.block_shape
+        if block_m is not None:
+            extras["block_m"] = block_m
+        n, k = (self.hidden, self.shard) if gemm == "down" else (2 * self.shard, self.hidden)
+        out = "bfloat16" if b != "float16" else "float16"
+        return Problem(m, n, k, op=OP, a_dtype=a, b_dtype=b, out_dtype=out, layout="nt", extras=extras)
+
+
+def layer_of(problem: Problem) -> Layer:
+    """Return the layer on one rank that a problem is of.
+
+    Raises:
+        ProblemError: it is no problem of `Layer.problems`.
+    """
+    extras: Mapping[str, Extra] = dict(problem.extras)
+    try:
+        hidden, shard = (problem.n, problem.k) if extras["gemm"] == "down" else (problem.k, problem.n // 2)
+        blocks = (int(extras["block_n"]), int(extras["block_k"])) if "block_n" in extras else None
+        plain = "fp16" if problem.a_dtype == "float16" else "bf16"
+        dtype = str(extras.get("quant", plain))
+        return Layer(int(extras["experts"]), hidden, shard, int(extras["top_k"]), dtype, blocks)
+    except KeyError as e:
+        raise ProblemError(f"{problem} lacks {e}: make it by tuner.moe.layer.Layer.problems") from None

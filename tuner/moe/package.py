@@ -1,0 +1,202 @@
+"""The fused-experts kernel of the installed vLLM or SGLang, and the functions that choose its config.
+
+Neither package is imported: both want compiled parts and a GPU, and take seconds. A module's file is parsed instead,
+and only the functions that are wanted are compiled, under the file's own name and line numbers. So Triton finds their
+source, and its cache keys are those of a process that serves.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import functools
+import importlib.util
+import inspect
+import re
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import KernelError, in_short
+from tuner.moe.layer import PACKAGES, Layer
+from tuner.tuned.source import source_hash
+
+TRIED = {"vllm": ("0.33.0",), "sglang": ("0.5.23",)}
+"""The versions whose kernel was launched by this room's tests."""
+_KERNEL = ("write_zeros_to_output", "fused_moe_kernel")
+_FILES = {
+    "vllm": "model_executor/layers/fused_moe/fused_moe.py",
+    "sglang": "kernels/ops/moe/fused_moe_triton_kernels.py",
+}
+_DEFAULTS = {
+    "vllm": "model_executor/layers/fused_moe/fused_moe.py",
+    "sglang": "srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py",
+}
+_COMMON = (
+    *("a_ptr", "b_ptr", "c_ptr", "a_scale_ptr", "b_scale_ptr", "topk_weights_ptr"),
+    *("sorted_token_ids_ptr", "expert_ids_ptr", "num_tokens_post_padded_ptr", "N", "K", "EM", "num_valid_tokens"),
+    *("stride_am", "stride_ak", "stride_be", "stride_bk", "stride_bn", "stride_cm", "stride_cn"),
+    *("stride_asm", "stride_ask", "stride_bse", "stride_bsk", "stride_bsn", "group_n", "group_k"),
+    *("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "MUL_ROUTED_WEIGHT", "top_k", "compute_type"),
+    *("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "per_channel_quant"),
+)
+ARGUMENTS = {
+    "vllm": {
+        *(*_COMMON, "b_bias_ptr", "stride_bbe", "stride_bbn"),
+        *("naive_block_assignment", "SPLIT_K", "HAS_BIAS", "SWAP_AB", "USE_TD"),
+    },
+    "sglang": {
+        *(*_COMMON, "a_desc", "b_desc", "bias_ptr", "add_mask_ptr", "stride_bias_e", "stride_bias_n", "even_Ks"),
+        *("c_sorted", "swap_ab", "FUSE_ADD_TO_OUTPUT", "MASK_OUTPUT", "FUSE_SUM_ALL_REDUCE", "ROUTER_TOPK"),
+        *("FUSE_SWIGLU", "USE_GDC", "GDC_EARLY", "A_OUTPUT_SLICES", "A_OUTPUT_SLICE_WIDTH", "A_OUTPUT_SLICE_K"),
+    },
+}
+"""The arguments of each kernel, which `tuner.moe.launch` passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed package.
+
+    Attributes:
+        name: "vllm" or "sglang".
+        version: what its `_version.py` says.
+        folder: where it is installed.
+        file: the module of its kernel.
+        kernel: the jit function.
+    """
+
+    name: str
+    version: str
+    folder: Path
+    file: Path
+    kernel: Any
+
+    @property
+    def source_hash(self) -> str:
+        """The hash of the kernel's source: another one makes old timings stale."""
+        return source_hash(self.kernel)
+
+    def part(self, file: str, names: Iterable[str], given: Mapping[str, Any]) -> types.SimpleNamespace:
+        """Return some functions of one of its modules: see `part`; `file` is relative to the package."""
+        return part(self.folder / file, names, given, f"{self.name} {self.version}")
+
+    def default_parameters(self, layer: Layer, m: int, *, shared_bytes: int) -> dict[str, int]:
+        """Return what its own `get_default_config` says for M tokens, where there is no file.
+
+        Args:
+            layer: the layer on one rank.
+            m: tokens.
+            shared_bytes: the most shared memory of a block, which SGLang's function asks the device for.
+        """
+        import torch
+
+        given = {
+            "envs": types.SimpleNamespace(VLLM_BATCH_INVARIANT=False),
+            "current_platform": types.SimpleNamespace(is_rocm=lambda: torch.version.hip is not None),
+            "get_exec": lambda: types.SimpleNamespace(
+                deterministic=types.SimpleNamespace(enable_deterministic_inference=False)
+            ),
+            "_is_hip": torch.version.hip is not None,
+            "_use_low_smem_fp8_default": lambda: shared_bytes < 128 * 1024,
+        }
+        found = self.part(_DEFAULTS[self.name], ("get_default_config",), given).get_default_config
+        options = {"is_marlin": False} if self.name == "sglang" else {}
+        blocks = list(layer.block_shape) if layer.block_shape else None
+        sizes = (layer.experts, layer.shard, layer.hidden, layer.top_k)
+        try:
+            return dict(found(m, *sizes, layer.config_dtype, block_shape=blocks, **options))
+        except Exception as e:
+            raise _other_version(self.name, self.version, f"get_default_config fails: {in_short(e)}") from e
+
+
+@functools.cache
+def load(name: str) -> Package:
+    """Return the kernel of an installed package.
+
+    Args:
+        name: "vllm" or "sglang".
+
+    Raises:
+        KernelError: the package is not installed, or its version has another kernel than those that were tried.
+    """
+    if name not in PACKAGES:
+        raise KernelError(f"unknown package {name!r}: expected one of {', '.join(PACKAGES)}")
+    found = importlib.util.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise KernelError(f"no {name} is installed here: install it (pip install {name}), at best {TRIED[name][-1]}")
+    import torch
+    import triton
+    import triton.language as tl
+
+    folder = Path(next(iter(found.submodule_search_locations))).resolve()
+    version, file = _version(folder), folder / _FILES[name]
+    names = part(file, _KERNEL, {"torch": torch, "triton": triton, "tl": tl}, f"{name} {version}")
+    kernel = names.fused_moe_kernel
+    taken = set(inspect.signature(kernel.fn).parameters)
+    if taken != ARGUMENTS[name]:
+        odd = ", ".join(sorted(taken ^ ARGUMENTS[name]))
+        raise _other_version(name, version, f"its fused_moe_kernel has other arguments ({odd})")
+    return Package(name, version, folder, file, kernel)
+
+
+def part(file: Path, names: Iterable[str], given: Mapping[str, Any], of: str) -> types.SimpleNamespace:
+    """Compile some functions and assignments of a module's file, and nothing else of it.
+
+    Args:
+        file: the module's file.
+        names: top-level names to take, in the file's order.
+        given: what they refer to outside of themselves, in addition to what is taken: stand-ins for imports.
+        of: the package and its version, for messages.
+
+    Raises:
+        KernelError: the file is missing or no Python, or lacks one of the names.
+    """
+    name, _, version = of.partition(" ")
+    wanted = set(names)
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, SyntaxError, ValueError) as e:
+        raise _other_version(name, version, f"{file} cannot be read ({in_short(e)})") from e
+    body = [node for node in tree.body if _names_of(node) & wanted]
+    if missing := wanted - set().union(*map(_names_of, body)):
+        raise _other_version(name, version, f"{file} has no {', '.join(sorted(missing))}")
+    # Annotations are not evaluated: they name classes that nobody needs here, and Triton reads them as text too.
+    flags = __future__.annotations.compiler_flag
+    code = compile(ast.Module(body, []), str(file), "exec", flags=flags, dont_inherit=True)
+    module = types.ModuleType(_module_name(file, name))
+    module.__file__ = str(file)
+    vars(module).update(functools=functools, **given)
+    try:
+        exec(code, vars(module))  # noqa: S102  the package's own code, which a server runs too
+    except Exception as e:
+        raise _other_version(name, version, f"{file} refers to what is not known here ({in_short(e)})") from e
+    return types.SimpleNamespace(**{each: vars(module)[each] for each in wanted})
+
+
+def _names_of(node: ast.stmt) -> set[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _module_name(file: Path, package: str) -> str:
+    """Return the module's own name, which Triton hashes with a function's source."""
+    parts = file.with_suffix("").parts
+    return ".".join(parts[len(parts) - 1 - parts[::-1].index(package) :]) if package in parts else file.stem
+
+
+def _version(folder: Path) -> str:
+    try:
+        found = re.search(r"__version__\s*=.*?['\"]([^'\"]+)", (folder / "_version.py").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return found[1] if found else "of an unknown version"
+
+
+def _other_version(name: str, version: str, why: str) -> KernelError:
+    tried = ", ".join(TRIED[name])
+    return KernelError(f"{name} {version} is installed: {why}; tried were {tried}: install one of these")

@@ -1,0 +1,197 @@
+"""Tunes a layer of experts, and plays what was found against what the package would do without it.
+
+A row is one M. vLLM's has one config for both GEMMs, SGLang's one for each, with equal BLOCK_SIZE_M, because both read
+the same sorted tokens. What a row ships is what was fastest in paired rounds: the tuned configs, those of the package's
+own file, or its default.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.bench.paired import PairedRunner
+from tuner.errors import KernelError
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.moe import config_file, kernel, space
+from tuner.moe.layer import DRAWS, Layer
+from tuner.moe.package import Package
+from tuner.problem import Problem
+from tuner.store.records import Winner
+from tuner.sweep import finals
+
+TUNED, FILE, DEFAULT = "tuned", "file", "default"
+NOISE = 0.01
+"""A row gains by a file where it is faster by more than this."""
+
+Configs = tuple[Config, ...]
+"""One config for each of a row's problems."""
+Sweep = Callable[[Callable[[Device], Sequence[Problem]], Mapping[Problem, Sequence[Config]]], Sequence[Winner]]
+"""Tunes problems, some configs suggested, and returns their winners."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to tune.
+
+    Attributes:
+        package: whose kernel.
+        layer: the layer on one rank.
+        ms: numbers of tokens.
+        routing: its name, see `tuner.moe.routing`.
+    """
+
+    package: Package
+    layer: Layer
+    ms: tuple[int, ...]
+    routing: str
+
+    def problems(self, m: int) -> tuple[Problem, ...]:
+        """Return the problems of a row."""
+        return self.layer.problems(self.package.name, m, self.routing)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What ships for one M.
+
+    Attributes:
+        m: tokens.
+        origin: where its configs are from: "tuned", "file" (the package's) or "default".
+        configs: one for each of the row's problems.
+        us: microseconds of the layer's GEMMs for one draw of the routing.
+        ratios: the time of the others over its own, by origin, in paired rounds; those that failed are left out.
+        reason: why it has no configs; "" where it has.
+    """
+
+    m: int
+    origin: str
+    configs: Configs
+    us: float
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def gain(self) -> float:
+        """The time of what the package would do without our file over this row's."""
+        return 1.0 if self.origin in (FILE, DEFAULT) else self.ratios.get(FILE, self.ratios.get(DEFAULT, 1.0))
+
+
+def tuned(task: Task, sweep: Sweep, earlier: Callable[[Device], Sequence[Winner]]) -> dict[int, list[Configs]]:
+    """Tune all rows; returns the configs found by M, several where one BLOCK_SIZE_M has to be chosen for two GEMMs.
+
+    Args:
+        task: what to tune.
+        sweep: tunes.
+        earlier: the winners of a device, those under other versions included, which are tried first.
+    """
+    suggested: dict[Problem, list[Config]] = {}
+
+    def problems(device: Device) -> list[Problem]:
+        rows = {m: task.problems(m) for m in task.ms}
+        known = earlier(device)
+        for m, row in rows.items():
+            for problem, configs in zip(row, zip(*own(task, m, device).values(), strict=True), strict=True):
+                before = [winner.config for winner in known if winner.problem == problem]
+                suggested[problem] = list(dict.fromkeys([*configs, *before]))
+        return [problem for row in rows.values() for problem in row]
+
+    winners = {winner.problem: winner.config for winner in sweep(problems, suggested)}
+    found: dict[int, list[Configs]] = {}
+    open_rows: dict[int, list[Configs]] = {}
+    for m in task.ms:
+        row = [winners.get(problem) for problem in task.problems(m)]
+        configs = tuple(config for config in row if config is not None)
+        if len(configs) == len(row):
+            sizes = {config["BLOCK_SIZE_M"] for config in configs}
+            (found if len(sizes) == 1 else open_rows).setdefault(m, []).append(configs)
+    return found | _agreed(task, sweep, open_rows)
+
+
+def _agreed(task: Task, sweep: Sweep, rows: Mapping[int, Sequence[Configs]]) -> dict[int, list[Configs]]:
+    """Tune each GEMM of rows for the BLOCK_SIZE_M of the other's winner; returns the pairs that follow."""
+    if not rows:
+        return {}
+    pinned: dict[tuple[int, str], Problem] = {}
+    for m, ((gate_up, down),) in rows.items():
+        for gemm, other in (("gate_up", down), ("down", gate_up)):
+            block_m = other.integer("BLOCK_SIZE_M")
+            pinned[m, gemm] = task.layer.problem(task.package.name, m, gemm, task.routing, block_m)
+    winners = {winner.problem: winner.config for winner in sweep(lambda _device: list(pinned.values()), {})}
+    found: dict[int, list[Configs]] = {}
+    for m, ((gate_up, down),) in rows.items():
+        pairs = [(winners.get(pinned[m, "gate_up"]), down), (gate_up, winners.get(pinned[m, "down"]))]
+        found[m] = [(one, other) for one, other in pairs if one is not None and other is not None]
+    return found
+
+
+def own(task: Task, m: int, device: Device) -> dict[str, Configs]:
+    """Return what the package itself would launch for M tokens: by its file, where it has one, and by its default."""
+    problems = task.problems(m)
+    configs = {DEFAULT: tuple(kernel.default_config(problem, device) for problem in problems)}
+    files = [
+        config_file.found(task.package, task.layer, device.name, down=problem["gemm"] == "down") for problem in problems
+    ]
+    read = [config_file.nearest(each, m) for each in files if each]
+    if len(read) == len(problems):
+        block_m = read[0]["BLOCK_SIZE_M"]  # SGLang takes the first's for both
+        configs[FILE] = tuple(
+            space.canonical(config.replace(BLOCK_SIZE_M=block_m), problem, device)
+            for config, problem in zip(read, problems, strict=True)
+        )
+    return configs
+
+
+def play(task: Task, found: Mapping[int, Sequence[Configs]], runner: PairedRunner) -> Iterator[Row]:
+    """Play each row's candidates in paired rounds, and choose; binaries are compiled first."""
+    candidates: dict[int, dict[str, Configs]] = {}
+    for m in task.ms:
+        ours = {f"{TUNED} {number}": configs for number, configs in enumerate(found.get(m, ()))}
+        candidates[m] = own(task, m, runner.device) | ours
+    runner.compile(
+        each
+        for m, row in candidates.items()
+        for configs in row.values()
+        for each in zip(task.problems(m), configs, strict=True)
+    )
+    for m, row in candidates.items():
+        yield _row(task, m, row, runner)
+
+
+def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRunner) -> Row:
+    times: dict[str, list[float]] = {}
+    reasons: list[str] = []
+    for at, problem in enumerate(task.problems(m)):
+        played = runner.play(problem, list(dict.fromkeys(configs[at] for configs in candidates.values())))
+        if isinstance(played, str):
+            return Row(m, "", (), 0.0, reason=played)
+        of_problem = {
+            name: played.times.get(configs[at].digest)
+            for name, configs in candidates.items()
+            if at == 0 or name in times
+        }
+        reasons += played.rejected.values()
+        summed = {}
+        for name, figures in of_problem.items():
+            if figures:
+                summed[name] = [sum(both) for both in zip(times.get(name, [0.0] * len(figures)), figures, strict=False)]
+        times = summed
+    if not times:
+        return Row(m, "", (), 0.0, reason=reasons[0] if reasons else "nothing was played")
+    best = min(times, key=lambda name: statistics.median(times[name]))
+    # What the package does anyway ships where nothing is faster than it.
+    chosen = next((name for name in (FILE, DEFAULT) if candidates.get(name) == candidates[best]), best)
+    ratios: dict[str, float] = {}
+    for name, figures in times.items():
+        origin, ratio = name.split(" ", maxsplit=1)[0], finals.ratio(figures, times[best])
+        ratios[origin] = min(ratio, ratios.get(origin, ratio))
+    origin = chosen.split(" ", maxsplit=1)[0]
+    return Row(m, origin, candidates[best], statistics.median(times[best]) / DRAWS, ratios)
+
+
+def check(rows: Sequence[Row]) -> None:
+    """Raise KernelError where no row can ship."""
+    if not any(row.configs for row in rows):
+        raise KernelError(f"no config of any row runs, for M {rows[0].m}: {rows[0].reason}")
