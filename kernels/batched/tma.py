@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -69,12 +71,10 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time; ties go to groups of 8 rows."""
-
-    def estimated(config: Config) -> tuple[float, int]:
-        return _estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
-
+    estimated = functools.partial(_estimate_us, problem=problem, device=device)
     smallest = Config(TMA, **dict.fromkeys(TILE, 64), GROUP_SIZE_M=1, num_stages=1, num_warps=4)
-    return tma(problem, device).best(estimated) or smallest
+    found = tma(problem, device).best(estimated, ties=lambda config: abs(config.integer("GROUP_SIZE_M", 1) - 8))
+    return found or smallest
 
 
 SPEC = gemm_spec(

@@ -1,22 +1,18 @@
-"""What the ops that only move memory (`vector_add`, `softmax`) share: operands, and how KernelSpecs are made."""
+"""What the ops that only move memory (`vector_add`, `softmax`) share: operands, and what no kernel of them serves."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from tuner.hardware.device import Device
-from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
-from tuner.kernels.base import blocks
 from tuner.kernels.base.interpreted import copy_rounded, ignore_float_warnings, output_for, widened
 from tuner.kernels.base.operands import Written
-from tuner.kernels.base.program import Operation, Program, spec_of
 from tuner.problem import Problem
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -39,13 +35,6 @@ class Tensors(Written):
     out: torch.Tensor
     problem: Problem
     buffer: torch.Tensor
-
-
-def elementwise_spec(
-    operation: Operation, name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any
-) -> KernelSpec:
-    """Make a kernel of an op that only moves memory; see `spec_of` for the arguments."""
-    return spec_of(operation, name, version, program, sources=(*sources, blocks), **fields)
 
 
 def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:

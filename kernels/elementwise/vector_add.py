@@ -13,12 +13,13 @@ from tuner.errors import ProblemError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
+from tuner.kernels.base import blocks
 from tuner.kernels.base.numerics import ROUNDOFF
 from tuner.kernels.base.operands import INT32_SPAN, Values, guarded
-from tuner.kernels.base.program import Operation
+from tuner.kernels.base.program import Operation, spec_of
 from tuner.kernels.elementwise import rules
 from tuner.kernels.elementwise import vector_add_jit as vector_add_kernel
-from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking, launch_interpreted
+from tuner.kernels.elementwise.spec import Tensors, lacking, launch_interpreted
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
@@ -186,7 +187,7 @@ RULES = (
     _beyond,
 )
 
-SPEC = elementwise_spec(
+SPEC = spec_of(
     VECTOR_ADD,
     NAME,
     VERSION,
@@ -194,7 +195,7 @@ SPEC = elementwise_spec(
     supports=supports,
     space=space,
     default_config=default_config,
-    sources=(vector_add_kernel, program, _static),
+    sources=(vector_add_kernel, program, _static, blocks),
     estimate_us=estimate_us,
     simplicity=simplicity,
 )

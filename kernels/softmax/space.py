@@ -12,10 +12,11 @@ import torch
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
+from tuner.kernels.base import blocks
 from tuner.kernels.base.operands import INT32_SPAN, Placement, placement
-from tuner.kernels.base.program import Program
+from tuner.kernels.base.program import Program, spec_of
 from tuner.kernels.elementwise import rules
-from tuner.kernels.elementwise.spec import Tensors, elementwise_spec, lacking
+from tuner.kernels.elementwise.spec import Tensors, lacking
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
 from tuner.kernels.space import precedence
@@ -31,10 +32,10 @@ INTERPRETED_COLUMNS = 128
 
 def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
     """Make a kernel of the op, with the sources that all its kernels share; see `spec_of` for the arguments."""
-    shared = (softmax_kernel, static_of, _strides, _static, _tile, placement)
+    shared = (softmax_kernel, static_of, _strides, _static, _tile, placement, blocks)
     first = functools.partial(precedence.of, _PRECEDENCE, name)
     fields |= {"sources": (*sources, *shared), "precedence": first, "shared_bytes": shared_bytes}
-    return elementwise_spec(SOFTMAX, name, version, program, **fields)
+    return spec_of(SOFTMAX, name, version, program, **fields)
 
 
 def _leaves_idle(problem: Problem, device: Device) -> bool:

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("triton")
 
 from tuner.adopt import calls
-from tuner.adopt.wide_list import WideList
+from tuner.adopt.kernel import WideList
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 

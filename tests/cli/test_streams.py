@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli import patience
+from tuner.cli import kernel_options
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
@@ -95,8 +95,8 @@ def test_a_kernels_module_that_ends_the_process_is_one_line_and_exit_code_1(shel
 
 
 def test_a_module_whose_import_hangs_is_told_and_given_up(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(patience, "NOTICE_S", 0.2)
-    monkeypatch.setattr(patience, "LIMIT_S", 0.4)
+    monkeypatch.setattr(kernel_options, "NOTICE_S", 0.2)
+    monkeypatch.setattr(kernel_options, "LIMIT_S", 0.4)
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(600)\n")
     code, _, told = run("run", "--kernel", f"{tmp_path / 'hangs.py'}:k", "--problem", "N=16")
     waited, given_up = told.splitlines()

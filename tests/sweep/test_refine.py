@@ -4,8 +4,7 @@ import pytest
 
 from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State
-from tuner.sweep.refine import LEADERS, MOST, RefinedSearch
-from tuner.sweep.search import FixedList
+from tuner.sweep.search import LEADERS, MOST, FixedList, RefinedSearch
 
 CONFIGS = [Config("toy", BLOCK=2**power) for power in range(5)]
 

@@ -20,7 +20,7 @@ from tuner.lookup.lookup import resolver
 from tuner.lookup.row import Provenance, Row
 from tuner.problem import Problem, batches, generic_key, suite, text
 from tuner.problem.family import Family, Ladder, Range
-from tuner.tables.diff.difference import compare
+from tuner.tables.diff import compare
 
 pytest.importorskip("triton")
 H200 = KNOWN["sm_90"]

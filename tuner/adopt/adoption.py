@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import sys
-from types import TracebackType
+from contextlib import AbstractContextManager
 
 from tuner.adopt import capture, serving
 from tuner.errors import TunerError, UsageError, one_line
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 _from_environment: dict[str, Adoption] = {}
 
 
-class Adoption:
+class Adoption(AbstractContextManager["Adoption"]):
     """Libraries whose kernels are served, until it is undone.
 
     Attributes:
@@ -34,12 +34,7 @@ class Adoption:
         """Leave the libraries' kernels to Triton as they were; a second time it does nothing."""
         serving.stop(self._server)
 
-    def __enter__(self) -> Adoption:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
 

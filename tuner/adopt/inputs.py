@@ -30,13 +30,8 @@ class ReplayedInputs(CallInputs):
 
     def __init__(self, kernel: ReplayedKernel, problem: Problem, device: str, seed: int) -> None:
         """Make the arguments on a torch device, with a seed."""
-        arguments, options = kernel.arguments_factory.made(problem, device, seed), kernel.options
-        super().__init__(
-            arguments,
-            kernel.signature.named(arguments.args, arguments.kwargs),
-            reset_to_zero=() if options.pre_hook is not None else options.reset_to_zero,
-            restore_value=options.restore_value,
-        )
+        arguments = kernel.arguments_factory.made(problem, device, seed)
+        super().__init__(arguments, kernel.signature.named(arguments.args, arguments.kwargs), kernel.options)
         kept, self.unkept = arguments.held["integers"]
         self._integers = [(tensor, tensor.clone()) for tensor in (*kept, *self.unkept)]
         self._steering = kernel.steering.setdefault(problem, set())

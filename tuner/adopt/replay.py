@@ -16,9 +16,8 @@ from tuner import reference
 from tuner.adopt import calls as captured
 from tuner.adopt.calls import Call
 from tuner.adopt.inputs import ReplayedInputs, expected
-from tuner.adopt.kernel import options_of
+from tuner.adopt.kernel import WideList, options_of
 from tuner.adopt.values import Decoder
-from tuner.adopt.wide_list import WideList
 from tuner.errors import KernelError, TunerError, in_short
 from tuner.launch import compat
 from tuner.problem import Problem
@@ -96,9 +95,9 @@ class ReplayedKernel(TunedKernel):
         return arguments_of(call, self)
 
 
-def arguments_of(call: Call, kernel: TunedKernel, decoder: Decoder | None = None) -> Arguments:
+def arguments_of(call: Call, kernel: TunedKernel) -> Arguments:
     """Make the arguments of a call on torch's current device."""
-    decoder = decoder or Decoder(call.storages)
+    decoder = Decoder(call.storages)
     args = [decoder.value(each) for each in call.args]
     kwargs = {name: decoder.value(each) for name, each in call.kwargs.items()}
     named = kernel.signature.named(args, kwargs)

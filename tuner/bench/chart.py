@@ -11,7 +11,7 @@ from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, VENDOR, Row
 from tuner.files import write
 from tuner.problem import dtype
 from tuner.report import vega
-from tuner.report.theme import FASTER, PALETTE, SLOWER
+from tuner.report.vega import FASTER, PALETTE, SLOWER
 
 COLORS = {OURS: FASTER, VENDOR: SLOWER, INDUCTOR: PALETTE[2], AUTOTUNE: PALETTE[3]}
 _PANEL = {"width": 460, "height": 320}
@@ -90,7 +90,7 @@ def _curve(report: ContestReport, panels: dict[str, list[Row]]) -> vega.Spec:
 def _bars(report: ContestReport, suite: str, rows: Sequence[Row]) -> vega.Spec:
     names = [name for name in _contestants(report, rows) if name != VENDOR]
     values = [
-        {"who": _label(report, name, rows), "shape": _shape(row), "speed": _speed(row, name)}
+        {"who": _label(report, name, rows), "shape": str(row.problem).split(" ", 1)[1], "speed": _speed(row, name)}
         for row in rows
         for name in names
         if name in row.figures
@@ -143,10 +143,6 @@ def _label(report: ContestReport, name: str, rows: Iterable[Row]) -> str:
         fp8 = all(dtype.is_fp8(row.problem.a_dtype) for row in rows)
         return f"{library} (torch._scaled_mm)" if fp8 else library
     return {OURS: "triton-tuner", INDUCTOR: "TorchInductor, Triton only", AUTOTUNE: "triton.autotune"}[name]
-
-
-def _shape(row: Row) -> str:
-    return str(row.problem).split(" ", 1)[1]
 
 
 def _title(report: ContestReport) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from tuner.bench.child import ContestRequest, ContestResult, Preparing, serve
 from tuner.bench.score import OURS, TUNERS, ListedProblem, Row, figures, is_memory_bound
@@ -21,7 +22,7 @@ TUNING_LIMIT_S = 900.0
 """Additional time for a rival that tunes itself."""
 
 
-class Contest:
+class Contest(AbstractContextManager["Contest"]):
     """Ours against rivals on one device; a context manager. SweepError where its child cannot be started, or again."""
 
     def __init__(self, gpu: int | None, rivals: Sequence[str], *, rounds: int | None = None) -> None:
@@ -36,9 +37,6 @@ class Contest:
             self._child.kill()
             raise
         self.device, self.environment = hello.device, hello.environment
-
-    def __enter__(self) -> Contest:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

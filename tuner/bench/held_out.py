@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 
 from tuner.bench.paired import PairedRunner
 from tuner.errors import KernelError
@@ -114,7 +114,7 @@ def summary(played: Iterable[CaseResult]) -> dict[str, Regret]:
     found = {}
     for rule, pairs in by_rule.items():
         answers, formulas = zip(*pairs, strict=True)
-        found[rule] = Regret(len(pairs), _geomean(answers), max(answers), _geomean(formulas), max(formulas))
+        found[rule] = Regret(len(pairs), geometric_mean(answers), max(answers), geometric_mean(formulas), max(formulas))
     return found
 
 
@@ -159,7 +159,3 @@ def _judged(case: Case, reply: FinalsPlayed) -> CaseResult:
 
     fastest_us = min(paired.median_us for paired in ratios.values())
     return CaseResult(case, ratio(case.answer), ratio(case.formula), fastest_us, failure)
-
-
-def _geomean(ratios: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))

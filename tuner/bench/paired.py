@@ -18,7 +18,7 @@ from tuner.sweep.worker import Worker
 _SEED = 1
 
 
-class PairedRunner:
+class PairedRunner(contextlib.AbstractContextManager["PairedRunner"]):
     """Measures with a worker that is replaced when it dies; a context manager.
 
     Attributes:
@@ -41,9 +41,6 @@ class PairedRunner:
             except BaseException:
                 self._end()
                 raise
-
-    def __enter__(self) -> PairedRunner:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

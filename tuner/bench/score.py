@@ -21,8 +21,6 @@ OURS = "tuner"
 VENDOR = "vendor"
 INDUCTOR = "inductor"
 AUTOTUNE = "autotune"
-RIVALS = (VENDOR, INDUCTOR, AUTOTUNE)
-"""The rivals that ours can be compared with, in the order of the report."""
 TUNERS = (INDUCTOR, AUTOTUNE)
 """Rivals that tune themselves at their first call; how long that takes is kept."""
 

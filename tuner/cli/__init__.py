@@ -142,7 +142,7 @@ def _interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         usual.clear()
     # A handler of the caller's stays, and so does a signal that is ignored.
-    ours = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
+    ours = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
     pressed = False
 
     def press(_number: int, _frame: object) -> None:
@@ -150,17 +150,13 @@ def _interruptible() -> Iterator[None]:
         pressed = True
         raise KeyboardInterrupt
 
-    for number in ours:
-        signal.signal(number, press)
-    try:
-        yield
-    except Exception as e:
-        if pressed:
-            raise KeyboardInterrupt from e
-        raise
-    finally:
-        for number, handler in ours.items():
-            signal.signal(number, handler)
+    with streams.handling(dict.fromkeys(ours, press)):
+        try:
+            yield
+        except Exception as e:
+            if pressed:
+                raise KeyboardInterrupt from e
+            raise
 
 
 def _line(error: click.UsageError, arguments: list[str]) -> str:

@@ -12,7 +12,7 @@ import click
 
 from tuner import files
 from tuner.cli import options
-from tuner.cli.output import plain, print_json, quantity
+from tuner.cli.output import plain, print_json, print_table, quantity, ratio
 from tuner.errors import TunerError, UsageError
 from tuner.problem import Problem, parse_shape
 from tuner.problem import suite as suites
@@ -96,7 +96,6 @@ def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **given: Any) -
 def _bench(problems: Sequence[ListedProblem], gpu: int | None, given: dict[str, Any]) -> int:
     from tuner.bench.contest import Contest
     from tuner.bench.document import ContestReport, document
-    from tuner.cli.bench_output import print_report
 
     rows: list[Row] = []
     ended: BaseException | None = None
@@ -113,7 +112,7 @@ def _bench(problems: Sequence[ListedProblem], gpu: int | None, given: dict[str, 
     if given["as_json"]:
         print_json(body)
     else:
-        print_report(report)
+        _print_report(report)
     if given["out"] is not None and rows:
         _write(report, body, given["out"])
     if ended is not None:
@@ -125,8 +124,6 @@ def _collect(contest: Any, problems: Sequence[ListedProblem], rows: list[Row]) -
     """Measure with a line on stderr for each row; a terminal also shows what is under way."""
     from rich.console import Console
 
-    from tuner.cli.bench_output import line
-
     console = Console(stderr=True, highlight=False, markup=False)
     console.print(
         f"{contest.device.name} ({contest.device.slug}), Triton {contest.environment.triton}, "
@@ -136,7 +133,7 @@ def _collect(contest: Any, problems: Sequence[ListedProblem], rows: list[Row]) -
     with console.status("") as status:
         for row in contest.rows(problems, lambda problem, name: status.update(f"{problem}: {name}")):
             rows.append(row)
-            console.print(f"[{len(rows)}/{len(problems)}] {line(row)}", soft_wrap=True)
+            console.print(f"[{len(rows)}/{len(problems)}] {_line(row)}", soft_wrap=True)
 
 
 def _listed(suite_names: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[ListedProblem]:
@@ -184,3 +181,76 @@ def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:
     text = json.dumps(body, indent=1, sort_keys=True, default=plain)
     written = [files.write_text(folder / "bench.json", f"{text}\n"), *chart.draw(report, folder)]
     click.echo(f"wrote {', '.join(str(path) for path in written)}", err=True)
+
+
+def _line(row: Row) -> str:
+    """Return one problem's result in a line, with the reasons of those that did not take part."""
+    parts = [
+        f"{name} {figures.median_us:.2f} us" + (f" ({ratio(row.ratio(name))})" if row.ratio(name) else "")
+        for name, figures in row.figures.items()
+    ]
+    parts += [f"{name} -: {reason}" for name, reason in row.reasons.items()]
+    return f"{row.problem}: {'; '.join(parts)}"
+
+
+def _print_report(report: ContestReport) -> None:
+    """Print the rows and geometric means on stdout, and how to tune untuned problems on stderr."""
+    columns = ["problem", "rule", "kernel", "tuner us", "rate"]
+    for rival in report.rivals:
+        columns += [f"{rival} us", f"vs {rival}", "95%"]
+        if _tuned(report, rival):
+            columns.append(f"{rival} tuning s")
+    print_table(columns, [_cells(report, row) for row in report.rows], empty="no problem was played")
+    _print_geomeans(report)
+    untuned = sum(row.match is not None and row.match.rule == "default" for row in report.rows)
+    if untuned:
+        click.echo(
+            f"{untuned} of {len(report.rows)} problems are not tuned for {report.device.slug}: theirs is the default "
+            "formula's config (rule default); `tuner run` with the same problems tunes them",
+            err=True,
+        )
+    if report.unplayed:
+        click.echo(f"{quantity(report.unplayed, 'problem')} not played", err=True)
+
+
+def _cells(report: ContestReport, row: Row) -> list[str]:
+    match, ours = row.match, row.figures.get("tuner")
+    cells = [str(row.problem), match.rule if match else "-", match.kernel if match else "-"]
+    cells += ["-", "-"] if ours is None else [f"{ours.median_us:.2f}", _rate(row, ours.median_us)]
+    for rival in report.rivals:
+        own = row.figures.get(rival)
+        paired = own.against_ours if own else None
+        cells.append(f"{own.median_us:.2f}" if own else "-")
+        cells += [f"{paired.ratio:.3f}x", f"{paired.low:.3f}-{paired.high:.3f}"] if paired else ["-", "-"]
+        if _tuned(report, rival):
+            cells.append("-" if own is None or own.tuning_s is None else f"{own.tuning_s:.1f}")
+    return cells
+
+
+def _tuned(report: ContestReport, rival: str) -> bool:
+    return any(rival in row.figures and row.figures[rival].tuning_s is not None for row in report.rows)
+
+
+def _rate(row: Row, us: float) -> str:
+    """Return GB/s for a problem that memory limits, otherwise TFLOP/s."""
+    return f"{row.gbytes_s(us):.4g} GB/s" if row.memory_bound else f"{row.tflops(us):.4g} TFLOP/s"
+
+
+def _print_geomeans(report: ContestReport) -> None:
+    from tuner.bench.score import geomeans
+
+    means = geomeans(report.rows, report.rivals)
+    if not means:
+        return
+    labels = list(dict.fromkeys(mean.label for mean in means))
+    found = {(mean.label, mean.rival): mean for mean in means}
+    rows: list[Sequence[str]] = []
+    for label in labels:
+        cells = [label]
+        for rival in report.rivals:
+            mean = found.get((label, rival))
+            cells += [f"{mean.ratio:.3f}x", str(mean.rows)] if mean else ["-", "0"]
+        rows.append(cells)
+    columns = ["geometric mean", *(name for rival in report.rivals for name in (f"vs {rival}", "rows"))]
+    click.echo()
+    print_table(columns, rows, empty="")

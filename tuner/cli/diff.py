@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tuner.lookup.row import Row
     from tuner.lookup.table import Table
     from tuner.problem.family import Range
-    from tuner.tables.diff.difference import Change, Difference
+    from tuner.tables.diff import Change, Difference
 
 _COLUMNS = ("problem", "differs", "A", "B", "worth")
 
@@ -31,7 +31,7 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
 
     Exits 0 when they are equal, 1 when they differ, 2 when one cannot be read.
     """
-    from tuner.tables.diff.difference import compare
+    from tuner.tables.diff import compare
 
     differences = compare(_load(before), _load(after))
     equal = all(difference.is_none for difference in differences)
@@ -47,10 +47,10 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
 
 
 def _load(where: str) -> list[Table]:
-    from tuner.tables.diff import edition
+    from tuner.tables import diff as editions
 
     try:
-        found = edition.load(where)
+        found = editions.load(where)
     except (StoreError, TableError) as e:
         raise UsageError(str(e)) from e  # exit code 1 means that they differ
     for table in found:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+import importlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +15,7 @@ import click
 from click.core import ParameterSource
 
 from tuner import reference
-from tuner.cli.patience import limited_import
-from tuner.errors import UsageError
+from tuner.errors import KernelError, UsageError
 from tuner.kernel import KernelSpec, registry
 from tuner.problem import Problem, generic_key
 from tuner.problem import suite as suites
@@ -21,6 +24,10 @@ from tuner.problem.family import Ladder
 
 if TYPE_CHECKING:
     from tuner.adopt.replay import Folder
+
+NOTICE_S = 10.0
+LIMIT_S = 60.0
+"""As long as a worker may take: `tuner.sweep.child.IMPORT_LIMIT_S`."""
 
 kernel_option = click.option(
     "--kernel",
@@ -68,6 +75,34 @@ def find(name: str) -> KernelSpec:
             origins = " or ".join(f"--kernel {each.origin}" for each in specs)
             raise UsageError(f"{len(specs)} kernels are called {name!r}: type {origins}")
     return spec
+
+
+@contextlib.contextmanager
+def limited_import(name: str) -> Iterator[None]:
+    """Say that an import takes long, and raise KernelError inside it when it takes too long."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread gets signals
+        return
+    for heavy in ("torch", "triton"):  # from a cold disk these take long without hanging
+        importlib.import_module(heavy)
+    told = False
+
+    def ring(_number: int, _frame: object) -> None:
+        nonlocal told
+        if told:
+            raise KernelError(
+                f"the import of {name} did not end within {LIMIT_S:g} s: put what it waits for into a function"
+            )
+        told = True
+        click.echo(f"{name} is still being imported; it is given up after {LIMIT_S:g} s", err=True)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, NOTICE_S, LIMIT_S - NOTICE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def find_captured(folder: Path) -> Folder:

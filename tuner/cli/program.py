@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from tuner import startup
+from tuner.cli import streams
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _TO_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
@@ -75,10 +76,5 @@ def _passing_signals() -> Iterator[list[subprocess.Popen[bytes]]]:
         for process in running:
             process.send_signal(number)
 
-    handlers = dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_TO_THE_TERMINAL, lambda *_: None)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    with streams.handling(dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_TO_THE_TERMINAL, lambda *_: None)):
         yield running
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

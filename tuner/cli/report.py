@@ -69,9 +69,9 @@ def _same(one: str, other: str) -> bool:
 
 
 def _edition(against: str) -> list[Table]:
-    from tuner.tables.diff import edition
+    from tuner.tables import diff
 
-    found = edition.load(against)
+    found = diff.load(against)
     for table in found:
         for fault in table.faults:
             click.echo(f"{against}: {fault}", err=True)

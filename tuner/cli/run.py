@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.adopt import calls
-from tuner.cli import kernel_options, options
+from tuner.cli import kernel_options, options, streams
 from tuner.cli.kernel_options import kernel_option, problem_option
 from tuner.cli.output import print_json, quantity
 from tuner.errors import SuiteError, UsageError
@@ -314,9 +314,5 @@ def _stop_on_signal() -> Iterator[threading.Event]:
         stop.set()
         click.echo("\nfinishing the trials under way; again to stop at once", err=True)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with streams.handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM), handle)):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,8 +17,6 @@ from tuner.store.records import State
 if TYPE_CHECKING:
     from tuner.problem.family import Family, Range
     from tuner.store.listing import TrialRow
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 NEWEST = 50
 """How many trials or runs a table shows without `--limit`; JSON has them all."""

@@ -1,11 +1,12 @@
-"""The standard streams of a command: what happens where one is closed, or its disk is full."""
+"""The standard streams and the signals of a command: what happens where one is closed, or its disk is full."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 
@@ -29,6 +30,17 @@ def guarded() -> Iterator[None]:
             before.flush()
         except (OSError, ValueError):
             abandon(before)
+
+
+@contextlib.contextmanager
+def handling(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Handle signals by these handlers while the block runs, and then as before."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def abandon(stream: TextIO | None) -> None:

@@ -44,7 +44,7 @@ class Reply:
     is_lost: bool = False
 
 
-class Cluster:
+class Cluster(contextlib.AbstractContextManager["Cluster"]):
     """A connection to a Ray cluster; a context manager that ends every process that it started there."""
 
     def __init__(self, address: str, *, interpreted: bool, references: Sequence[str] = ()) -> None:
@@ -78,9 +78,6 @@ class Cluster:
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, terminated)  # it means the same as Ctrl-C, and Ray replaced it
-
-    def __enter__(self) -> Cluster:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for node in list(self._actors):

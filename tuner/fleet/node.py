@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tuner.errors import StoreError, TunerError, in_short
 from tuner.fleet.feed import Feed
@@ -280,13 +280,11 @@ class LedgerStore:
         if self._is_new(problem):
             return {}
         method = "settled_here" if self._fresh else "settled"
-        found: dict[Config, Outcome] = self._node.ask(method, device, environment, problem, tuple(kernels))
-        return found
+        return cast("dict[Config, Outcome]", self._node.ask(method, device, environment, problem, tuple(kernels)))
 
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
         """As of a store."""
-        found: str | None = self._node.ask("newest_trial_at", device, environment, problem)
-        return found
+        return cast("str | None", self._node.ask("newest_trial_at", device, environment, problem))
 
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
         """As of a store."""
@@ -297,15 +295,13 @@ class LedgerStore:
 
     def winners(self, *, device_slug: str) -> list[Winner]:
         """As of a store."""
-        found: list[Winner] = self._node.ask("winners", device_slug=device_slug)
-        return found
+        return cast("list[Winner]", self._node.ask("winners", device_slug=device_slug))
 
     def families(self, *, device_slug: str) -> list[DecidedFamily]:
         """As of a store."""
         if self._fresh:
             return []
-        found: list[DecidedFamily] = self._node.ask("families", device_slug=device_slug)
-        return found
+        return cast("list[DecidedFamily]", self._node.ask("families", device_slug=device_slug))
 
     def _is_new(self, problem: Problem) -> bool:
         if problem in self._node.unknown:

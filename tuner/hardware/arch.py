@@ -146,16 +146,7 @@ ARCHES = {
     for arch in (
         _SM_80,
         # The GA10x white paper: half the rate of the A100's multiprocessor; the A6000's clock and memory.
-        replace(
-            _SM_80,
-            name="sm_86",
-            clock_mhz=1800,
-            memory_gb_per_s=768,
-            macs=512,
-            shared_bytes=101_376,
-            warps=48,
-            blocks=16,
-        ),
+        replace(_SM_89, name="sm_86", clock_mhz=1800, memory_gb_per_s=768, blocks=16, fp8=""),
         _SM_89,
         _SM_90,
         _SM_100,

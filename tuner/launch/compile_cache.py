@@ -48,11 +48,8 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
         function: A `triton.JITFunction`, possibly wrapped by a decorator, or the interpreter's stand-in for one.
         find_shipped: Returns the kernels that may ship for it.
     """
-    while not hasattr(function, "device_caches"):
-        if not hasattr(function, "fn"):
-            return
-        function = function.fn
-    caches = function.device_caches
+    function = _jit_function(function)
+    caches: Any = getattr(function, "device_caches", None)
     make = getattr(caches, "default_factory", None)
     if make is None:
         return
@@ -67,11 +64,8 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
 
 def uninstall(function: Any, find_shipped: FindShipped) -> None:
     """Take back an `install`; where nothing else serves from the function, it compiles as Triton made it."""
-    while not hasattr(function, "device_caches"):
-        if not hasattr(function, "fn"):
-            return
-        function = function.fn
-    make = getattr(function.device_caches, "default_factory", None)
+    function = _jit_function(function)
+    make = getattr(getattr(function, "device_caches", None), "default_factory", None)
     if not isinstance(make, _BinderFactory):
         return
     make.finders[:] = [each for each in make.finders if each != find_shipped]
@@ -79,6 +73,12 @@ def uninstall(function: Any, find_shipped: FindShipped) -> None:
         function.device_caches.default_factory = make.made_by
         if isinstance(function.compile, CachedCompile):
             function.compile = function.compile.compiles
+
+
+def _jit_function(function: Any) -> Any:
+    while not hasattr(function, "device_caches") and hasattr(function, "fn"):
+        function = function.fn
+    return function
 
 
 class _BinderFactory:

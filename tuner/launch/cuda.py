@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ _PROPERTIES = {
 }
 _DEVICE_POINTER = 3
 _PREFER_SHARED = 1
+_ALL = 100
+"""Per cent: all of the memory that can be shared memory."""
+_asked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +158,21 @@ def unload(module: int) -> None:
     check(_call("cuModuleUnload", ctypes.c_void_p(module)))
 
 
-def prefer_shared(function: int, per_cent: int) -> None:
-    """Let a multiprocessor give a function this part of its memory as shared memory: a hint, which may fail."""
-    if library() is not None:
-        _call("cuFuncSetAttribute", ctypes.c_void_p(function), _CARVEOUT, per_cent)
+def ask_for_shared(kernel: Any) -> None:
+    """Let multiprocessors give a kernel all shared memory from its next launch on: a hint, which may fail.
+
+    The driver divides a multiprocessor's memory between the L1 and shared memory as a kernel asks, and divides it anew
+    only when nothing runs there: programs of a kernel without shared memory keep those of one that fills it from
+    starting beside them. Triton has no option for it.
+
+    Args:
+        kernel: a CompiledKernel that has been launched; None, of the interpreter, is passed over.
+    """
+    if kernel is None or kernel in _asked:
+        return
+    _asked.add(kernel)
+    if kernel.metadata.target.backend == "cuda" and library() is not None:
+        _call("cuFuncSetAttribute", ctypes.c_void_p(kernel.function), _CARVEOUT, _ALL)
 
 
 def device_address(at: int) -> int:

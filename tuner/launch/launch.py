@@ -14,7 +14,7 @@ import triton
 
 from tuner.kernel.config import Config, Value
 from tuner.launch import binaries as shipped
-from tuner.launch import carveout, compile_cache
+from tuner.launch import compile_cache, cuda
 from tuner.launch.plan import recording
 from tuner.problem import dtype
 
@@ -48,7 +48,7 @@ class Launch:
         arguments: Everything before the constexprs, in the function's order.
         constants: The constexpr arguments by name.
         options: The compiler's options: num_warps, num_stages and so on.
-        concurrent: Whether the next launch's programs are to run concurrently with this one's, see `carveout`.
+        concurrent: Whether the next launch's programs are to run beside this one's, see `cuda.ask_for_shared`.
     """
 
     function: Any
@@ -97,7 +97,7 @@ def run(launches: Iterable[Launch]) -> None:
             values = (launch.constants[parameter.name] for parameter in launch.function.params[len(launch.arguments) :])
             kernel[(*launch.grid, 1, 1)[:3]](*launch.arguments, *values)
         if launch.concurrent:
-            carveout.ask_for_shared(kernel)
+            cuda.ask_for_shared(kernel)
         if seen is not None:
             seen.launches.append((launch, kernel))
 

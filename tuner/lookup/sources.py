@@ -10,8 +10,12 @@ warns, because `winners` does.
 from __future__ import annotations
 
 import functools
+import importlib.resources
+import importlib.util
 import os
+import sys
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +26,7 @@ from tuner.entry_points import entry_points
 from tuner.errors import TableError
 from tuner.hardware.device import Device
 from tuner.location import database_location, expanded, sqlite_path
-from tuner.lookup import loaded_table, package, table, table_files
+from tuner.lookup import loaded_table, table, table_files
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.loaded_table import LoadedTable
 
@@ -127,7 +131,7 @@ class TablePackage(_Folder):
             return None
 
     def _folder(self) -> Traversable:
-        return package.folder(self.point.value, GROUP)
+        return _package_folder(self.point.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +249,37 @@ def _on_server(location: str) -> TableError:
 def _without_password(location: str) -> str:
     scheme, mark, rest = location.partition("://")
     return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else location
+
+
+def _package_folder(name: str) -> Traversable:
+    """The folder of an installed package that an entry point names, found without running any of its code.
+
+    Raises:
+        TableError: there is no such package, or its files cannot be read.
+    """
+    try:
+        spec = _spec_of(name)
+        if spec is None:
+            raise TableError(f"entry point of {GROUP} names {name!r}: there is no such package")
+        return importlib.resources.files(importlib.util.module_from_spec(spec))
+    except (AttributeError, ImportError, OSError, TypeError, ValueError) as e:  # loaders differ in what they can do
+        raise TableError(f"entry point of {GROUP} names {name!r}, whose files cannot be read: {e}") from e
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    spec: ModuleSpec | None = None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        try:
+            spec = _find_spec(".".join(parts[:depth]), spec)
+        except KeyError:  # a namespace inside a package asks for that package in sys.modules: it must be imported
+            return importlib.util.find_spec(name)
+        if spec is None:
+            return None
+    return spec
+
+
+def _find_spec(name: str, parent: ModuleSpec | None) -> ModuleSpec | None:
+    path = None if parent is None else parent.submodule_search_locations
+    found = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for spec in found if spec is not None), None)

@@ -12,6 +12,8 @@ from tuner.problem import Problem, suite
 from tuner.problem import dtype as dtypes
 
 _COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS, "count", "note")
+_SHARED = ("op", "a_dtype", "b_dtype", "out_dtype", "layout", "aligned", "epilogue", "precision")
+"""What a product and its problem call by the same name, and write alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,7 @@ def problem(product: Product, m: int) -> Problem:
         m,
         product.n,
         product.k,
-        op=product.op,
-        a_dtype=product.a_dtype,
-        b_dtype=product.b_dtype,
-        out_dtype=product.out_dtype,
-        layout=product.layout,
-        aligned=product.aligned,
-        epilogue=product.epilogue,
-        precision=product.precision,
+        **{name: getattr(product, name) for name in _SHARED},
         scaling=None if product.scaling == "none" else product.scaling,
         extras={number: product.number} if number else {},
     )

@@ -33,10 +33,10 @@ class Product(NamedTuple):
     out_dtype: str
     layout: str
     aligned: bool
-    epilogue: str
-    precision: str
-    scaling: str
-    number: int
+    epilogue: str = "none"
+    precision: str = "default"
+    scaling: str = "none"
+    number: int = 0
 
 
 Call = tuple[Product, int]
@@ -131,10 +131,8 @@ def _call(op: str, a: Any, b: Any, out: Any, tf32: bool, **named: Any) -> Call |
         out_dtype=dtypes[2],
         layout=a_letter + b_letter,
         aligned=a_aligned and b_aligned and out_aligned and out.stride(-1) == 1,
-        epilogue=named.get("epilogue", "none"),
         precision="default" if dtypes[0] != "float32" else "tf32" if tf32 else "ieee",
-        scaling=named.get("scaling", "none"),
-        number=named.get("number", 0),
+        **named,
     )
     return product, m
 

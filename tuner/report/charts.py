@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.report.theme import FASTER, NEUTRAL, PALETTE, SLOWER
-from tuner.report.vega import Spec
+from tuner.report.vega import FASTER, NEUTRAL, PALETTE, SLOWER, Spec
 
 _PRESENT = {"name": "present", "value": []}
 """The kernels that a chart shows, which are those of its legend."""
@@ -58,36 +57,28 @@ def _wide(height: Any, *layers: Spec, data: str | None, **parts: Any) -> Spec:
     return {**rows, "width": "container", "height": height, "autosize": fit, "layer": list(layers), **parts}
 
 
+def _layer(mark: Spec, encoding: Spec, *, only: str) -> Spec:
+    """A layer of a chart, of the rows of which an expression is true alone."""
+    return {"mark": mark, "transform": [{"filter": only}], "encoding": encoding}
+
+
 def overview() -> Spec:
     """Winners against torch's library and the default config, the fastest first; `chosen` is marked."""
     y = {"field": "short", "type": "nominal", "sort": None, "title": None, "axis": {"ticks": False, "labelPadding": 8}}
     ratio = {"type": "log", "base": 2, "nice": False, "padding": 16}
     axis = {"title": "times as fast (log scale)", "format": ".3~g", "orient": "top", "tickCount": 7}
-    tooltip = _tooltip(
-        name="problem", label="winner", us_text="time", vendor_text="vs torch", default_text="vs default"
-    )
-    bar: Spec = {
-        "mark": {"type": "bar", "height": 9, "cornerRadius": 1},
-        "transform": [{"filter": "isValid(datum.vs_vendor)"}],
-        "encoding": {
-            "x": {"field": "vs_vendor", "type": "quantitative", "scale": ratio, "axis": axis},
-            "x2": {"datum": 1},
-            "color": {
-                "condition": {"test": "datum.vs_vendor >= 1", "value": FASTER},
-                "value": SLOWER,
-            },
-        },
-    }
-    tick: Spec = {
-        "mark": {"type": "point", "shape": "diamond", "size": 45, "filled": False, "strokeWidth": 1.5, "style": "ink"},
-        "transform": [{"filter": "isValid(datum.vs_default)"}],
-        "encoding": {"x": {"field": "vs_default", "type": "quantitative", "scale": ratio, "axis": axis}},
-    }
-    chosen: Spec = {
-        "mark": {**_ROW, "opacity": 0.16, "color": NEUTRAL},
-        "transform": [{"filter": "datum.problem === chosen"}],
-        "encoding": {"x": {"value": 0}, "x2": {"value": {"expr": "width"}}},
-    }
+    x = {"type": "quantitative", "scale": ratio, "axis": axis}
+    titles = {"name": "problem", "label": "winner", "us_text": "time", "vendor_text": "vs torch"}
+    tooltip = _tooltip(**titles, default_text="vs default")
+    color = {"condition": {"test": "datum.vs_vendor >= 1", "value": FASTER}, "value": SLOWER}
+    mark: Spec = {"type": "bar", "height": 9, "cornerRadius": 1}
+    encoding = {"x": {"field": "vs_vendor", **x}, "x2": {"datum": 1}, "color": color}
+    bar = _layer(mark, encoding, only="isValid(datum.vs_vendor)")
+    mark = {"type": "point", "shape": "diamond", "size": 45, "filled": False, "strokeWidth": 1.5, "style": "ink"}
+    tick = _layer(mark, {"x": {"field": "vs_default", **x}}, only="isValid(datum.vs_default)")
+    mark = {**_ROW, "opacity": 0.16, "color": NEUTRAL}
+    across = {"x": {"value": 0}, "x2": {"value": {"expr": "width"}}}
+    chosen = _layer(mark, across, only="datum.problem === chosen")
     # A row answers clicks over its whole width.
     area = chosen | {"transform": [], "mark": {**_ROW, "opacity": 0, "cursor": "pointer"}}
     one = {"mark": {"type": "rule", "strokeWidth": 1}, "encoding": {"x": {"datum": 1, "scale": ratio}}}
@@ -107,26 +98,15 @@ def landscape(color: Spec) -> Spec:
     tooltip = _tooltip(label="config", us_text="time", state="state", message="message")
     at = {"x": {**x, "axis": axis}, "xOffset": slot, "tooltip": tooltip}
     timed = {**at, "y": y}
-    failed = {
-        "mark": {"type": "tick", "orient": "vertical", "height": 11, "thickness": 1.5, "opacity": 0.75},
-        "transform": [{"filter": "!isValid(datum.us)"}],
-        "encoding": {**at, "y": {"value": {"expr": "height - 2"}}, "color": color},
-    }
-    done = {
-        "mark": {"type": "circle", "size": 26, "opacity": 0.7},
-        "transform": [{"filter": "isValid(datum.us)"}],
-        "encoding": {**timed, "color": color},
-    }
-    tied = {
-        "mark": {"type": "point", "size": 110, "filled": False, "strokeWidth": 1.4, "style": "ink"},
-        "transform": [{"filter": "datum.role === 'tie' && isValid(datum.us)"}],
-        "encoding": timed,
-    }
-    won = {
-        "mark": {"type": "point", "shape": "diamond", "size": 170, "filled": False, "strokeWidth": 2, "style": "ink"},
-        "transform": [{"filter": "datum.role === 'winner' && isValid(datum.us)"}],
-        "encoding": timed,
-    }
+    mark: Spec = {"type": "tick", "orient": "vertical", "height": 11, "thickness": 1.5, "opacity": 0.75}
+    below = {"y": {"value": {"expr": "height - 2"}}, "color": color}
+    failed = _layer(mark, at | below, only="!isValid(datum.us)")
+    mark = {"type": "circle", "size": 26, "opacity": 0.7}
+    done = _layer(mark, timed | {"color": color}, only="isValid(datum.us)")
+    mark = {"type": "point", "size": 110, "filled": False, "strokeWidth": 1.4, "style": "ink"}
+    tied = _layer(mark, timed, only="datum.role === 'tie' && isValid(datum.us)")
+    mark = mark | {"shape": "diamond", "size": 170, "strokeWidth": 2}
+    won = _layer(mark, timed, only="datum.role === 'winner' && isValid(datum.us)")
     return _wide(330, *_references(y), done, failed, tied, won, data="trials", params=[_PRESENT])
 
 
@@ -157,21 +137,15 @@ def race(color: Spec) -> Spec:
     }
     y = {"field": "us", "type": "quantitative", "scale": _US, "axis": _TIME}
     at = {"x": x, "y": y}
-    points = {
-        "mark": {"type": "circle", "size": 26, "opacity": 0.55},
-        "transform": [{"filter": "isValid(datum.us) && isValid(datum.number)"}],
-        "encoding": {**at, "color": color, "tooltip": _tooltip(number="trial", label="config", us_text="time")},
-    }
+    mark = {"type": "circle", "size": 26, "opacity": 0.55}
+    told = {"color": color, "tooltip": _tooltip(number="trial", label="config", us_text="time")}
+    points = _layer(mark, at | told, only="isValid(datum.us) && isValid(datum.number)")
     best = {
         "data": {"name": "best"},
         "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2, "style": "ink", "fill": None},
         "encoding": at,
     }
-    stop = {
-        "data": {"name": "stop"},
-        "mark": {"type": "rule", "strokeWidth": 1},
-        "encoding": {"x": x},
-    }
+    stop = {"data": {"name": "stop"}, "mark": {"type": "rule", "strokeWidth": 1}, "encoding": {"x": x}}
     params = [_PRESENT, {"name": "last", "value": 1}]
     return _wide(260, *_references(y), points, best, stop, data="trials", params=params)
 
@@ -240,29 +214,15 @@ def coverage() -> Spec:
         "legend": {"title": "times as fast as torch", "format": "~g", "values": [0.8, 1, 1.25]},
     }
     tooltip = _tooltip(name="problem", vendor_text="vs torch", state="state")
-    family = {
-        "mark": {"type": "rule", "strokeWidth": 13, "opacity": 0.3, "strokeCap": "round", "color": NEUTRAL},
-        "transform": [{"filter": "isValid(datum.last)"}],
-        "encoding": {"x": {"field": "n", **x}, "y": {"field": "first", **y}, "y2": {"field": "last"}},
-    }
+    mark = {"type": "rule", "strokeWidth": 13, "opacity": 0.3, "strokeCap": "round", "color": NEUTRAL}
+    span = {"x": {"field": "n", **x}, "y": {"field": "first", **y}, "y2": {"field": "last"}}
+    family = _layer(mark, span, only="isValid(datum.last)")
     point = {"x": {"field": "n", **x}, "y": {"field": "m", **y}, "tooltip": tooltip}
-    tuned = {
-        "mark": {
-            "type": "circle",
-            "size": 58,
-            "opacity": 1,
-            "stroke": NEUTRAL,
-            "strokeWidth": 0.5,
-            "cursor": "pointer",
-        },
-        "transform": [{"filter": "isValid(datum.m) && isValid(datum.vs_vendor)"}],
-        "encoding": {**point, "color": color},
-    }
-    other = {
-        "mark": {"type": "point", "size": 55, "strokeWidth": 1.5, "cursor": "pointer", "style": "ink"},
-        "transform": [{"filter": "isValid(datum.m) && !isValid(datum.vs_vendor)"}],
-        "encoding": {**point, "shape": {"condition": {"test": "datum.tuned", "value": "circle"}, "value": "cross"}},
-    }
+    mark = {"type": "circle", "size": 58, "opacity": 1, "stroke": NEUTRAL, "strokeWidth": 0.5, "cursor": "pointer"}
+    tuned = _layer(mark, point | {"color": color}, only="isValid(datum.m) && isValid(datum.vs_vendor)")
+    mark = {"type": "point", "size": 55, "strokeWidth": 1.5, "cursor": "pointer", "style": "ink"}
+    shape = {"condition": {"test": "datum.tuned", "value": "circle"}, "value": "cross"}
+    other = _layer(mark, point | {"shape": shape}, only="isValid(datum.m) && !isValid(datum.vs_vendor)")
     layers = {"width": 190, "height": 150, "layer": [family, tuned, other]}
     facet = {"field": "k", "type": "ordinal", "header": {"labelExpr": "'K = ' + datum.value", "labelAnchor": "start"}}
     return {"data": {"name": "coverage"}, "facet": facet, "columns": 4, "spec": layers}

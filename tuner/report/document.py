@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -16,12 +16,13 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.text import problem_order
 from tuner.report.measurements import Measurements, Place
-from tuner.report.thinning import MOST_TRIALS, thinned
 from tuner.store.listing import RunRow, TrialRow
 from tuner.store.records import State, Winner
 from tuner.version import __version__
 
 T = TypeVar("T", bound=Hashable)
+MOST_TRIALS = 20_000
+"""Where there are more, a browser cannot draw them."""
 _FAILED_OF = 300  # characters of a message: compilers say pages
 
 
@@ -54,7 +55,7 @@ def document(found: Measurements, *, against: dict[str, Any] | None = None) -> d
     runs = Listed(sorted(found.runs.values(), key=lambda run: (run.started_at, run.uuid)))
     configs: Listed[Config] = Listed()
     searches = _searches(found, places, problems)
-    shown = thinned(found.trials, _kept(found, searches))
+    shown = _thinned(found.trials, _kept(found, searches))
     trials = _trials(shown, found, searches, (places, problems, configs, runs))
     winners = [_winner(one, (places, problems, configs)) for one in found.winners]
     families = [each for place in found.places for each in _families(found, place, (places, configs))]
@@ -125,6 +126,22 @@ def _kept(found: Measurements, searches: dict[tuple[int, int], Search]) -> set[i
     chosen = {(one.device.slug, one.problem, config) for one in found.winners for config in (one.config, *one.tied)}
     ids = {trial.trial_id for trial in found.trials if (trial.device, trial.problem, trial.config) in chosen}
     return ids | {trial.trial_id for search in searches.values() for trial in search.improved}
+
+
+def _thinned(trials: Sequence[TrialRow], kept: set[int]) -> list[TrialRow]:
+    """Return all trials, or about MOST_TRIALS: those of `kept` and every n-th of the others, in their order.
+
+    Args:
+        trials: the trials, the oldest first.
+        kept: ids of trials that are in every case shown.
+    """
+    others = [trial.trial_id for trial in trials if trial.trial_id not in kept]
+    room = max(0, MOST_TRIALS - (len(trials) - len(others)))
+    if len(others) <= room:
+        return list(trials)
+    # Spread evenly over the run: of n others, those at 0, n/room, 2n/room ...
+    chosen = kept | {others[number * len(others) // room] for number in range(room)}
+    return [trial for trial in trials if trial.trial_id in chosen]
 
 
 def _trials(

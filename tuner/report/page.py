@@ -9,7 +9,6 @@ from typing import Any
 
 from tuner.report import vega
 from tuner.report.charts import charts
-from tuner.report.theme import theme
 
 
 def page(document: dict[str, Any]) -> str:
@@ -24,7 +23,7 @@ def page(document: dict[str, Any]) -> str:
     folder = importlib.resources.files("tuner.report") / "page"
     names = ("page.html", "page.css", "draw.js", "page.js")
     parts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
-    drawn = {"charts": charts(document["kernels"]), "light": theme(dark=False), "dark": theme(dark=True)}
+    drawn = {"charts": charts(document["kernels"]), "light": vega.theme(dark=False), "dark": vega.theme(dark=True)}
     filled = {
         "css": parts["page.css"],
         "vega": vega.bundle(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.lookup.table import Table
 from tuner.report.measurements import Measurements
-from tuner.tables.diff.difference import compare
+from tuner.tables.diff import compare
 from tuner.tables.export import select
 
 

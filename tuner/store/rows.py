@@ -8,6 +8,7 @@ import operator
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Executable, FromClause, RowMapping, Table, select
@@ -73,16 +74,13 @@ def read(connection: Connection, query: Executable, build: Callable[[RowMapping]
         return list(left_out.built(connection.execute(query).mappings(), build))
 
 
-class LeftOut:
+class LeftOut(AbstractContextManager["LeftOut"]):
     """The damaged rows that a block passes over; its end names them in one warning."""
 
     def __init__(self, connection: Connection) -> None:
         """Use the connection's options for the name of its database."""
         self._location = connection.get_execution_options().get("location", "the database")
         self._faults: Counter[str] = Counter()
-
-    def __enter__(self) -> LeftOut:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._faults:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -42,7 +42,7 @@ def lasting(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[
     return lasts
 
 
-class Store(Listings):
+class Store(Listings, AbstractContextManager["Store"]):
     """An open database of trials and winners; a context manager. `Store.open` makes one.
 
     Every method raises StoreError, one line, when the database cannot be read or written; each write is one
@@ -97,9 +97,6 @@ class Store(Listings):
         self._end_patience()
         with faults(self._database):
             self._engine.dispose()
-
-    def __enter__(self) -> Store:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import forkserver
@@ -99,7 +100,7 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
 
 
-class CompilePool:
+class CompilePool(AbstractContextManager["CompilePool"]):
     """Child processes that compile for one device. Each binary is compiled once, however often it is requested."""
 
     def __init__(self, device: Device, *, workers: int | None = None, time_limit_s: float = TIME_LIMIT_S) -> None:
@@ -127,9 +128,6 @@ class CompilePool:
         self._first_request = self._last_done = 0.0
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="tuner-compile")
         self._pool = self._starter.submit(self._start)
-
-    def __enter__(self) -> CompilePool:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()

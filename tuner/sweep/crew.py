@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tuner.sweep.compile_pool import CompilePool
 
 
-class Crew:
+class Crew(contextlib.AbstractContextManager["Crew"]):
     """Workers and compilers; a context manager that ends them all.
 
     Attributes:
@@ -49,9 +49,6 @@ class Crew:
         self.pool: CompilePool | None = None
         if compilers and (likely := KNOWN.get(self.arch or "")) is not None:
             self.pool = self._start_pool(likely)
-
-    def __enter__(self) -> Crew:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for supervisor in self.supervisors:

@@ -13,8 +13,7 @@ from tuner.store.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals
 from tuner.sweep.compile_pool import CompilePool, CompileResult, Failed, Urgency
 from tuner.sweep.measure import VENDOR
-from tuner.sweep.refine import RefinedSearch
-from tuner.sweep.search import Strategy, by_time
+from tuner.sweep.search import RefinedSearch, Strategy, by_time
 from tuner.sweep.search_task import SearchTask
 
 SPENT = "the time budget is spent"

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from tuner.errors import KernelError
@@ -70,7 +71,7 @@ def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, l
     return job
 
 
-class JobPrefetcher:
+class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
     """Makes jobs, which are taken in the order they were requested; a context manager.
 
     Attributes:
@@ -86,9 +87,6 @@ class JobPrefetcher:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tuner-jobs")
         self._here = threading.Lock()
         self._requested: deque[tuple[Step, Future[Job]]] = deque()
-
-    def __enter__(self) -> JobPrefetcher:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tuner.errors import KernelError
 from tuner.tuned import accuracy
 from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.options import Options
 
 
 class CallInputs:
@@ -20,20 +20,13 @@ class CallInputs:
         checking: whether the next launch's outputs will be compared, so that no hook may change them afterwards.
     """
 
-    def __init__(
-        self,
-        arguments: Arguments,
-        named: dict[str, Any],
-        *,
-        reset_to_zero: Sequence[str] = (),
-        restore_value: Sequence[str] = (),
-        tolerance: float | None = None,
-    ) -> None:
-        """Copy what has to be restored before each launch; without a tolerance, each output's dtype has its own."""
+    def __init__(self, arguments: Arguments, named: dict[str, Any], options: Options) -> None:
+        """Copy what has to be restored before each launch; a kernel with a `pre_hook` zeroes by that."""
         self.arguments, self.named, self.checking = arguments, named, False
-        self.tolerance = tolerance
-        self._zeroed = [memory for name in reset_to_zero if (memory := memory_of(named.get(name))) is not None]
-        kept = [memory for name in restore_value if (memory := memory_of(named.get(name))) is not None]
+        self.tolerance = options.tolerance
+        zeroed = () if options.pre_hook is not None else options.reset_to_zero
+        self._zeroed = [memory for name in zeroed if (memory := memory_of(named.get(name))) is not None]
+        kept = [memory for name in options.restore_value if (memory := memory_of(named.get(name))) is not None]
         self._restored = [(memory, memory.detach().clone()) for memory in kept]
         self._outputs = dict(_output(each, index, named) for index, each in enumerate(arguments.outputs))
 

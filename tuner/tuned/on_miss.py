@@ -132,14 +132,7 @@ class _CopiedInputs(CallInputs):
         copies = _copies(arguments)
         named = kernel.signature.named(copies.args, copies.kwargs)
         tensors = [name for name, value in named.items() if memory_of(value) is not None]
-        options = kernel.options
-        super().__init__(
-            dataclasses.replace(copies, outputs=outputs or tuple(tensors)),
-            named,
-            reset_to_zero=() if options.pre_hook is not None else options.reset_to_zero,
-            restore_value=options.restore_value,
-            tolerance=options.tolerance,
-        )
+        super().__init__(dataclasses.replace(copies, outputs=outputs or tuple(tensors)), named, kernel.options)
         theirs = kernel.signature.named(arguments.args, arguments.kwargs)
         self._found = [(memory_of(named[name]), memory_of(theirs[name])) for name in tensors]
 

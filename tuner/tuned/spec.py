@@ -100,14 +100,8 @@ def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
 
 
 def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> CallInputs:
-    arguments, options = kernel.arguments_factory.made(problem, device, seed), kernel.options
-    return CallInputs(
-        arguments,
-        kernel.signature.named(arguments.args, arguments.kwargs),
-        reset_to_zero=() if options.pre_hook is not None else options.reset_to_zero,
-        restore_value=options.restore_value,
-        tolerance=options.tolerance,
-    )
+    arguments = kernel.arguments_factory.made(problem, device, seed)
+    return CallInputs(arguments, kernel.signature.named(arguments.args, arguments.kwargs), kernel.options)
 
 
 def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:

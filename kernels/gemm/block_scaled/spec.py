@@ -6,6 +6,7 @@ as `swap_ab` does (SWAP_AB), so that the weight's columns fill the tensor cores'
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -112,13 +113,11 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time."""
 
-    def estimated(config: Config) -> float:
-        return estimate_us(config, problem, device)
-
     def ties(config: Config) -> tuple[float, ...]:
         return *splitting.tie_break(*_view(config, problem), device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
     loads = splitting.loads(problem.unscaled(), device)[-1:]
+    estimated = functools.partial(estimate_us, problem=problem, device=device)
     found = space(problem, device).narrowed(LOADS=loads).best(estimated, ties=ties)
     smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
     return found or Config(NAME, **smallest, LOADS="pointer", SWAP_AB=False, SPLIT_K=1, num_stages=1, num_warps=4)

@@ -5,6 +5,7 @@ It is for few tiles and a long K on Hopper, written in Gluon, and needs Triton 3
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -82,10 +83,7 @@ def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> d
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The config with the least estimated time, refined by its options; of equals the one with the smallest cluster."""
-    tried = space(problem, device)
-
-    def estimated(config: Config) -> float:
-        return estimate_us(config, problem, device)
+    tried, estimated = space(problem, device), functools.partial(estimate_us, problem=problem, device=device)
 
     def ties(config: Config) -> tuple[int, ...]:
         return config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")

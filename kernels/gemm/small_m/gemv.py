@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -95,10 +96,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     tried = space(problem, device)
     if not calibration.applies_to_streams(problem, device):
         return tried.best(rank) or tried.smallest()
-
-    def estimated(config: Config) -> float:
-        return _estimate_us(config, problem, device)
-
+    estimated = functools.partial(_estimate_us, problem=problem, device=device)
     found = tried.best(estimated, among=_estimates(tried.configs(), problem, device))
     return tried.smallest() if found is None else tried.refined(found, estimated)
 

@@ -88,13 +88,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
-
-    def estimate(config: Config) -> float:
-        return estimate_us(config, problem, device)
-
-    def tied(config: Config) -> tuple[float, ...]:
-        return tie_break(config, problem, device)
-
+    estimate, tied = (functools.partial(of, problem=problem, device=device) for of in (estimate_us, tie_break))
     tried = space(problem, device)
     axes = splitting.formula_axes(problem, device)
     if calibration.applies(problem, device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device, multiprocessors
@@ -87,12 +88,8 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time, its groups of 8 rows."""
-
-    def estimated(config: Config) -> tuple[float, int]:
-        return estimate_us(config, problem, device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
-
-    tried = space(problem, device)
-    return tried.best(estimated) or tried.smallest()
+    tried, estimated = space(problem, device), functools.partial(estimate_us, problem=problem, device=device)
+    return tried.best(estimated, ties=lambda config: abs(config.integer("GROUP_SIZE_M", 1) - 8)) or tried.smallest()
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:

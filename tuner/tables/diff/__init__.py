@@ -1,1 +1,0 @@
-"""How two tables or databases differ."""
