@@ -27,11 +27,11 @@ from typing import Any
 from commands import fresh, new_folder, tuner, write_suite
 
 from tuner.bench.held_out import Case, play
-from tuner.bench.paired import PairedRunner
 from tuner.kernel import registry
 from tuner.lookup.lookup import lookup, use
 from tuner.problem import Problem
 from tuner.store.store import Store
+from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from tuner.bench.held_out import Case, play
-from tuner.bench.paired import PairedRunner
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record

@@ -24,10 +24,10 @@ from typing import Any
 from commands import new_folder, tuner, write_suite
 
 from tuner.bench import held_out
-from tuner.bench.paired import PairedRunner
 from tuner.errors import TunerError
 from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
+from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record

@@ -13,11 +13,13 @@ from tuner.errors import StoreError, SweepError
 from tuner.fleet import drive, ledger
 from tuner.fleet.drive import Driver
 from tuner.fleet.ledger import Ledger, RefusedError
-from tuner.fleet.messages import Hello
+from tuner.fleet.messages import Delivery, Hello
 from tuner.fleet.node import kernels_of
 from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel.config import Config
 from tuner.problem.family import ladders
-from tuner.store.store import Store
+from tuner.store.records import KernelVersion, Outcome, State, Trial
+from tuner.store.store import RunStatus, Store
 from tuner.sweep.report import Plan
 from tuner.sweep.strategies import EXHAUSTIVE
 from tuner.version import __version__
@@ -109,6 +111,23 @@ def test_what_a_lost_node_stored_is_known_and_the_rest_goes_to_another(faulty, s
     assert stored(store) == {key: 1 + (fresh and key[0] == problems[0]) for key in stored(store)}
     assert len(stored(store)) == 24
     assert statuses(store) == ["DONE"] * (1 + fresh) + ["FAILED"]
+
+
+def test_under_fresh_a_node_is_told_what_a_dead_one_of_its_fleet_measured_and_nothing_older(faulty, store):
+    problem, kernel = faulty(), KernelVersion("faulty", "faulty", 1, "hash")
+    hello = Hello("a", 1, KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "", "", "3.11"), __version__, {})
+    older, measured = (Config("faulty", n=n) for n in (1, 2))
+    outcome = Outcome(State.COMPLETE, median_us=1.0)
+    before = store.begin_run(hello.device, hello.environment, argv=[], host="h")
+    store.record(before, [Trial(problem, older, kernel, outcome)])
+    store.end_run(before, RunStatus.DONE)
+    fleet = Ledger(store, lambda _device: [problem], {})
+    store.record(fleet.join("dies", hello, 0.0), [Trial(problem, measured, kernel, outcome)])
+    fleet.leave("dies", "the machine is gone")
+    fleet.join("lives", hello, 0.0)
+    question = ("settled_here", (hello.device, hello.environment, problem, (kernel,)), {})
+    fleet.take({"lives": Delivery(question=question)}, threading.Event(), 0.0)
+    assert set(fleet.orders("lives", 0.0, stop=False).answer.value) == {measured}
 
 
 def test_a_process_that_is_killed_is_started_again_on_its_machine(faulty, store, cluster, monkeypatch):

@@ -13,11 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.bench import paired
 from tuner.bench.contest import Contest
-from tuner.bench.paired import PairedRunner
-from tuner.sweep import gpu_lock
+from tuner.sweep import gpu_lock, paired
 from tuner.sweep.crew import Crew
+from tuner.sweep.paired import PairedRunner
 from tuner.sweep.worker import Worker
 
 HOLD = """

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
-from tuner.bench.paired import PairedRunner
 from tuner.errors import KernelError
 from tuner.hardware.device import Device, of_one_arch
 from tuner.kernel import registry
@@ -21,6 +20,7 @@ from tuner.problem import Problem
 from tuner.sweep import finals
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.messages import FinalsPlayed
+from tuner.sweep.paired import PairedRunner
 
 _SEED = 1
 

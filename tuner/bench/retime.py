@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tuner.bench.paired import PairedRunner
 from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
@@ -23,6 +22,7 @@ from tuner.store.records import KernelVersion, Outcome, Trial, Verdict
 from tuner.store.store import Run, RunStatus, Store
 from tuner.sweep import finals
 from tuner.sweep.measure import VENDOR
+from tuner.sweep.paired import PairedRunner
 from tuner.version import __version__
 
 DEFAULT = "default"

@@ -23,10 +23,10 @@ from tuner.problem import Problem
 if TYPE_CHECKING:
     import threading
 
-    from tuner.bench.paired import PairedRunner
     from tuner.moe.layer import Layer
     from tuner.moe.tuning import Row, Task
     from tuner.store.records import Winner
+    from tuner.sweep.paired import PairedRunner
 
 _COLUMNS = ("m", "ships", "us", "over file", "over default", "config")
 
@@ -101,7 +101,7 @@ def moe(package: str, out: Path, **given: Any) -> int:
         found = {} if given["play_only"] else _tuned(task, gpus, given)
     except Stopped as e:
         return e.code
-    from tuner.bench.paired import PairedRunner
+    from tuner.sweep.paired import PairedRunner
 
     with PairedRunner(gpus[0]) as runner:
         click.echo(f"{runner.device.slug}: playing {quantity(len(task.ms), 'row')}", err=True)

@@ -14,8 +14,8 @@ from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 
 if TYPE_CHECKING:
-    from tuner.bench.paired import PairedRunner
     from tuner.bench.retime import Retimed
+    from tuner.sweep.paired import PairedRunner
 
 _COLUMNS = ("state", "problem", "config", "us", "loss", "vs default", "vs vendor", "reason")
 
@@ -58,9 +58,9 @@ def retime(place: str, **given: Any) -> int:
 
     Says which rows hold, which lost and which fail. Exits 1 if one lost or failed.
     """
-    from tuner.bench.paired import PairedRunner
     from tuner.bench.retime import State, rows_of
     from tuner.lookup import sources
+    from tuner.sweep.paired import PairedRunner
 
     if given["race"] and given["db"] is None:
         raise UsageError("--race keeps what it finds: add --db PATH")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tuner.bench.held_out import Case, CaseResult, Regret
-    from tuner.bench.paired import PairedRunner
+    from tuner.sweep.paired import PairedRunner
     from tuner.tables.verify.finding import Finding
     from tuner.tables.verify.inspection import Inspection
 
@@ -120,8 +120,8 @@ def _measure(place: str, suite: str | None, sample: int, device: str, *, as_json
         TableError: the place cannot be read.
     """
     from tuner.bench import held_out
-    from tuner.bench.paired import PairedRunner
     from tuner.lookup import sources
+    from tuner.sweep.paired import PairedRunner
 
     source = sources.named(place)
     listed = None if suite is None else suites.load(suite)

@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.bench.paired import PairedRunner
 from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
@@ -21,6 +20,7 @@ from tuner.moe.package import Package
 from tuner.problem import Problem
 from tuner.store.records import Winner
 from tuner.sweep import finals
+from tuner.sweep.paired import PairedRunner
 
 TUNED, FILE, DEFAULT = "tuned", "file", "default"
 NOISE = 0.01
