@@ -125,7 +125,7 @@ def _of_vllm(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config, t
         "SWAP_AB": _swaps(inputs, config, target),
         "USE_TD": False,
     }
-    scales = _scale_strides(gemm)
+    scales = _scale_strides(gemm, of_one=True)
     args = (
         *(gemm.a, gemm.b, gemm.c, None, gemm.a_scale, gemm.b_scale, inputs.weights),
         *(blocks.ids, blocks.experts, blocks.padded, *_sizes(gemm), slots, positions, *_strides(gemm)),
@@ -157,7 +157,7 @@ def _of_sglang(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config,
     args = (
         *(gemm.a, None, gemm.b, None, None, gemm.c, gemm.a_scale, gemm.b_scale, inputs.weights),
         *(blocks.ids, blocks.experts, blocks.padded, None, *_sizes(gemm), len(blocks.ids), inputs.weights.numel()),
-        *(*_strides(gemm)[:5], 0, 0, *_strides(gemm)[5:], *_scale_strides(gemm), group_n, group_k),
+        *(*_strides(gemm)[:5], 0, 0, *_strides(gemm)[5:], *_scale_strides(gemm, of_one=False), group_n, group_k),
     )
     return Call(_grid(len(blocks.ids), gemm, config), args, {**constants, **dict(config)})
 
@@ -191,12 +191,14 @@ def _strides(gemm: Gemm) -> tuple[int, ...]:
     return *a, b[0], b[2], b[1], c[1], c[2]
 
 
-def _scale_strides(gemm: Gemm) -> tuple[int, ...]:
+def _scale_strides(gemm: Gemm, *, of_one: bool) -> tuple[int, ...]:
+    """Return the strides of both scales; `of_one`: whether a scale an expert has a stride, too."""
     a = gemm.a_scale.stride() if gemm.a_scale is not None and gemm.a_scale.dim() == 2 else (0, 0)
     b = gemm.b_scale
     if b is None:
         return *a, 0, 0, 0
-    return *a, b.stride(0), b.stride(2) if b.dim() == 3 else 0, b.stride(1) if b.dim() >= 2 and b.shape[1] > 1 else 0
+    experts = b.stride(0) if b.dim() >= 2 or of_one else 0
+    return *a, experts, b.stride(2) if b.dim() == 3 else 0, b.stride(1) if b.dim() >= 2 and b.shape[1] > 1 else 0
 
 
 def _grid(slots: int, gemm: Gemm, config: Config) -> tuple[int]:
