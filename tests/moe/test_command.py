@@ -54,7 +54,7 @@ def stored(folder) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "files"), [("vllm", 1), ("sglang", 2)])
 def test_what_is_tuned_is_read_by_the_packages_own_loader_and_a_second_run_measures_nothing(
-    name, files, tmp_path, monkeypatch
+    name, files, tmp_path, monkeypatch, capfd
 ):
     code, out, err = run(tmp_path, *SIZES, "--m", "1,2", "--trials", "3", "--for", name, "--json")
     assert code == 0, err
@@ -74,6 +74,10 @@ def test_what_is_tuned_is_read_by_the_packages_own_loader_and_a_second_run_measu
     assert (code, trials(tmp_path)) == (0, before)
     # What was written is what the package has now, and nothing is said to be gained over it.
     assert all("file" in row["ratios"] for row in json.loads(out)["rows"])
+    with pytest.raises(SystemExit):
+        main(["export", str(tmp_path / "tables"), "--device", "interpreter", "--db", str(tmp_path / "tuner.db")])
+    assert "winners of experts left out: `tuner moe` writes their files" in capfd.readouterr().err
+    assert not (tmp_path / "tables").exists()
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
+from tuner.moe.layer import OP as EXPERTS
 
 if TYPE_CHECKING:
     from tuner.store.records import DecidedFamily, Winner
@@ -113,6 +114,10 @@ def _decided(db: str | None, device: str | None) -> tuple[list[Winner], list[Dec
                 f"{location} has winners of the interpreter only, which are no figures of a GPU: to export them all the"
                 " same add --device interpreter"
             )
+    experts = sum(winner.problem.op == EXPERTS for winner in winners)
+    if experts:
+        click.echo(f"{quantity(experts, 'winner')} of experts left out: `tuner moe` writes their files", err=True)
+        winners = [winner for winner in winners if winner.problem.op != EXPERTS]
     if not winners:
         raise TableError(f"no winner in {location} to export: `tuner run --db {shlex.quote(location)}` finds some")
     return winners, families
