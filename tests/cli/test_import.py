@@ -130,7 +130,8 @@ def test_nothing_that_was_imported_is_a_figure_or_can_be_looked_up(tmp_path, run
     ("name", "reason"),
     [
         ("E=256,N=128,device_name=NVIDIA_H20,dtype=fp8_w8a8,block_shape=[128, 128].json", "a mixture of experts"),
-        ("E=8,N=14336,device_name=NVIDIA_H200.json", None),
+        ("E=8,N=14336,device_name=NVIDIA_H200.json", "tune that with `tuner moe`"),
+        ("N=1,K=2,gpu=X.json", None),
         ("N=1,K=2,device_name=X,dtype=int8_w8a8,block_shape=[128,128].json", "int8_w8a8 scaled by blocks of 128x128"),
         ("N=1,K=2,device_name=X,dtype=fp8_w8a8,block_shape=[64, 64].json", "fp8_w8a8 scaled by blocks of 64x64"),
         ("N=1,K=2,device_name=X,dtype=fp8_w8a8_per_token,out_dtype=bf16.json", "fp8_w8a8_per_token without blocks"),

@@ -22,8 +22,8 @@ from tuner.tables import vllm
 from tuner.tables.importing.candidates import Candidate
 
 _NAME = re.compile(
-    r"(?P<experts>E=\d+,)?N=(?P<n>\d+)(,K=(?P<k>\d+))?,device_name=(?P<device>.+?),dtype=(?P<dtype>\w+)"
-    r"(,block_shape=\[(?P<block_n>\d+), ?(?P<block_k>\d+)\])?.*\.json"
+    r"(?P<experts>E=\d+,)?N=(?P<n>\d+)(,K=(?P<k>\d+))?,device_name=(?P<device>[^,]+?)(,dtype=(?P<dtype>\w+))?"
+    r"(,block_shape=\[(?P<block_n>\d+), ?(?P<block_k>\d+)\])?(,.*|_down)?\.json"
 )
 _COLUMNS = ("m", "n", "k", "dtype", "layout", "out_dtype", "epilogue", "scaling", "group")
 _TRUE = ("true", "1")
@@ -106,7 +106,7 @@ def _read_json(path: Path, text: str, name: Mapping[str, str | None]) -> Importe
 
 def _not_ours(name: Mapping[str, str | None]) -> str | None:
     if name["experts"] or name["k"] is None:
-        return "it is for a mixture of experts, which no kernel here computes"
+        return "it is for a mixture of experts: tune that with `tuner moe` (docs/moe.md says how it is tried)"
     found = f"{name['dtype']} scaled by blocks of {name['block_n']}x{name['block_k']}"
     if name["block_n"] is None:
         found = f"{name['dtype']} without blocks"
