@@ -23,13 +23,20 @@ from tuner.version import __version__
 
 
 @pytest.fixture(scope="module")
-def url():
+def server():
     pytest.importorskip("psycopg", reason="psycopg is not installed")
     if (binaries := programs()) is None:
         pytest.skip("no PostgreSQL server is installed")
     with running(binaries) as server:
-        server.execute("CREATE DATABASE fleet")
-        yield server.url("fleet")
+        yield server
+
+
+@pytest.fixture
+def url(server, request):
+    """A new database for each test, which counts all of its trials."""
+    name = f"fleet_{request.node.name[:40]}"
+    server.execute(f"CREATE DATABASE {name}")
+    return server.url(name)
 
 
 class Watcher:

@@ -56,7 +56,7 @@ def stored(folder) -> int:
 def test_what_is_tuned_is_read_by_the_packages_own_loader_and_a_second_run_measures_nothing(
     name, files, tmp_path, monkeypatch, capfd
 ):
-    code, out, err = run(tmp_path, *SIZES, "--m", "1,2", "--trials", "3", "--for", name, "--json")
+    code, out, err = run(tmp_path, *SIZES, "--m", "2", "--trials", "2", "--for", name, "--json")
     assert code == 0, err
     document = json.loads(out)
     assert len(document["files"]) == files
@@ -70,19 +70,19 @@ def test_what_is_tuned_is_read_by_the_packages_own_loader_and_a_second_run_measu
         assert min(row["ratios"].values()) >= 1, "nothing that was played is faster than what ships"
         assert len({config["config"]["BLOCK_SIZE_M"] for config in row["configs"]}) == 1
     before = trials(tmp_path)
-    code, out, err = run(tmp_path, *SIZES, "--m", "1,2", "--trials", "3", "--for", name, "--json")
+    code, out, err = run(tmp_path, *SIZES, "--m", "2", "--trials", "2", "--for", name, "--json")
     assert (code, trials(tmp_path)) == (0, before)
     # What was written is what the package has now, and nothing is said to be gained over it.
     assert all("file" in row["ratios"] for row in json.loads(out)["rows"])
     with pytest.raises(SystemExit):
         main(["export", str(tmp_path / "tables"), "--device", "interpreter", "--db", str(tmp_path / "tuner.db")])
-    assert "winners of experts left out: `tuner moe` writes their files" in capfd.readouterr().err
+    assert "of experts left out: `tuner moe` writes their files" in capfd.readouterr().err
     assert not (tmp_path / "tables").exists()
 
 
 @pytest.mark.long
 def test_an_interrupt_writes_no_file_and_the_same_command_goes_on(tmp_path):
-    words = (*SIZES, "--m", "1,2,4", "--trials", "3", "--for", "vllm")
+    words = (*SIZES, "--m", "1,2", "--trials", "2", "--for", "vllm")
     process = start(tmp_path, *words)
     while not stored(tmp_path):
         assert process.poll() is None, process.communicate()
@@ -93,7 +93,7 @@ def test_an_interrupt_writes_no_file_and_the_same_command_goes_on(tmp_path):
     assert "the same command goes on" in err
     code, out, err = run(tmp_path, *words, "--json")
     assert code == 0, err
-    assert [row["m"] for row in json.loads(out)["rows"]] == [1, 2, 4]
+    assert [row["m"] for row in json.loads(out)["rows"]] == [1, 2]
 
 
 def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
