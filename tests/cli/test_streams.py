@@ -7,10 +7,11 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tuner.cli import kernel_options
+from tuner.cli import kernel_options, streams
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
@@ -127,3 +128,19 @@ def test_make_inputs_that_ends_the_process_is_one_line(shell, tmp_path):
     done = shell("run --kernel makes:double --device interpreter --problem N=16")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "the code of a kernel called sys.exit(0)" in done.stderr
+
+
+def test_what_a_signals_handler_says_while_a_write_is_under_way_goes_past_its_buffer(monkeypatch):
+    """Python refuses such a write with a RuntimeError, in a window too short to be hit at will."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as said, os.fdopen(writer, "w") as stream:
+
+        def write(_text):
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+        busy = SimpleNamespace(write=write, flush=stream.flush, fileno=stream.fileno)
+        monkeypatch.setattr(sys, "stderr", busy)
+        with streams.guarded():
+            sys.stderr.write("finishing the trials under way\n")
+        stream.close()
+        assert said.read() == "finishing the trials under way\n"

@@ -70,9 +70,11 @@ class _BestEffort:
 
     def write(self, text: str) -> int:
         """Write what can be written."""
-        # RuntimeError: a signal's handler writes while the code that it interrupted does.
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
-            self._stream.write(text)
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                self._stream.write(text)
+            except RuntimeError:  # a signal's handler writes while the code that it interrupted does: past its buffer
+                os.write(self._stream.fileno(), text.encode(errors="backslashreplace"))
         return len(text)
 
     def flush(self) -> None:
