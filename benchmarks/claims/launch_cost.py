@@ -13,6 +13,7 @@ module cached but for "shipped, empty", which has no cache.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import random
@@ -32,6 +33,8 @@ import record
 
 SHAPE = (256, 256, 256)
 BATCH = 4
+FRESH, VECTOR = 16_384, 8
+"""Addresses that take turns, and the elements between two of them, which are 16 bytes."""
 FIRST = (4096, 2048, 1024)
 Call = Callable[[], object]
 
@@ -46,11 +49,14 @@ def paths(device: str) -> dict[str, Call]:
     m, n, k = SHAPE
     a = torch.randn(m, k, device=device).half()
     b = torch.randn(n, k, device=device).half().t()
-    out = torch.empty(m, n, device=device, dtype=torch.float16)
+    weight, out = b.t(), torch.empty(m, n, device=device, dtype=torch.float16)
     many_a, many_b = a.expand(BATCH, m, k).contiguous(), b.t().expand(BATCH, n, k).contiguous().mT
     many_out = torch.empty(BATCH, m, n, device=device, dtype=torch.float16)
     ends = torch.arange(1, BATCH + 1, device=device, dtype=torch.int32) * (m // BATCH)
     x, y = a.flatten(), out.flatten()
+    # Overlapping activations, more than any cache of addresses holds.
+    long = torch.randn(m * k + VECTOR * FRESH, device=device).half()
+    fresh = itertools.cycle([long[at : at + m * k].view(m, k) for at in range(0, VECTOR * FRESH, VECTOR)])
     layer, exchanged = (
         torch.nn.Linear(k, n, bias=False, device=device, dtype=torch.float16).requires_grad_(False) for _ in range(2)
     )
@@ -58,12 +64,16 @@ def paths(device: str) -> dict[str, Call]:
     return {
         "torch.empty": lambda: torch.empty((m, n), dtype=torch.float16, device=a.device),
         "torch.matmul": lambda: torch.matmul(a, b),
+        "torch.matmul, A at a fresh address": lambda: torch.matmul(next(fresh), b),
         "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
         "torch.bmm": lambda: torch.bmm(many_a, many_b),
         "torch.bmm(out=)": lambda: torch.bmm(many_a, many_b, out=many_out),
         "torch.softmax": lambda: torch.softmax(a, -1),
         "torch.add": lambda: torch.add(x, y),
         "tuner matmul": lambda: matmul(a, b),
+        "tuner matmul, A at a fresh address": lambda: matmul(next(fresh), b),
+        "tuner matmul, b.t() in the call": lambda: matmul(a, weight.t()),
+        "torch.matmul, b.t() in the call": lambda: torch.matmul(a, weight.t()),
         "tuner matmul(out=)": lambda: matmul(a, b, out=out),
         "nn.Linear": lambda: layer(a),
         "nn.Linear, accelerated": lambda: exchanged(a),

@@ -57,6 +57,8 @@ BOOSTING = {
     "verbose": False,
     "allow_writing_files": False,
 }
+ADDITIVE = BOOSTING | {"iterations": 1500, "depth": 1}
+"""Trees of one question each: a correction for each feature by itself. It is compared, and not written."""
 SEEDS = (11, 12, 13, 14)
 """A kernel's forest is the mean of four, for the picks of one change with its seed: of four seeds two made the default
 of 8192x6144x4096 or of 2048x28672x4096 lose more than a tenth."""
@@ -89,7 +91,8 @@ def main():
         return
     summary = {"problems": len(found), "trials": {name: len(part.rows) for name, part in parts.items()}}
     picks = {"cost model": [chosen(found, parts, {name: part.estimates for name, part in parts.items()})]}
-    picks["calibrated, held out"] = [chosen(found, parts, held_out(parts, len(found), seed)) for seed in range(PARTS)]
+    for name, boosting in (("calibrated, held out", BOOSTING), ("additive, held out", ADDITIVE)):
+        picks[name] = [chosen(found, parts, held_out(parts, len(found), seed, boosting)) for seed in range(PARTS)]
     summary |= {name: losses(several) for name, several in picks.items()}
     for name, figures in summary.items():
         print(f"{name:32} {figures}")
@@ -199,9 +202,9 @@ def parts_of(found):
     return {name: Part(rows) for name, rows in sorted(listed.items())}
 
 
-def fitted(part, chosen):
+def fitted(part, chosen, boosting=BOOSTING):
     """Forests of some of a part's trials, one for each seed."""
-    forests = (catboost.CatBoostRegressor(**BOOSTING, random_seed=seed) for seed in SEEDS)
+    forests = (catboost.CatBoostRegressor(**boosting, random_seed=seed) for seed in SEEDS)
     trials = (part.values[chosen], part.errors[chosen])
     return [forest.fit(*trials, sample_weight=part.weights[chosen]) for forest in forests]
 
@@ -211,7 +214,7 @@ def predicted(part, chosen, forests):
     return part.estimates[chosen] + np.clip(corrections, -calibration.MOST, calibration.MOST)
 
 
-def held_out(parts, problems, seed):
+def held_out(parts, problems, seed, boosting):
     """Every trial's log estimate, by forests that saw nothing of its problem."""
     fold = np.random.default_rng(seed).permutation(problems) % FOLDS
     found = {}
@@ -220,7 +223,7 @@ def held_out(parts, problems, seed):
         for number in range(FOLDS):
             out = fold[part.problems] == number
             if out.any():
-                found[name][out] = predicted(part, out, fitted(part, ~out))
+                found[name][out] = predicted(part, out, fitted(part, ~out, boosting))
     return found
 
 

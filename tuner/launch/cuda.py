@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ _NAN_FILL = 1
 _FIXED_IN = 13_010
 """The last driver that marks descriptors of less than 128 KiB wrongly; CUTLASS and Triton clear the mark."""
 _SMALL_BYTES = 128 * 1024
-_SMALL_MARK = 1 << 21
+_MARK_BYTE, _UNMARKED = 10, 0xFF ^ 1 << 5
 # CUresult, CUfunction_attribute, CUdevice_attribute and CUpointer_attribute of the driver API.
 _INVALID_VALUE, _INVALID_CONTEXT = 1, 201
 _MAX_THREADS, _STATIC_SHARED, _LOCAL, _REGISTERS, _DYNAMIC_SHARED, _CARVEOUT, _ANY_CLUSTER = 0, 1, 3, 4, 8, 9, 14
@@ -76,10 +76,14 @@ def launcher() -> Callable[..., None] | None:
     device's, as by Triton.
     """
     found = library()
-    if found is None or not hasattr(found, "cuLaunchKernelEx"):
-        return None
-    function = found["cuLaunchKernelEx"]
-    function.errcheck = _checked  # type: ignore[assignment]
+    return None if found is None or not hasattr(found, "cuLaunchKernelEx") else _function("cuLaunchKernelEx")
+
+
+@functools.cache
+def _function(name: str) -> Callable[..., None]:
+    """A function of the driver that raises what Triton raises."""
+    function: Callable[..., None] = library()[name]  # type: ignore[index]
+    function.errcheck = _checked  # type: ignore[attr-defined]
     return function
 
 
@@ -192,48 +196,72 @@ def device_address(at: int) -> int:
     return found.value
 
 
-def tensor_map(meta: Mapping[str, Any], descriptor: Any, at: int) -> bytes:
-    """Encode a TMA descriptor.
+def tensor_map_encoder(meta: Mapping[str, Any], descriptor: Any) -> TensorMapEncoder:
+    """The encoder of a TMA descriptor; the plans of calls that differ elsewhere share it.
 
     Args:
         meta: What Triton compiled the kernel for: swizzle, size and type of an element, block.
         descriptor: Triton's TensorDescriptor, or whatever has its attributes except `base`.
-        at: The address of its tensor.
     """
     sizes, strides = [*descriptor.shape], [*descriptor.strides]
     if meta["fp4_padded"]:
         sizes[-1] *= 2
-    kind = compat.TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]]
-    if getattr(descriptor, "round_f32_to_tf32", False):
-        kind = _TF32
-    rank, element = len(sizes), meta["elem_size"]
+    rounds = getattr(descriptor, "round_f32_to_tf32", False)
+    kind = _TF32 if rounds else compat.TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]]
+    element = meta["elem_size"]
     steps = [element * stride for stride in strides[-2::-1]]  # bytes from row to row; the innermost axis has none
-    memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
-    start = -ctypes.addressof(memory) % MAP_ALIGNMENT
-    axes, many = ctypes.c_uint32 * rank, ctypes.c_uint64 * rank
-    asked = (
-        *("cuTensorMapEncodeTiled", byref(memory, start), kind, rank, ctypes.c_void_p(at)),
-        *(many(*sizes[::-1]), many(*steps), axes(*meta["block_size"][::-1]), axes(*[1] * rank)),
-        *(0, meta["swizzle"], _L2_PROMOTION_128B, _NAN_FILL if descriptor.padding == "nan" else 0),
-    )
-    code = _call(*asked)
-    if code == _INVALID_CONTEXT and ensure_context():  # a new thread has none
-        code = _call(*asked)
-    check(code)
-    encoded = memory.raw[start : start + MAP_BYTES]
-    return _mended(encoded) if _reach(sizes[::-1], [element, *steps]) < _SMALL_BYTES else encoded
+    modes = 0, meta["swizzle"], _L2_PROMOTION_128B, _NAN_FILL if descriptor.padding == "nan" else 0
+    return _encoder((kind, element), (*sizes[::-1],), (*steps,), (*meta["block_size"][::-1],), modes)
 
 
-def _reach(sizes: Sequence[int], steps: Sequence[int]) -> int:
-    """The bytes from a tensor's first element to its last."""
-    return 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+class TensorMapEncoder:
+    """Encodes a TMA descriptor for one address after the other; what else the driver is given is prepared once."""
 
+    def __init__(self, before: tuple[Any, ...], after: tuple[Any, ...], *, is_marked: bool) -> None:
+        """Keep what does not change.
 
-def _mended(encoded: bytes) -> bytes:
-    if driver_version() > _FIXED_IN:
+        Args:
+            before: The driver's arguments between the memory of the map and the address.
+            after: Those that follow the address.
+            is_marked: Whether the driver marks the map wrongly.
+        """
+        self._encode = _function("cuTensorMapEncodeTiled")
+        self._before, self._after, self._is_marked = before, after, is_marked
+        self._buffers: list[tuple[memoryview, Any, Any]] = []  # a thread takes one out, so that no two write it
+
+    def __call__(self, at: int) -> bytes:
+        """The descriptor of a tensor at an address."""
+        try:
+            view, memory, address = self._buffers.pop()
+        except IndexError:
+            whole = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+            start = -ctypes.addressof(whole) % MAP_ALIGNMENT
+            view = memoryview(whole).cast("B")[start : start + MAP_BYTES]
+            memory, address = byref(whole, start), ctypes.c_void_p()
+        address.value = at
+        self._encode(memory, *self._before, address, *self._after)
+        if self._is_marked:
+            view[_MARK_BYTE] &= _UNMARKED
+        encoded = bytes(view)
+        self._buffers.append((view, memory, address))
         return encoded
-    word = int.from_bytes(encoded[8:16], "little") & ~_SMALL_MARK
-    return encoded[:8] + word.to_bytes(8, "little") + encoded[16:]
+
+
+@functools.lru_cache(maxsize=1024)
+def _encoder(
+    element: tuple[int, int],
+    sizes: tuple[int, ...],
+    steps: tuple[int, ...],
+    block: tuple[int, ...],
+    modes: tuple[int, ...],
+) -> TensorMapEncoder:
+    """The encoder for elements of a kind and size; the rest as cuTensorMapEncodeTiled takes it, innermost first."""
+    (kind, size), rank, number = element, len(sizes), ctypes.c_uint32
+    axes, many = number * rank, ctypes.c_uint64 * rank
+    after = many(*sizes), many(*steps), axes(*block), axes(*[1] * rank), *map(number, modes)
+    reach = 1 + sum((size - 1) * step for size, step in zip(sizes, (size, *steps), strict=True))
+    is_marked = reach < _SMALL_BYTES and driver_version() <= _FIXED_IN
+    return TensorMapEncoder((number(kind), number(rank)), after, is_marked=is_marked)
 
 
 @functools.cache

@@ -61,7 +61,7 @@ class DriverLauncher:
             values[at] = self._addresses[given.data_ptr() if hasattr(given, "data_ptr") else given or 0]
         for at, meta in self._described:  # from the last on: each becomes several
             given = values[at]
-            encoded = cuda.tensor_map(meta, given, given.base.data_ptr())
+            encoded = cuda.tensor_map_encoder(meta, given)(given.base.data_ptr())
             values[at : at + 1] = encoded, *given.shape, *given.strides
         return values
 

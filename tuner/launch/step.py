@@ -189,7 +189,7 @@ class _DeviceArguments:
             if isinstance(argument, _DescriptorArgument):
                 rest = SimpleNamespace(**argument.rest)
                 # They consist of address, sizes and strides, so they never become wrong.
-                encoded = BoundedCache(functools.partial(cuda.tensor_map, next(metas), rest), MOST_DESCRIPTORS)
+                encoded = BoundedCache(cuda.tensor_map_encoder(next(metas), rest), MOST_DESCRIPTORS)
                 self._computed.append((here, f"{cuda.MAP_BYTES}s", encoded.__getitem__, argument.place))
                 self.template += [b"", *rest.shape, *rest.strides]
             elif kind != "constexpr":
