@@ -104,6 +104,12 @@ def test_a_config_that_no_search_would_try_is_a_warning(found, won):
     assert "BLOCK_SIZE_M 48 is not in the search space" in one["found"]
 
 
+def test_a_ladder_tries_configs_of_other_ms(run, won, make_table, make_family, tmp_path):
+    path = make_table(won(64, block=48), families=(make_family(64),)).write(tmp_path)
+    code, out, _ = run("verify", path, "--strict")
+    assert (code, "untried" in out) == (0, False)
+
+
 def test_the_default_config_is_always_tried(found, won, toy, install):
     spec = dataclasses.replace(toy, default_config=lambda problem, device: Config("toy", BLOCK_SIZE_M=48, num_warps=4))
     install(spec)

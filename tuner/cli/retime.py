@@ -38,7 +38,7 @@ class Share(click.ParamType[float]):
 
 
 @click.command()
-@click.argument("place", metavar="TABLE|DIR|DB", type=options.Place())
+@click.argument("place", metavar="TABLE|DIR|DB|PACKAGE", type=options.Place())
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Play this many rows, always the same ones.")
 @click.option(
     "--fail-above",

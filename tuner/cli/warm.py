@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("places", metavar="[TABLE|DIR|DB]...", nargs=-1, type=options.Place(path_type=Path))
+@click.argument("places", metavar="[TABLE|DIR|DB|PACKAGE]...", nargs=-1, type=options.Place(path_type=Path))
 @click.option(
     "--device",
     "slug",

@@ -1,6 +1,7 @@
 """Where tuned configs are found, in the order the sources are asked.
 
-First what `tuner.use` named, then `$TUNER_TABLES`, the user's database, and the tables of installed packages.
+First what `tuner.use` named, then `$TUNER_TABLES`, the user's database, the tables of installed packages, and those
+that come with triton-tuner.
 
 `check` and `devices` of a source raise TableError where it cannot be read. `winners` never raises: what cannot be read
 is one warning, and holds nothing. `slugs` gives the slugs of its devices without reading rows, and neither raises nor
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 GROUP = "tuner.tables"
+OWN = "triton-tuner"
+"""The entry point of the tables that come with triton-tuner."""
 VARIABLE = "TUNER_TABLES"
 
 
@@ -190,7 +193,7 @@ def _holds(path: Path) -> bool:
 
 
 def named(where: str | Path) -> Source:
-    """The source of a table, a folder of tables or a SQLite database that somebody named.
+    """The source of a table, a folder of tables, a SQLite database or an installed package that somebody named.
 
     Raises:
         TableError: it is not there or cannot be read.
@@ -199,15 +202,15 @@ def named(where: str | Path) -> Source:
     if path is None:
         raise _on_server(str(where))
     files.check_regular(path, "table, a folder of tables or a database", error=TableError)
-    if not path.exists():
-        raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
-    source = _at(str(where), path)
+    source = _at(str(where), path) if path.exists() else package(str(where))
+    if source is None:
+        raise TableError(f"{path} is not there: expected a table, a folder of tables, a package or a database")
     source.check()
     return source
 
 
 def default_sources() -> list[Source]:
-    """The sources that nobody named in this process, in order: `$TUNER_TABLES`, the database, installed packages."""
+    """The sources that nobody named in this process, in order: `$TUNER_TABLES`, the database, packages."""
     entries = [entry for entry in os.environ.get(VARIABLE, "").split(os.pathsep) if entry]
     location = database_location()
     return [
@@ -218,8 +221,13 @@ def default_sources() -> list[Source]:
 
 
 def packages() -> list[TablePackage]:
-    """Installed packages that say that they ship tables, by the names of their entry points."""
-    return [TablePackage(point) for point in entry_points(GROUP)]
+    """Installed packages that say that they ship tables, by the names of their entry points; triton-tuner is last."""
+    return [TablePackage(point) for point in sorted(entry_points(GROUP), key=lambda point: point.name == OWN)]
+
+
+def package(name: str) -> TablePackage | None:
+    """The installed package that ships tables under this name, its own or its entry point's."""
+    return next((each for each in packages() if name in (each.point.name, each.point.value)), None)
 
 
 def _at(name: str, path: Path) -> Source:

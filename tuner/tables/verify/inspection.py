@@ -65,8 +65,8 @@ def inspect(where: str) -> Inspection:
 
 
 def _of_package(where: str) -> Inspection:
-    installed = [package for package in sources.packages() if where in (package.point.name, package.point.value)]
-    package = installed[0] if installed else sources.TablePackage(EntryPoint(where, where, sources.GROUP))
+    installed = sources.package(where)
+    package = installed or sources.TablePackage(EntryPoint(where, where, sources.GROUP))
     named = all(part.isidentifier() for part in package.point.value.split("."))
     folder = package.folder() if named else None
     if folder is None:

@@ -122,11 +122,12 @@ def _configs(subject: Subject) -> Iterator[Finding]:
         advice = "install the package that has its kernels, or name one: --kernel MODULE:NAME"
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
+    laddered = {family.problem for family in table.families}
     for row in announced(table.rows, f"rows of {table.file_name}"):
         reason = match_rules.refusal(row, row.problem, table.device)
         if reason is not None:
             yield _refused(subject, row, reason)
-        else:
+        elif row.problem.group() not in laddered:  # a ladder tries configs of other Ms, the default ones among them
             yield from _untried(subject, row)
 
 

@@ -1,0 +1,123 @@
+"""Tune what the tables that come with triton-tuner are for, and unite the winners with them.
+
+    python benchmarks/fit/shipped.py --out FOLDER [--time-budget 500s] [--shard I/N]
+    python benchmarks/fit/shipped.py --out FOLDER --only-list
+
+The families are those of the suite `decode` and of the models in benchmarks/data/models.json, each sharded as it says
+there, for batches of 1 to 256. What most of them share comes first; what ships already is left out. The database stays
+in FOLDER: typed again, the command goes on where it ended, and what other shards or machines tuned is united by
+`tuner merge` or by running this with their databases (--also). Needs transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import tuner as triton_tuner
+from tuner.problem import suite
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "claims"))
+from commands import tuner
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "benchmarks" / "data" / "models.json"
+TABLES = ROOT / "tuner" / "tables" / "shipped"
+PACKAGE = "tuner.tables.shipped"
+MOST_BYTES = 2_000_000
+COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling")
+Family = tuple[str, ...]
+"""The values of COLUMNS."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER")
+    parser.add_argument("--models", type=Path, default=MODELS)
+    parser.add_argument("--tables", type=Path, default=TABLES, help="where the tables are united")
+    parser.add_argument("--m", default="1-256")
+    parser.add_argument("--slug", default="nvidia-h200-sm90-132", help="the device whose shipped families are left out")
+    parser.add_argument("--device", default="auto", help="as `tuner run` takes it")
+    parser.add_argument("--time-budget", default="1h")
+    parser.add_argument("--shard", default="1/1")
+    parser.add_argument("--trials", help="as `tuner run` takes it")
+    parser.add_argument("--also", nargs="*", default=[], metavar="DB")
+    parser.add_argument("--only-list", action="store_true", help="write FOLDER/shipped.csv and tune nothing")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)  # most families are known to nobody yet
+    args.out.mkdir(parents=True, exist_ok=True)
+    folder = args.out.resolve()
+    users = families(folder, json.loads(args.models.read_text()), args.m)
+    wanted = [each for each in sorted(users, key=lambda each: -len(users[each])) if not ships(each, args.slug)]
+    write(folder / "shipped.csv", wanted, users)
+    print(f"{len(users)} families, {len(wanted)} of them not in the tables yet: {folder / 'shipped.csv'}", flush=True)
+    if not args.only_list and wanted:
+        tune(folder, args)
+
+
+def families(folder: Path, models: Mapping[str, dict], ms: str) -> dict[Family, list[str]]:
+    """Every family with the models that use it, in their order; those of the suite `decode` come last."""
+    users: dict[Family, list[str]] = {}
+    for name, row in rows(folder, models, ms):
+        if row.get("op") in ("", None, "matmul") and row["dtype"] != "float32":
+            family = tuple(row.get(column) or "" for column in COLUMNS)
+            users.setdefault(family, []).append(name)
+    return {family: list(dict.fromkeys(names)) for family, names in users.items()}
+
+
+def rows(folder: Path, models: Mapping[str, dict], ms: str) -> Iterator[tuple[str, dict[str, str]]]:
+    for name, model in models.items():
+        config = folder / f"{name}.json"
+        config.write_text(json.dumps(model["config"]))
+        for ranks in model["tp"]:
+            listed = folder / f"{name}-{ranks}.csv"
+            tuner(folder, "model", str(config), "--tp", str(ranks), "--m", ms, "--out", str(listed))
+            with listed.open(newline="") as file:
+                lines = (line for line in file if not line.startswith("#"))
+                yield from ((name, row) for row in csv.DictReader(lines))
+    for problem in suite.load("decode"):
+        named = {"n": str(problem.n), "k": str(problem.k), "dtype": problem.a_dtype, "layout": problem.layout}
+        yield "decode", {"m": ms, **named}
+
+
+def ships(family: Family, slug: str) -> bool:
+    """Whether the tables that come with triton-tuner serve both ends of a family on a device."""
+    named = dict(zip(COLUMNS, family, strict=True))
+    ends = {named["m"].split("-")[0], named["m"].split("-")[-1]}
+    problems = [suite.problem_of({**named, "m": m}) for m in ends]
+    return all(triton_tuner.lookup(problem, slug).source == f"package {PACKAGE}" for problem in problems)
+
+
+def write(path: Path, wanted: list[Family], users: Mapping[Family, list[str]]) -> None:
+    with path.open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow((*COLUMNS, "group"))
+        table.writerows((*family, " ".join(users[family])) for family in wanted)
+
+
+def tune(folder: Path, args: argparse.Namespace) -> None:
+    """Tune the suite, unite what was found with the tables, and say what they hold now."""
+    options = ["--device", args.device, "--time-budget", args.time_budget, "--shard", args.shard]
+    options += ["--trials", args.trials] if args.trials else []
+    # A budget that is spent, or a problem without a winner, is no reason to leave the others out.
+    tuner(folder, "run", "--suite", "shipped.csv", "--db", "shipped.db", *options, accept=(0, 1))
+    if args.also:
+        tuner(folder, "merge", "shipped.db", *args.also)
+    tuner(
+        folder, "export", "tables", "--db", "shipped.db", *(["--device", args.device] if args.device != "auto" else [])
+    )
+    tuner(folder, "verify", "--strict", "tables")
+    tuner(folder, "import", "tables", "--out", str(args.tables.resolve()))
+    size = sum(path.stat().st_size for path in args.tables.glob("*.json"))
+    print(f"{args.tables}: {size:,} bytes of {MOST_BYTES:,}")
+    if size > MOST_BYTES:
+        sys.exit("too large for the wheel: leave models out")
+
+
+if __name__ == "__main__":
+    main()

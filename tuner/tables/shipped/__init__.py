@@ -1,0 +1,1 @@
+"""The tables that come with triton-tuner: the last source that a lookup asks. benchmarks/fit/shipped.py makes them."""
