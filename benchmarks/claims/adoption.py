@@ -1,0 +1,275 @@
+"""flash-linear-attention under adoption: first results, capture, tuning, steady steps, and outputs bit for bit.
+
+    python benchmarks/claims/adoption.py --out FOLDER
+    python benchmarks/claims/adoption.py --out FOLDER --ops l2norm,cumsum --interpreter
+
+fla-core and what it needs must be importable. Each part is processes of their own; results are written part by part.
+`plain` is the library alone with empty caches, ended after --limit-s. `capture` records what the ops call, `tune` tunes
+that from nothing, `export` writes tables and binaries, and `serve` is a fresh process with empty caches that has these.
+`steady` plays steps of the library's own autotuned configs and of the adopted ones in one process, in paired rounds,
+and compares outputs bit for bit with those of the same configs without adoption. Its own autotuning finds the binaries
+that `tune` compiled. FOLDER must not exist yet, but for parts that go on with what it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from commands import LAUNCHER, environment, tuner
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+RESULT = "adoption-h200.json"
+OPS = "chunk_gla,chunk_simple_gla,chunk_delta_rule,chunk_gated_delta_rule"
+PARTS = "capture,tune,export,serve,plain,steady"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER")
+    parser.add_argument("--parts", default=PARTS)
+    parser.add_argument("--ops", default=OPS, help="also: l2norm, cumsum, which the interpreter can run")
+    parser.add_argument("--interpreter", action="store_true", help="rehearse without a GPU")
+    parser.add_argument(
+        "--limit-s", type=float, default=120.0, help="end the library's own first results after so long"
+    )
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    folder = args.out.resolve()
+    result = folder / RESULT
+    found: dict[str, Any] = json.loads(result.read_text())["parts"] if result.exists() else {}
+    for part in args.parts.split(","):
+        found[part] = BY_NAME[part](folder, args)
+        print(part, {name: value for name, value in found[part].items() if not isinstance(value, dict)}, flush=True)
+        record.write(result, {"ops": args.ops.split(","), "parts": found})
+
+
+def capture(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    done = program(folder, args, "first", before=("capture", "--adopt", "fla", "--out", "calls", "--"))
+    return done | {"calls": len(list((folder / "calls").glob("*.call.json")))}
+
+
+def tune(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    began = time.monotonic()
+    device = ["--device", "interpreter"] if args.interpreter else []
+    told = tuner(folder, "run", "--captured", "calls", "--db", "fla.db", *device, accept=(0, 1))
+    states: dict[str, int] = {}
+    for problem in told["problems"]:
+        for state, count in problem["states"].items():
+            states[state] = states.get(state, 0) + count
+    return {"seconds": round(time.monotonic() - began, 1), "problems": len(told["problems"]), **states}
+
+
+def export(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    began = time.monotonic()
+    kernels = ["--device", "interpreter"] if args.interpreter else ["--with-kernels", "--captured", "calls"]
+    tuner(folder, "export", "tables", "--db", "fla.db", *kernels)
+    size = sum(path.stat().st_size for path in (folder / "tables").rglob("*") if path.is_file())
+    return {"seconds": round(time.monotonic() - began, 1), "bytes": size}
+
+
+def serve(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    return program(folder, args, "first", before=("exec", "--adopt", "fla", "--"), TUNER_TABLES=folder / "tables")
+
+
+def plain(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    return program(folder, args, "first", limit_s=args.limit_s)
+
+
+def steady(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    return program(folder, args, "steady", TUNER_TABLES=folder / "tables", TRITON_CACHE_DIR=folder / "cache")
+
+
+BY_NAME: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
+    "capture": capture,
+    "tune": tune,
+    "export": export,
+    "serve": serve,
+    "plain": plain,
+    "steady": steady,
+}
+
+
+def program(
+    folder: Path,
+    args: argparse.Namespace,
+    what: str,
+    *,
+    before: tuple[str, ...] = (),
+    limit_s: float | None = None,
+    **changed: str | Path,
+) -> dict[str, Any]:
+    """What a fresh process of `CHILD` tells, its compile cache empty unless it is named; started by `tuner` or not."""
+    empty = {"TRITON_CACHE_DIR": folder / f"empty-{time.monotonic_ns()}", "TUNER_DB": folder / "none.db"}
+    interpreted = {"TRITON_INTERPRET": "1"} if args.interpreter else {}
+    told = folder / "told.json"
+    told.unlink(missing_ok=True)
+    child = [sys.executable, "-c", CHILD, what, args.ops, str(told), str(args.rounds)]
+    command = [sys.executable, "-c", LAUNCHER, *before, *child] if before else child
+    began = time.monotonic()
+    with (folder / "log.txt").open("a") as log:
+        values = environment(**(empty | interpreted | changed))
+        try:
+            done = subprocess.run(command, cwd=folder, env=values, stdout=log, stderr=log, timeout=limit_s, check=False)
+        except subprocess.TimeoutExpired:
+            return {"ended_after_s": limit_s, **(json.loads(told.read_text()) if told.exists() else {})}
+    if done.returncode:
+        sys.exit(f"{what} ended with {done.returncode}:\n{(folder / 'log.txt').read_text()[-2000:]}")
+    return {"process_s": round(time.monotonic() - began, 2), **json.loads(told.read_text())}
+
+
+CHILD = '''
+import hashlib, json, random, statistics, sys, time
+import torch
+import torch.nn.functional as F
+import triton
+from triton.runtime.autotuner import Autotuner
+
+what, ops, told, rounds = sys.argv[1], sys.argv[2].split(","), sys.argv[3], int(sys.argv[4])
+device = "cuda" if torch.cuda.is_available() else "cpu"
+B, T, H, D = (2, 2048, 8, 128) if device == "cuda" else (1, 64, 2, 32)
+counts = {"measured": 0, "compiled": 0}
+def measure(call, quantiles):
+    counts["measured"] += 1
+    return triton.testing.do_bench(call, quantiles=quantiles) if device == "cuda" else [random.random()] * 3
+
+Autotuner.do_bench = property(lambda self: measure)
+
+def note(*_, cache_hit=False, **__):
+    counts["compiled"] += not cache_hit
+
+triton.knobs.compilation.listener = note
+
+def sync():
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+def given(*shape):
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    return torch.randn(*shape, device=device, dtype=dtype).requires_grad_()
+
+def make(name):
+    """An op's step: it returns outputs and gradients, of the same inputs each time."""
+    torch.manual_seed(0)
+    q, k, v = (given(B, T, H, D) for _ in range(3))
+    if name == "l2norm":
+        from fla.modules.l2norm import l2norm_fwd
+        return lambda: [each for each in l2norm_fwd(q.detach().view(-1, D)) if each is not None]
+    if name == "cumsum":
+        from fla.ops.utils.cumsum import chunk_local_cumsum
+        return lambda: [chunk_local_cumsum(q.detach()[..., 0].contiguous(), 64)]
+    gates, wide, beta = given(B, T, H), given(B, T, H, D), given(B, T, H)
+    leaves = [q, k, v, gates, wide, beta]
+    module = {"chunk_gla": "gla", "chunk_simple_gla": "simple_gla", "chunk_delta_rule": "delta_rule"}.get(name)
+    op = getattr(__import__(f"fla.ops.{module or 'gated_delta_rule'}", fromlist=[name]), name)
+    more = {
+        "chunk_gla": lambda: (F.logsigmoid(wide),),
+        "chunk_simple_gla": lambda: (F.logsigmoid(gates),),
+        "chunk_delta_rule": lambda: (beta.sigmoid(),),
+        "chunk_gated_delta_rule": lambda: (F.logsigmoid(gates.float()), beta.sigmoid()),
+    }[name]
+    keys = (lambda: F.normalize(k, dim=-1)) if "delta" in name else lambda: k
+
+    def step():
+        for leaf in leaves:
+            leaf.grad = None
+        out = op(q, keys(), v, *more())[0]
+        out.backward(torch.ones_like(out))
+        return [out, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    return step
+
+def digest(tensors):
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        whole.update(tensor.detach().float().cpu().numpy().tobytes())
+    return whole.hexdigest()[:16]
+
+def first():
+    found = {"first_s": {}, "digests": {}}
+    for name in ops:
+        start = time.perf_counter()
+        step = make(name)
+        out = step()
+        sync()
+        found["first_s"][name] = round(time.perf_counter() - start, 3)
+        found["digests"][name] = digest(out)
+        found |= {"all_s": round(sum(found["first_s"].values()), 3), **counts}
+        tell(found)
+
+def tell(found):
+    with open(told, "w") as file:
+        json.dump(found, file)
+
+def autotuners():
+    import gc
+    return [each for each in gc.get_objects() if isinstance(each, Autotuner)]
+
+def swapped(kept):
+    for each in autotuners():
+        each.cache = dict(kept.get(id(each), {}))
+
+def steady():
+    import tuner
+    steps = {name: make(name) for name in ops}
+    sides, found = {}, {"own_autotuning_s": {}, "first_adopted_s": {}}
+    for name, step in steps.items():
+        start = time.perf_counter()
+        step()
+        sync()
+        found["own_autotuning_s"][name] = round(time.perf_counter() - start, 2)
+    sides["own"] = {id(each): each.cache for each in autotuners()}
+    found["measured_by_the_library"] = counts["measured"]
+    swapped({})
+    adoption = tuner.adopt("fla")
+    counts["measured"] = 0
+    digests = {}
+    for name, step in steps.items():
+        start = time.perf_counter()
+        digests[name] = digest(step())
+        found["first_adopted_s"][name] = round(time.perf_counter() - start, 3)
+    sides["adopted"] = {id(each): each.cache for each in autotuners()}
+    found["measured_under_adoption"] = counts["measured"]
+    found["keys"] = sum(map(len, sides["adopted"].values()))
+    times = {name: {side: [] for side in sides} for name in steps}
+    for _ in range(rounds):
+        for name in random.sample(list(steps), len(steps)):
+            for side in random.sample(list(sides), len(sides)):
+                swapped(sides[side])
+                steps[name]()
+                sync()
+                start = time.perf_counter()
+                for _ in range(5):
+                    steps[name]()
+                sync()
+                times[name][side].append((time.perf_counter() - start) / 5)
+    found["steady"] = {
+        name: {
+            "own_ms": round(1e3 * statistics.median(both["own"]), 4),
+            "own_over_adopted": round(statistics.median(a / b for a, b in zip(both["own"], both["adopted"])), 4),
+        }
+        for name, both in times.items()
+    }
+    adoption.undo()
+    swapped(sides["adopted"])
+    again = {name: (digest(step()), digest(step())) for name, step in steps.items()}
+    found["equal"] = {name: digests[name] == again[name][0] for name in steps}
+    found["repeats_itself"] = {name: one == two for name, (one, two) in again.items()}
+    found["measured_after"] = counts["measured"]
+    tell(found)
+
+{"first": first, "steady": steady}[what]()
+'''
+
+
+if __name__ == "__main__":
+    main()
