@@ -118,9 +118,11 @@ def _group(config: Config, problem: Problem, device: Device) -> str | None:  # n
 
 
 @rule("rows", "the rest of such a block is padding", reads=("BLOCK_SIZE_M",))
-def _rows(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    # Routing is uneven, so the fullest expert has more than the average.
-    covering = tile_resources.next_power_of_two(max(16, min(4 * average(problem)[0].m, problem.m)))
+def _rows(config: Config, problem: Problem, device: Device) -> str | None:
+    # Routing is uneven, so the fullest expert has more than the average. Hopper's own instructions begin at 64 rows: a
+    # tenth of the rows that vLLM ships for it have blocks of 64 for fewer tokens.
+    least = 64 if device.arch == "sm_90" else 16
+    covering = tile_resources.next_power_of_two(max(least, min(4 * average(problem)[0].m, problem.m)))
     block_m = config.integer("BLOCK_SIZE_M")
     pinned = "block_m" in dict(problem.extras)
     return None if pinned or block_m <= covering else f"BLOCK_SIZE_M is {block_m}, {covering} covers an expert's tokens"
