@@ -8,12 +8,14 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from tuner.cli import doctor_checks as machine
 from tuner.cli.doctor_checks import Status, check_database, check_tables
 from tuner.hardware.device import KNOWN
+from tuner.lookup import sources
 from tuner.lookup.table import Table
 from tuner.store import schema
 
@@ -114,11 +116,14 @@ def test_a_database_that_cannot_be_made_or_reached_is_wrong(tmp_path):
     assert "neither SQLite nor PostgreSQL" in check_database("oracle://host/name")[0].found
 
 
-def test_a_table_in_order_is_listed_by_its_device(tmp_path, monkeypatch):
+def test_tables_in_order_are_listed_by_their_devices(tmp_path, monkeypatch):
     Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", ()).write(tmp_path)
     monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
-    (finding,) = check_tables()
-    assert (finding.status, finding.found) == (Status.OK, f"$TUNER_TABLES {tmp_path}: for nvidia-h200-sm90-132")
+    monkeypatch.setattr(sources, "entry_points", lambda group: [EntryPoint(sources.OWN, "tuner.tables.shipped", group)])
+    assert [(finding.status, finding.found) for finding in check_tables()] == [
+        (Status.OK, f"$TUNER_TABLES {tmp_path}: for nvidia-h200-sm90-132"),
+        (Status.OK, "package tuner.tables.shipped: for nvidia-h200-sm90-132"),
+    ]
 
 
 def test_a_triton_beyond_the_supported_ones_is_wrong():

@@ -121,7 +121,7 @@ def _group(config: Config, problem: Problem, device: Device) -> str | None:  # n
 def _rows(config: Config, problem: Problem, device: Device) -> str | None:
     # Routing is uneven, so the fullest expert has more than the average. Hopper's own instructions begin at 64 rows: a
     # tenth of the rows that vLLM ships for it have blocks of 64 for fewer tokens.
-    least = 64 if device.arch == "sm_90" else 16
+    least = 64 if device.features.wgmma else 16
     covering = tile_resources.next_power_of_two(max(least, min(4 * average(problem)[0].m, problem.m)))
     block_m = config.integer("BLOCK_SIZE_M")
     pinned = "block_m" in dict(problem.extras)
