@@ -331,7 +331,7 @@ def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path
     moments = random.Random(7)
     database = tmp_path / "tuner.db"
     known = Counter()
-    for kill in 5 * KILLS:
+    for kill in 3 * KILLS:
         process = start(tmp_path, *shapes)
         if kill == "among trials":
             wait_for_trials(database, known.total() + 1, process)

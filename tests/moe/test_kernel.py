@@ -30,7 +30,7 @@ def run_program(name: str, *arguments: str, **env: str) -> list[dict]:
 @pytest.mark.parametrize("package", list(packages.VERSIONS))
 def test_every_dtype_matches_float64_on_the_interpreter(package):
     found = run_program("numerics.py", package, TRITON_INTERPRET="1")
-    assert len(found) >= 10
+    assert len(found) >= 8
     for one in found:
         assert one["error"] < 0.2, one["case"]
         assert one["spoilt"] > 1, one["case"]
