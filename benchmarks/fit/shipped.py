@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER")
     parser.add_argument("--models", type=Path, default=MODELS)
     parser.add_argument("--tables", type=Path, default=TABLES, help="where the tables are united")
+    parser.add_argument("--suites", nargs="*", default=["decode"], help="whose families are tuned, too")
     parser.add_argument("--m", default="1-256")
     parser.add_argument("--slug", default="nvidia-h200-sm90-132", help="the device whose shipped families are left out")
     parser.add_argument("--device", default="auto", help="as `tuner run` takes it")
@@ -52,7 +53,7 @@ def main() -> None:
     logging.disable(logging.WARNING)  # most families are known to nobody yet
     args.out.mkdir(parents=True, exist_ok=True)
     folder = args.out.resolve()
-    users = families(folder, json.loads(args.models.read_text()), args.m)
+    users = families(rows(folder, args))
     wanted = [each for each in sorted(users, key=lambda each: -len(users[each])) if not ships(each, args.slug)]
     write(folder / "shipped.csv", wanted, users)
     print(f"{len(users)} families, {len(wanted)} of them not in the tables yet: {folder / 'shipped.csv'}", flush=True)
@@ -60,29 +61,31 @@ def main() -> None:
         tune(folder, args)
 
 
-def families(folder: Path, models: Mapping[str, dict], ms: str) -> dict[Family, list[str]]:
-    """Every family with the models that use it, in their order; those of the suite `decode` come last."""
+def families(named: Iterator[tuple[str, dict[str, str]]]) -> dict[Family, list[str]]:
+    """Every family with the models and suites that have it, in their order."""
     users: dict[Family, list[str]] = {}
-    for name, row in rows(folder, models, ms):
+    for name, row in named:
         if row.get("op") in ("", None, "matmul") and row["dtype"] != "float32":
             family = tuple(row.get(column) or "" for column in COLUMNS)
             users.setdefault(family, []).append(name)
     return {family: list(dict.fromkeys(names)) for family, names in users.items()}
 
 
-def rows(folder: Path, models: Mapping[str, dict], ms: str) -> Iterator[tuple[str, dict[str, str]]]:
-    for name, model in models.items():
+def rows(folder: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of every model's suite, as `tuner model` writes it, then those of the suites."""
+    for name, model in json.loads(args.models.read_text()).items():
         config = folder / f"{name}.json"
         config.write_text(json.dumps(model["config"]))
         for ranks in model["tp"]:
             listed = folder / f"{name}-{ranks}.csv"
-            tuner(folder, "model", str(config), "--tp", str(ranks), "--m", ms, "--out", str(listed))
+            tuner(folder, "model", str(config), "--tp", str(ranks), "--m", args.m, "--out", str(listed))
             with listed.open(newline="") as file:
                 lines = (line for line in file if not line.startswith("#"))
                 yield from ((name, row) for row in csv.DictReader(lines))
-    for problem in suite.load("decode"):
-        named = {"n": str(problem.n), "k": str(problem.k), "dtype": problem.a_dtype, "layout": problem.layout}
-        yield "decode", {"m": ms, **named}
+    for name in args.suites:
+        for problem in suite.load(name):
+            row = {"n": str(problem.n), "k": str(problem.k), "dtype": problem.a_dtype, "layout": problem.layout}
+            yield name, {"m": args.m, **row}
 
 
 def ships(family: Family, slug: str) -> bool:

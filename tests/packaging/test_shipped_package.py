@@ -137,6 +137,10 @@ def test_a_shipped_table_is_found_in_a_fresh_environment_without_a_database(fres
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "rule exact, grade" in shown.stdout
 
+    # So are tables of our own, for what nobody else tuned.
+    own = fresh.run("tuner", "lookup", "100x6144x4096", "--dtype", "bf16", "--layout", "nt", "--device", H200.slug)
+    assert (own.returncode, "from package tuner.tables.shipped" in own.stdout) == (0, True), own.stdout
+
     # The migrations are in the wheel: a new database is made, and an old one could be upgraded.
     made = fresh.run("tuner", "db", "upgrade", "--db", "new.db")
     assert made.returncode == 0, made.stderr
