@@ -6,9 +6,10 @@
 fla-core and what it needs must be importable. Each part is processes of their own; results are written part by part.
 `plain` is the library alone with empty caches, ended after --limit-s. `capture` records what the ops call, `tune` tunes
 that from nothing, `export` writes tables and binaries, and `serve` is a fresh process with empty caches that has these.
-`steady` plays steps of the library's own autotuned configs and of the adopted ones in one process, in paired rounds,
-and compares outputs bit for bit with those of the same configs without adoption. Its own autotuning finds the binaries
-that `tune` compiled. FOLDER must not exist yet, but for parts that go on with what it holds.
+`steady` plays steps of the library's own autotuned configs and of the adopted ones in one process, in paired rounds, by
+the host's clock and, with all launches queued before they begin, by the GPU's. It compares outputs bit for bit with
+those of the same configs without adoption. Its own autotuning finds the binaries that `tune` compiled. FOLDER must not
+exist yet, but for parts that go on with what it holds.
 """
 
 from __future__ import annotations
@@ -210,6 +211,17 @@ def tell(found):
     with open(told, "w") as file:
         json.dump(found, file)
 
+def gpu_ms(step, steps=5):
+    """The GPU's time a step: all is queued while it sleeps, so that no step waits for the host."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(100_000_000)
+    start.record()
+    for _ in range(steps):
+        step()
+    end.record()
+    sync()
+    return start.elapsed_time(end) / steps
+
 def autotuners():
     import gc
     return [each for each in gc.get_objects() if isinstance(each, Autotuner)]
@@ -241,6 +253,7 @@ def steady():
     found["measured_under_adoption"] = counts["measured"]
     found["keys"] = sum(map(len, sides["adopted"].values()))
     times = {name: {side: [] for side in sides} for name in steps}
+    queued = {name: {side: [] for side in sides} for name in steps}
     for _ in range(rounds):
         for name in random.sample(list(steps), len(steps)):
             for side in random.sample(list(sides), len(sides)):
@@ -252,12 +265,22 @@ def steady():
                     steps[name]()
                 sync()
                 times[name][side].append((time.perf_counter() - start) / 5)
+                if device == "cuda":
+                    queued[name][side].append(gpu_ms(steps[name]))
     found["steady"] = {
         name: {
             "own_ms": round(1e3 * statistics.median(both["own"]), 4),
             "own_over_adopted": round(statistics.median(a / b for a, b in zip(both["own"], both["adopted"])), 4),
         }
         for name, both in times.items()
+    }
+    found["on_the_gpu"] = {
+        name: {
+            "own_ms": round(statistics.median(both["own"]), 4),
+            "own_over_adopted": round(statistics.median(a / b for a, b in zip(both["own"], both["adopted"])), 4),
+        }
+        for name, both in queued.items()
+        if both["own"]
     }
     adoption.undo()
     swapped(sides["adopted"])

@@ -71,6 +71,25 @@ def by_address(table, y, N, BLOCK: tl.constexpr):
     x = tl.load(table).to(tl.pointer_type(tl.float32))
     tl.store(y + at, tl.load(x + at, mask=at < N), mask=at < N)
 
+@triton.autotune(configs=configs(16, 32), key=["N"])
+@triton.jit
+def growth(x, y, N, BLOCK: tl.constexpr):
+    # What N(0, 1) makes infinite; one of the two blocks is wrong.
+    power = 16 if BLOCK == 16 else 15
+    v = tl.exp(power * tl.sum(tl.log(1 + tl.abs(tl.load(x + tl.arange(0, 64))))))
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, v + tl.zeros([BLOCK], tl.float32), mask=at < N)
+
+@triton.autotune(configs=configs(16, 32), key=["N"])
+@triton.jit
+def coarse(x, y, N, BLOCK: tl.constexpr):
+    # Both blocks are right, though one rounds what it computes of bfloat16 to bfloat16 before the end.
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=at < N).to(tl.float32) + 8.0
+    if BLOCK == 32:
+        v = v.to(tl.bfloat16).to(tl.float32)
+    tl.store(y + at, v - 8.0, mask=at < N)
+
 def grid(n):
     return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
 
@@ -93,6 +112,8 @@ def call_all():
     x = torch.ones(130)[1:129]
     in_place[grid(128)](x, torch.zeros(128, dtype=torch.int32), 128, factor=3.0)
     assert bool((x == 3).all())
+    growth[grid(64)](torch.zeros(64), torch.empty(64), 64)
+    coarse[grid(64)](torch.zeros(64, dtype=torch.bfloat16), torch.empty(64), 64)
 
 def call_odd():
     x, y = torch.randn(256), torch.empty(256)

@@ -30,7 +30,7 @@ def captured(capture, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captured") / "calls"
     done = capture(f"{ALL}; k.call_odd(); print(len(k.segments.fn.cache))", folder)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    assert "8 calls of adopted kernels; to tune them: tuner run --captured" in done.stderr
+    assert "10 calls of adopted kernels; to tune them: tuner run --captured" in done.stderr
     return folder
 
 
@@ -51,7 +51,8 @@ def test_each_kernel_and_key_is_captured_once_and_no_float_with_it(captured):
     found = documents(captured)
     assert Counter(each["kernel"].partition(":")[2] for each in found) == {
         "segments": 2,
-        **dict.fromkeys(["described", "in_place", "gather", "drawn", "logarithm", "by_address"], 1),
+        **dict.fromkeys(["described", "in_place", "growth", "coarse"], 1),
+        **dict.fromkeys(["gather", "drawn", "logarithm", "by_address"], 1),
     }
     (segments,) = [each for each in found if each["key"].startswith("theirs-kernels-segments N=64 ")]
     x, y, bias, total, lengths = (each and each["tensor"] for each in segments["args"][:5])
@@ -72,9 +73,13 @@ def test_calls_are_tuned_to_winners_with_what_each_kernel_needs_around_a_launch(
     assert states["segments"] == [{"COMPLETE": 4}, {"COMPLETE": 4}]
     assert states["in_place"] == [{"COMPLETE": 4}]
     assert states["described"] == [{"COMPLETE": 2, "RUNTIME_ERROR": 2}], "a config that does not compile is one trial"
+    assert states["growth"] == [{"COMPLETE": 2, "WRONG_RESULT": 2}], "a wrong config is found by smaller floats"
+    assert states["coarse"] == [{"COMPLETE": 4}], "a float32 output may be off by roundings of the bfloat16 read"
     with sqlite3.connect(database) as connection:
         ops = [op for (op,) in connection.execute("SELECT op FROM winner JOIN problem USING (problem_id) ORDER BY op")]
-    assert ops == [f"theirs-kernels-{name}" for name in ("described", "in_place", "segments", "segments")]
+    assert ops == [
+        f"theirs-kernels-{name}" for name in ("coarse", "described", "growth", "in_place", *["segments"] * 2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_a_second_run_measures_nothing_again_and_tables_are_exported(tuned, capt
 SERVED = """
 import tuner, theirs.kernels as k
 k.call_all()
-for kernel in (k.segments.fn, k.described, k.in_place):
+for kernel in (k.segments.fn, k.described, k.growth, k.coarse, k.in_place):
     print(kernel.base_fn.__name__, [str(config) for config in kernel.cache.values()])
 """
 

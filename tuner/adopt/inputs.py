@@ -3,11 +3,17 @@
 Nobody says what the kernel writes. So the first config is launched on random contents, and every tensor whose bytes it
 changed is compared from then on. A tensor that is written gets its contents back before each check, which tell elements
 that were never written as well as NaN would, and which a kernel may read.
+
+Nor does anybody say what is put into it. A recurrence that takes decays and small matrices makes of N(0, 1) numbers
+that overflow, or in which two right configs differ. So floats are made smaller until roundings of them change little
+(docs/adopt.md, "What is compared").
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import KernelError
@@ -19,6 +25,11 @@ from tuner.tuned.spec import expected_from_first_config
 
 if TYPE_CHECKING:
     from tuner.adopt.replay import ReplayedKernel
+
+SPREADS = (1.0, 2.0**-3, 2.0**-6)
+"""Standard deviations of floats, tried in this order."""
+STEADY = 0.5
+"""The share of the accepted error that roundings of the floats may cause."""
 
 
 class ReplayedInputs(CallInputs):
@@ -32,7 +43,7 @@ class ReplayedInputs(CallInputs):
         """Make the arguments on a torch device, with a seed."""
         arguments = kernel.arguments_factory.made(problem, device, seed)
         super().__init__(arguments, kernel.signature.named(arguments.args, arguments.kwargs), kernel.options)
-        kept, self.unkept = arguments.held["integers"]
+        kept, self.unkept, self._floats = arguments.held["contents"]
         self._integers = [(tensor, tensor.clone()) for tensor in (*kept, *self.unkept)]
         self._steering = kernel.steering.setdefault(problem, set())
         self._originals: dict[int, tuple[Any, Any]] = {}
@@ -57,6 +68,29 @@ class ReplayedInputs(CallInputs):
             memory.copy_(original)
         self.checking = True
 
+    def scale_floats(self, factor: float) -> None:
+        """Multiply floats of more than 8 bits, as `keep` found them, by a factor."""
+        self.poison()
+        for each in self._floats:
+            each.mul_(factor)
+        self.keep()
+
+    @contextmanager
+    def rounded_floats(self) -> Iterator[None]:
+        """Have floats of more than 8 bits differ by up to one rounding within the block."""
+        import torch
+
+        before = self._originals
+        self.poison()
+        for each in self._floats:
+            rounding = 2.0 ** -accuracy.significant_bits(each.dtype)
+            for part in each.split(1 << 24):
+                part.mul_(1 + rounding * (2 * torch.rand(part.shape, device=part.device) - 1))
+        self.keep()
+        yield
+        self._originals = before
+        self.poison()
+
     def compare_written(self) -> tuple[str, ...]:
         """Compare from here on what was changed since `keep`, and small tensors of integers, which may hold the same.
 
@@ -73,6 +107,12 @@ class ReplayedInputs(CallInputs):
         addresses = {_bytes_below(tensor).data_ptr() for tensor in compared.values()}
         self._originals = {at: each for at, each in self._originals.items() if at in addresses}
         return tuple(sorted(changed))
+
+    def tolerance_of(self, output: Any) -> float | None:
+        """Return what the coarsest float of the call allows: a kernel rounds to it on the way to a finer output."""
+        if not output.is_floating_point():
+            return None
+        return max(accuracy.accepted(each.dtype) for each in (output, *self._floats) if each.is_floating_point())
 
     def fill_unkept(self, value: int) -> None:
         """Have the integers that were not kept hold one value, before each launch as well."""
@@ -97,6 +137,7 @@ def expected(kernel: ReplayedKernel, inputs: ReplayedInputs) -> dict[str, Any]:
     """
     op = kernel.where
     inputs.keep()
+    _choose_spread(kernel, inputs)
     expected_from_first_config(kernel, inputs)
     if not inputs.compare_written():
         raise KernelError(f"{op} writes none of its arguments, so no config can be told right: it is left alone")
@@ -120,8 +161,33 @@ def expected(kernel: ReplayedKernel, inputs: ReplayedInputs) -> dict[str, Any]:
     return wanted
 
 
+def _choose_spread(kernel: ReplayedKernel, inputs: ReplayedInputs) -> None:
+    """Make floats as small as it takes for their roundings not to matter; leave them where no spread does that."""
+    now = SPREADS[0]
+    for spread in SPREADS:
+        inputs.scale_floats(spread / now)
+        now = spread
+        if _response(kernel, inputs) <= STEADY:
+            return
+    inputs.scale_floats(SPREADS[0] / now)
+
+
+def _response(kernel: ReplayedKernel, inputs: ReplayedInputs) -> float:
+    """Return what roundings of the floats change in the results, as a share of the accepted error."""
+    as_they_are = expected_from_first_config(kernel, inputs)
+    if not all(bool(each.float().isfinite().all()) for each in as_they_are.values() if each.is_floating_point()):
+        return math.inf
+    with inputs.rounded_floats():
+        rounded = expected_from_first_config(kernel, inputs)
+    return _largest_error(as_they_are, rounded, inputs)
+
+
 def _differs(wanted: Mapping[str, Any], found: Mapping[str, Any], inputs: ReplayedInputs) -> bool:
-    return any(accuracy.error_ratio(found[name], tensor, inputs.tolerance) > 1 for name, tensor in wanted.items())
+    return _largest_error(wanted, found, inputs) > 1
+
+
+def _largest_error(wanted: Mapping[str, Any], found: Mapping[str, Any], inputs: ReplayedInputs) -> float:
+    return max(accuracy.error_ratio(found[name], each, inputs.tolerance_of(each)) for name, each in wanted.items())
 
 
 def _bytes_below(tensor: Any) -> Any:

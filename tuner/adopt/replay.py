@@ -102,7 +102,8 @@ def arguments_of(call: Call, kernel: TunedKernel) -> Arguments:
     kwargs = {name: decoder.value(each) for name, each in call.kwargs.items()}
     named = kernel.signature.named(args, kwargs)
     outputs = [name for name, value in named.items() if memory_of(value) is not None]
-    return Arguments(_Grid(call, kernel), args, kwargs, outputs, {"integers": (decoder.kept, decoder.unkept)})
+    contents = decoder.kept, decoder.unkept, decoder.floats
+    return Arguments(_Grid(call, kernel), args, kwargs, outputs, {"contents": contents})
 
 
 def holds_addresses(call: Call) -> bool:

@@ -88,11 +88,13 @@ class Decoder:
     Attributes:
         unkept: the integer tensors whose values were not kept; they hold zeros.
         kept: the integer tensors whose values were kept.
+        floats: the memory that holds floats of more than 8 bits, flat.
     """
 
     def __init__(self, storages: Sequence[Sequence[Any]]) -> None:
         """Allocate the call's memory, filled with N(0, 1); with zeros where it holds integers."""
         self._storages = [_Storage(*facts) for facts in storages]
+        self.floats = [each.flat for each in self._storages if _is_wide_float(each.flat)]
         self.unkept: list[Any] = []
         self.kept: list[Any] = []
 
@@ -147,8 +149,9 @@ class _Storage:
         self._skipped = misaligned
         self._memory = torch.empty(nbytes + misaligned, dtype=torch.uint8).untyped_storage()
         dtype = dtypes.to_torch(fills)
-        if not torch.empty(0).is_meta:
-            _randomize(self.tensor(dtype, 0, (nbytes // dtype.itemsize,), (1,)))
+        self.flat = self.tensor(dtype, 0, (nbytes // dtype.itemsize,), (1,))
+        if not self.flat.is_meta:
+            _randomize(self.flat)
 
     def tensor(self, dtype: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any:
         import torch
@@ -170,13 +173,17 @@ def fill(tensor: Any, values: Sequence[Any]) -> None:
     tensor.copy_(given)
 
 
+def _is_wide_float(tensor: Any) -> bool:
+    return bool((tensor.is_floating_point() or tensor.is_complex()) and tensor.element_size() > 1)
+
+
 def _randomize(tensor: Any) -> None:
     """Fill a flat tensor with N(0, 1), or with zeros where it holds integers."""
     import torch
 
     if not (tensor.is_floating_point() or tensor.is_complex()):
         tensor.zero_()
-    elif tensor.element_size() == 1:
+    elif not _is_wide_float(tensor):
         for part in tensor.split(1 << 24):
             part.copy_(torch.randn(part.shape).to(tensor.dtype))
     else:

@@ -30,7 +30,12 @@ def accepted(dtype: Any) -> float:
     name = str(dtype).removeprefix("torch.")
     if not dtype.is_floating_point:
         return 0.0
-    return _FLOAT8.get(name, ROUNDINGS * 2.0 ** -_BITS.get(name, 11))
+    return _FLOAT8.get(name, ROUNDINGS * 2.0 ** -significant_bits(dtype))
+
+
+def significant_bits(dtype: Any) -> int:
+    """Return how many bits of a float of more than 8 bits count: fewer than it has, where `tl.dot` rounds it."""
+    return _BITS.get(str(dtype).removeprefix("torch."), 11)
 
 
 def error_ratio(output: Any, expected: Any, tolerance: float | None = None) -> float:
