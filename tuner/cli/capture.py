@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tuner.adopt import calls
+from tuner.adopt import calls, compiled_files
 from tuner.cli import options, program
 from tuner.cli.output import quantity
 from tuner.errors import SuiteError, TableError
@@ -47,7 +47,7 @@ def capture(out: Path, libraries: tuple[str, ...], command: tuple[str, ...]) -> 
 
 
 def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
-    """Write the suite of what was recorded, and say what there is, in one line.
+    """Write the suite of what was recorded, and say what there is, in a line.
 
     Raises:
         SuiteError: the folder cannot be read or written.
@@ -57,14 +57,20 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
     said = [f"{quantity(len(found.calls), 'family')}, {quantity(products, 'call')}"] if products else []
     if kernels := calls.load(folder)[0]:
         said.append(f"{quantity(len(kernels), 'call')} of adopted kernels")
+    binaries = compiled_files.load([folder])[0]
+    places = {f"{kernel}:" for kernel in (*(call.kernel for call in kernels), *(each.kernel for each in binaries))}
     of = [
         library
         for library in libraries
-        if not any(f"{each.kernel}:".startswith((f"{library}.", f"{library}:")) for each in kernels)
+        if not any(place.startswith((f"{library}.", f"{library}:")) for place in places)
     ]
+    if binaries:
+        typed = shlex.join(["tuner", "export", "DIR", "--with-kernels", "--captured", str(out)])
+        click.echo(f"{out}: {quantity(len(binaries), 'binary')} of kernels without configs; to ship: {typed}", err=True)
     nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if said else ["no matrix product"]
     if not said:
-        click.echo(f"{out}: {nothing[0]} was recorded", err=True)
+        if nothing and not binaries:
+            click.echo(f"{out}: {nothing[0]} was recorded", err=True)
         return
     said += [f"{each} was recorded" for each in nothing]
     typed = shlex.join(["tuner", "run", "--captured", str(out)])
