@@ -182,6 +182,13 @@ def test_what_a_captured_program_compiled_is_launched_uncompiled_in_a_fresh_proc
         assert told["missing"] == ""
 
 
+def test_binaries_that_ship_with_the_tables_of_such_kernels_serve_too(exported, make_stub, tmp_path):
+    slug = KNOWN["sm_90"].slug
+    for op in ("library-double", "library-negate"):
+        shutil.copytree(exported / f"library--{slug}.kernels", tmp_path / f"{op}--{slug}.kernels")
+    assert make_stub().run("launch_library.py", "serve", str(tmp_path), TUNER_STRICT="1").printed["compiled"] == 0
+
+
 def test_a_library_without_binaries_is_compiled_as_ever(make_stub, tables):
     report = make_stub().run("launch_library.py", "serve", tables(scale=SCALE))
     assert (report.printed["compiled"], said(report.stderr)) == (3, [])

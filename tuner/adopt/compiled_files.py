@@ -150,6 +150,8 @@ def _read(path: Path) -> Binary:
         found = Binary(**document)
         binaries.entry_of(found.entry)
         found.decoded()
+        if "/" in "".join([found.kernel, found.device, *found.contents]):
+            raise ValueError("it names another folder")
         if found.file_name != path.name:
             raise ValueError("its name is of another binary")
     except (LookupError, TypeError, ValueError, AttributeError) as e:

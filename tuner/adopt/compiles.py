@@ -103,5 +103,10 @@ def report_other_source(function: Any) -> None:
     shipped = finders_of(function)[0]()
     sources = set() if shipped is None else shipped.sources_of(place)
     if sources and function.cache_key not in sources:
-        said = "%s has binaries of another source, which are not used; to ship those of this one: %s"
-        _log.warning(said, place, SHIP.format(library=library_of(place)))
+        _warn_of_other_source(place)
+
+
+@functools.cache
+def _warn_of_other_source(place: str) -> None:
+    said = "%s has binaries of another source, which are not used; to ship those of this one: %s"
+    _log.warning(said, place, SHIP.format(library=library_of(place)))

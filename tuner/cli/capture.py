@@ -47,7 +47,7 @@ def capture(out: Path, libraries: tuple[str, ...], command: tuple[str, ...]) -> 
 
 
 def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
-    """Write the suite of what was recorded, and say what there is, in a line.
+    """Write the suite of what was recorded, and say what there is, in one line.
 
     Raises:
         SuiteError: the folder cannot be read or written.
@@ -64,17 +64,16 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
         for library in libraries
         if not any(place.startswith((f"{library}.", f"{library}:")) for place in places)
     ]
+    nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if places or said else ["no matrix product"]
+    does, command = ("tune", ["run"]) if said else ("ship", ["export", "DIR", "--with-kernels"])
     if binaries:
-        typed = shlex.join(["tuner", "export", "DIR", "--with-kernels", "--captured", str(out)])
-        click.echo(f"{out}: {quantity(len(binaries), 'binary')} of kernels without configs; to ship: {typed}", err=True)
-    nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if said else ["no matrix product"]
+        said.append(f"{quantity(len(binaries), 'binary')} of kernels without configs")
     if not said:
-        if nothing and not binaries:
-            click.echo(f"{out}: {nothing[0]} was recorded", err=True)
+        click.echo(f"{out}: {nothing[0]} was recorded", err=True)
         return
     said += [f"{each} was recorded" for each in nothing]
-    typed = shlex.join(["tuner", "run", "--captured", str(out)])
-    click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to tune them: {typed}", err=True)
+    typed = shlex.join(["tuner", *command, "--captured", str(out)])
+    click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to {does} them: {typed}", err=True)
 
 
 def _environment(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:
