@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.adopt import calls
-from tuner.adopt.compiles import library_of, place_of
 from tuner.errors import SuiteError, in_short
 from tuner.hardware import device as devices
 from tuner.launch import binaries
@@ -77,6 +76,16 @@ class Binary:
         if {suffix: hashlib.sha256(content).hexdigest() for suffix, content in found.items()} != self.entry["files"]:
             raise ValueError("its contents were changed")
         return found
+
+
+def place_of(function: Any) -> str:
+    """Return where a jit function stands: "package.module:name"."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def library_of(place: str) -> str:
+    """Return the package that a place is in."""
+    return place.partition(":")[0].partition(".")[0]
 
 
 def described(function: Any, compiled: Compiled) -> Binary:

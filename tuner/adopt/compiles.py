@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.adopt.compiled_files import library_of, place_of
 from tuner.adopt.kernel import op_of
 from tuner.errors import DeviceError
 from tuner.hardware import device as devices
@@ -85,16 +86,6 @@ def finders_of(function: Any) -> tuple[Finder, Finder]:
     library = library_of(place_of(function))
     advice = f"; nothing is compiled (strict); to ship one: {SHIP.format(library=library)}"
     return Finder(library, advice), Finder(op_of(function))
-
-
-def place_of(function: Any) -> str:
-    """Return where a jit function stands: "package.module:name"."""
-    return f"{function.__module__}:{function.__qualname__}"
-
-
-def library_of(place: str) -> str:
-    """Return the package that a place is in."""
-    return place.partition(":")[0].partition(".")[0]
 
 
 def report_other_source(function: Any) -> None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tuner import files
 from tuner.adopt import calls, compiled_files
 from tuner.adopt.calls import MOST_CALLS, Call
-from tuner.adopt.compiled_files import Binary
-from tuner.adopt.compiles import place_of
+from tuner.adopt.compiled_files import Binary, place_of
 from tuner.adopt.kernel import kernel_of
 from tuner.adopt.values import Encoder
 from tuner.errors import SuiteError, TunerError, in_short
