@@ -154,12 +154,17 @@ def captured(make_stub, tmp_path_factory):
 def exported(captured, tmp_path_factory):
     """The folder that `tuner export` wrote of it, without any table and without a database."""
     folder = tmp_path_factory.mktemp("exported")
+    assert f"library--{KNOWN['sm_90'].slug}.kernels: 3 kernels" in export(captured, folder)
+    return folder
+
+
+def export(captured, folder):
+    """Export what was captured; returns what is said of it."""
     command = [sys.executable, "-m", "tuner", "export", str(folder), "--with-kernels", "--captured", str(captured)]
     environment = {**os.environ, "TUNER_DB": str(folder / "none.db"), "TUNER_ADOPT": "library", "TUNER_STRICT": "1"}
     done = subprocess.run(command, cwd=PROGRAMS, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, said(done.stderr)) == (0, []), done.stderr
-    assert f"library--{KNOWN['sm_90'].slug}.kernels: 3 kernels" in done.stdout
-    return folder
+    return done.stdout
 
 
 @pytest.mark.parametrize("strict", ["0", "1"])
@@ -187,6 +192,16 @@ def test_binaries_that_ship_with_the_tables_of_such_kernels_serve_too(exported, 
     for op in ("library-double", "library-negate"):
         shutil.copytree(exported / f"library--{slug}.kernels", tmp_path / f"{op}--{slug}.kernels")
     assert make_stub().run("launch_library.py", "serve", str(tmp_path), TUNER_STRICT="1").printed["compiled"] == 0
+
+
+@pytest.mark.long
+def test_kernels_of_liger_are_launched_uncompiled_in_a_strict_process(make_stub, tmp_path):
+    pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
+    assert make_stub().run("liger.py", "capture", str(tmp_path / "calls")).printed == {"compiled": 3}
+    assert "liger_kernel--" in export(tmp_path / "calls", tmp_path / "out")
+    report = make_stub().run("liger.py", "serve", str(tmp_path / "out"), TUNER_STRICT="1")
+    assert report.printed == {"compiled": 0}
+    assert set(report.loads) == {"_rms_norm_forward_kernel", "_rms_norm_backward_kernel", "_triton_rope"}
 
 
 def test_a_library_without_binaries_is_compiled_as_ever(make_stub, tables):
