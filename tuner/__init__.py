@@ -88,7 +88,7 @@ else:
             ImportError,
             AttributeError,
         ):  # a module of ours imports Triton right now, and is not complete until it has
-            for library in os.environ["TUNER_ADOPT"].split(","):
+            for library in filter(None, os.environ.get("TUNER_ADOPT", "").split(",")):
                 importlib.import_module("tuner.startup.after_import").after_import(
                     library.strip().split(".")[0], _adopt
                 )

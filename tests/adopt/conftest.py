@@ -124,6 +124,24 @@ def call_odd():
     by_address[grid(256)](torch.tensor([x.data_ptr()]), y, 256)
 """
 
+PLAIN = """
+import triton, triton.language as tl
+import torch
+from tuner.hardware import device
+from tuner.sweep import cross_target
+
+@triton.jit
+def copy(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < N), mask=at < N)
+
+def compile_for(*blocks):
+    cross_target.activate("sm_90")
+    device.current = lambda _index=None: device.KNOWN["sm_90"]
+    for block in blocks:
+        copy.warmup(torch.float32, torch.float32, 1000, BLOCK=block, grid=(1,))
+"""
+
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
@@ -132,6 +150,7 @@ def library(tmp_path_factory):
     (folder / "theirs").mkdir()
     (folder / "theirs" / "__init__.py").write_text("")
     (folder / "theirs" / "kernels.py").write_text(LIBRARY)
+    (folder / "theirs" / "plain.py").write_text(PLAIN)
     return folder
 
 

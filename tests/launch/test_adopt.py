@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,3 +134,120 @@ def test_under_torch_compile_the_graph_holds_the_winner_alone(stub, tables):
     assert told["first"] == [64]
     assert told["as it was"] == [False, [64, 128, 256]]
     assert told["plain"] == told["undone"] == [64, 128, 256]
+
+
+def said(stderr):
+    """The lines about binaries; Triton may warn of matters of its own."""
+    return [line for line in stderr.splitlines() if "kernels" in line or "binaries" in line]
+
+
+@pytest.fixture(scope="module")
+def captured(make_stub, tmp_path_factory):
+    """A folder with what a process compiled of the library under a capture."""
+    folder = tmp_path_factory.mktemp("captured")
+    made = make_stub().run("launch_library.py", "capture", str(folder))
+    assert made.printed == {"compiled": 5}
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(captured, tmp_path_factory):
+    """The folder that `tuner export` wrote of it, without any table and without a database."""
+    folder = tmp_path_factory.mktemp("exported")
+    assert f"library--{KNOWN['sm_90'].slug}.kernels: 3 kernels" in export(captured, folder)
+    return folder
+
+
+def export(captured, folder):
+    """Export what was captured; returns what is said of it."""
+    command = [sys.executable, "-m", "tuner", "export", str(folder), "--with-kernels", "--captured", str(captured)]
+    environment = {**os.environ, "TUNER_DB": str(folder / "none.db"), "TUNER_ADOPT": "library", "TUNER_STRICT": "1"}
+    done = subprocess.run(command, cwd=PROGRAMS, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, said(done.stderr)) == (0, []), done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_what_a_captured_program_compiled_is_launched_uncompiled_in_a_fresh_process(exported, make_stub, strict):
+    report = make_stub().run("launch_library.py", "serve", str(exported), TUNER_STRICT=strict)
+    told = report.printed
+    assert (told["compiled"], told["from_cache"]) == (0, 0)
+    assert report.loads[:3] == ("double", "double", "negate")
+    assert [launch.integer(2) for launch in report.launches[:4]] == [1000, 1024, 1000, 1000]
+    assert {name.partition(".launch.")[0] for name in told["for known keys"]} == {"tuner"}, "what launches any binary"
+    assert told["stays"]
+    assert told["as it was"]
+    if strict == "1":
+        assert told["missing"].startswith("the nearest binary of double that ships is for another x; nothing is")
+        assert told["missing"].endswith(
+            "(strict); to ship one: tuner capture --adopt library --out calls -- COMMAND, then "
+            "tuner export DIR --with-kernels --captured calls"
+        )
+    else:
+        assert told["missing"] == ""
+
+
+def test_binaries_that_ship_with_the_tables_of_such_kernels_serve_too(exported, make_stub, tmp_path):
+    slug = KNOWN["sm_90"].slug
+    for op in ("library-double", "library-negate"):
+        shutil.copytree(exported / f"library--{slug}.kernels", tmp_path / f"{op}--{slug}.kernels")
+    assert make_stub().run("launch_library.py", "serve", str(tmp_path), TUNER_STRICT="1").printed["compiled"] == 0
+
+
+@pytest.mark.long
+def test_kernels_of_liger_are_launched_uncompiled_in_a_strict_process(make_stub, tmp_path):
+    pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
+    assert make_stub().run("liger.py", "capture", str(tmp_path / "calls")).printed == {"compiled": 3}
+    assert "liger_kernel--" in export(tmp_path / "calls", tmp_path / "out")
+    report = make_stub().run("liger.py", "serve", str(tmp_path / "out"), TUNER_STRICT="1")
+    assert report.printed == {"compiled": 0}
+    assert set(report.loads) == {"_rms_norm_forward_kernel", "_rms_norm_backward_kernel", "_triton_rope"}
+
+
+def test_a_library_without_binaries_is_compiled_as_ever(make_stub, tables):
+    report = make_stub().run("launch_library.py", "serve", tables(scale=SCALE))
+    assert (report.printed["compiled"], said(report.stderr)) == (3, [])
+
+
+def cut_index(index):
+    index.write_text(index.read_text()[:-100])
+
+
+def change_version(index):
+    index.write_text(index.read_text().replace('"version": 1', '"version": 2'))
+
+
+def change_triton(index):
+    index.write_text(index.read_text().replace('"triton": "3', '"triton": "2'))
+
+
+def change_source(index):
+    document = json.loads(index.read_text())
+    for number, entry in enumerate(document["kernels"]):
+        entry["source"] = entry["key"] = f"{number:064}"
+    index.write_text(json.dumps(document))
+
+
+def change_binaries(index):
+    for path in index.parent.glob("*.cubin"):
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (cut_index, ["is not used: "]),
+        (change_version, ["is not used: format 'triton-tuner kernels' 2"]),
+        (change_triton, ["to ship them for this Triton: tuner capture again, then tuner export DIR --with-kernels"]),
+        (change_source, ["library:double has binaries of another source", "library:negate has binaries of another"]),
+        (change_binaries, [".cubin was changed"] * 3),
+    ],
+)
+def test_binaries_that_cannot_be_used_are_said_once_and_triton_compiles(exported, make_stub, tmp_path, change, lines):
+    shutil.copytree(exported, tmp_path, dirs_exist_ok=True)
+    (index,) = tmp_path.glob("*.kernels/index.json")
+    change(index)
+    report = make_stub().run("launch_library.py", "serve", str(tmp_path))
+    assert report.printed["compiled"] == 3
+    for wanted, line in zip(lines, said(report.stderr), strict=True):
+        assert wanted in line

@@ -19,10 +19,11 @@ from tuner.errors import ConfigError, KernelError, SuiteError, in_short
 from tuner.tuned.triton_configs import COMPILERS, ConfigList
 
 FORMAT, VERSION = "triton-tuner captured call", 1
+NOUN = "captured call"
 SUFFIX = ".call.json"
 MOST_CALLS = 4096
-"""How many calls a folder keeps."""
-_ADVICE = "remove it, and capture again"
+"""How many calls a folder keeps, and how many binaries."""
+ADVICE = "remove it, and capture again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,30 +135,40 @@ def load(folder: Path) -> tuple[list[Call], list[str]]:
     return found, faults
 
 
-def paths(folder: Path) -> list[Path]:
-    """Return the files of a folder that hold calls, sorted.
+def paths(folder: Path, suffix: str = SUFFIX) -> list[Path]:
+    """Return the files of a folder that hold calls, or what another suffix is of, sorted.
 
     Raises:
         SuiteError: the folder cannot be read.
     """
     try:
-        return sorted(each for each in folder.iterdir() if each.name.endswith(SUFFIX) and not each.name.startswith("."))
+        return sorted(each for each in folder.iterdir() if each.name.endswith(suffix) and not each.name.startswith("."))
     except OSError as e:
         raise SuiteError(f"cannot read the folder {folder}: {e.strerror}: name one that tuner capture wrote") from e
 
 
+def document(path: Path, noun: str, kind: str, expected: int) -> dict[str, Any]:
+    """Read a file of a folder, and take off what says its format and version.
+
+    Raises:
+        SuiteError: it cannot be read, or is of another format or version.
+    """
+    found = files.read_json(path, noun, ADVICE, error=SuiteError)
+    if not isinstance(found, dict) or found.pop("format", None) != kind:
+        raise SuiteError(f"{path}: no {noun}: {ADVICE}")
+    if (version := found.pop("version", None)) != expected:
+        raise SuiteError(f"{path}: a {noun} of version {version}: expected {expected}: {ADVICE}")
+    return found
+
+
 def _read(path: Path) -> Call:
-    document = files.read_json(path, "captured call", _ADVICE, error=SuiteError)
-    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise SuiteError(f"{path}: no captured call: {_ADVICE}")
-    if (version := document.pop("version", None)) != VERSION:
-        raise SuiteError(f"{path}: a captured call of version {version}: expected {VERSION}: {_ADVICE}")
+    fields = document(path, NOUN, FORMAT, VERSION)
     try:
-        call = Call(**document)
+        call = Call(**fields)
         if call.file_name != path.name:
             raise ValueError("its name is of another call")
     except (TypeError, ValueError, AttributeError) as e:
-        raise SuiteError(f"{path}: a damaged captured call ({in_short(e)}): {_ADVICE}") from e
+        raise SuiteError(f"{path}: a damaged {NOUN} ({in_short(e)}): {ADVICE}") from e
     return call
 
 

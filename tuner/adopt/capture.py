@@ -1,7 +1,8 @@
 """Captures the calls of adopted libraries' kernels while a program runs; nothing is measured meanwhile.
 
 It takes the place of `Autotuner.run`, which subclasses of other libraries call too. An adopted kernel then runs by the
-first config of its list that launches, and Triton's own cache of what it tuned stays as it is.
+first config of its list that launches, and Triton's own cache of what it tuned stays as it is. Of kernels that have no
+config to choose, what they are compiled to is kept.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Hashable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
+from tuner.adopt import compiles
 from tuner.adopt.kernel import is_of, problem_of
 from tuner.adopt.recorder import Recorder, say
 from tuner.errors import KernelError, TunerError, UsageError
-from tuner.launch import compat
+from tuner.launch import compat, compile_cache
 from tuner.tuned.arguments import Arguments
 from tuner.tuned.first_launch import launch_first_that_runs
 from tuner.tuned.signature import base_of
@@ -36,6 +40,8 @@ class Capture:
             raise UsageError(f"the libraries to adopt are {', '.join(map(repr, libraries)) or 'not named'}: {_ADVICE}")
         self._folder, self._libraries = Path(folder).absolute(), libraries
         self._chosen: dict[Hashable, Any] = {}
+        self._tuned = threading.local()  # its `base`: the function whose config this thread chooses
+        self._functions: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
     def start(self) -> None:
         """Take the place of `Autotuner.run`.
@@ -52,10 +58,14 @@ class Capture:
             return self._run(autotuner, args, kwargs)
 
         self._ours = compat.Autotuner.run = run
+        compiles.surround(self._compile)
 
     def stop(self) -> None:
         """Give its place back. Where another has taken it since, what it calls is Triton's own again."""
         self._libraries = ()
+        compiles.leave(self._compile)
+        for function in self._functions.values():
+            compile_cache.uninstall(function)
         if compat.Autotuner.run is self._ours:
             compat.Autotuner.run = self._own
 
@@ -81,9 +91,26 @@ class Capture:
         def launch(**meta: Any) -> Any:
             return autotuner.fn.run(*args, **{**kwargs, **meta})
 
-        config, result, _ = launch_first_that_runs(launch, where, given, order)
+        before = getattr(self._tuned, "base", None)
+        self._tuned.base = base_of(autotuner) if len(autotuner.configs) > 1 else before
+        try:
+            config, result, _ = launch_first_that_runs(launch, where, given, order)
+        finally:
+            self._tuned.base = before
         autotuner.best_config = self._chosen[where, problem] = config
         return result
+
+    def _compile(self, function: Any, compiles_it: Callable[[], Any]) -> Any:
+        """Compile as ever, and record what came of it; see `compiles.Around`."""
+        if not is_of(function, self._libraries) or base_of(function) is getattr(self._tuned, "base", None):
+            return compiles_it()
+        compile_cache.install(function)
+        self._functions[id(function)] = function
+        with compile_cache.collect_compiled() as compiled:
+            made = compiles_it()
+        for each in compiled:
+            self._recorder.note_compiled(function, each)
+        return made
 
     def _order(self, autotuner: Any, call: Arguments) -> list[Any]:
         autotuner.nargs = dict(zip(autotuner.arg_names, call.args, strict=False))  # as its own run leaves it to pruning

@@ -1,7 +1,7 @@
-"""Records the calls of autotuned kernels in this process, each kernel and key once.
+"""Records the calls of autotuned kernels in this process, each kernel and key once, and what others compile.
 
-A record is written before the kernel runs, because afterwards nobody could tell what an integer tensor held. So a
-process that is killed has lost nothing, and forked processes need no more than the parent's list of what is written.
+A call's record is written before the kernel runs, because afterwards nobody could tell what an integer tensor held. So
+a process that is killed has lost nothing, and forked processes need no more than the parent's list of what is written.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner import files
-from tuner.adopt import calls
+from tuner.adopt import calls, compiled_files
 from tuner.adopt.calls import MOST_CALLS, Call
+from tuner.adopt.compiled_files import Binary, place_of
 from tuner.adopt.kernel import kernel_of
 from tuner.adopt.values import Encoder
 from tuner.errors import SuiteError, TunerError, in_short
 from tuner.problem import Problem
 from tuner.tuned.arguments import Arguments
+
+if TYPE_CHECKING:
+    from tuner.launch.compile_cache import Compiled
 
 
 class Recorder:
@@ -51,27 +55,35 @@ class Recorder:
             problem: the call's problem.
             call: what is passed.
         """
-        if not self._is_open or (where, problem) in self._seen or _graph_is_captured():
-            return
+        if (where, problem) not in self._seen and not _graph_is_captured():
+            self._once((where, problem), where, lambda: described(autotuner, where, problem, call))
+
+    def note_compiled(self, function: Any, compiled: Compiled) -> None:
+        """Record what a jit function was compiled to, unless it was recorded."""
+        where = place_of(function)
+        self._once((where, compiled.key), where, lambda: compiled_files.described(function, compiled))
+
+    def _once(self, what: Hashable, where: str, describe: Callable[[], Call | Binary]) -> None:
         with self._lock:
-            if (where, problem) in self._seen:
+            if not self._is_open or what in self._seen:
                 return
-            self._seen.add((where, problem))
+            self._seen.add(what)
             try:
-                self._write(described(autotuner, where, problem, call))
+                self._write(describe())
             except SuiteError as e:
                 self._give_up(str(e))
             except Exception as e:  # noqa: BLE001  the program must not end of what is noted about it
                 say(f"{where} is not recorded: {e if isinstance(e, TunerError) else in_short(e)}")
 
-    def _write(self, call: Call) -> None:
-        path = self._folder / call.file_name
+    def _write(self, record: Call | Binary) -> None:
+        path = self._folder / record.file_name
         if path.exists():
             return
-        if len(calls.paths(self._folder)) >= MOST_CALLS:
-            self._give_up(f"{self._folder} holds {MOST_CALLS} calls: name another folder for more")
+        suffix, noun = (calls.SUFFIX, "calls") if isinstance(record, Call) else (compiled_files.SUFFIX, "binaries")
+        if len(calls.paths(self._folder, suffix)) >= MOST_CALLS:
+            self._give_up(f"{self._folder} holds {MOST_CALLS} {noun}: name another folder for more")
             return
-        files.write_text(path, call.dumps(), error=SuiteError)
+        files.write_text(path, record.dumps(), error=SuiteError)
 
     def _give_up(self, reason: str) -> None:
         self._is_open = False

@@ -1,13 +1,15 @@
-"""Chooses the config of a call of an adopted kernel: its winner, or what `on_miss` says."""
+"""Chooses the config of a call of an adopted kernel: its winner, or what `on_miss` says. What ships is not compiled."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
-from tuner.adopt import hook
+from tuner.adopt import compiles, hook
 from tuner.adopt.kernel import is_of, kernel_of, op_of
 from tuner.errors import TunerError, first_line
 from tuner.hardware import device as devices
@@ -47,7 +49,7 @@ class _Shipped:
 
 
 class Server:
-    """Serves the kernels of some libraries while it is asked (`hook.ask`).
+    """Serves the kernels of some libraries while it is asked (`hook.ask`, `compiles.surround`).
 
     Attributes:
         libraries: the packages or modules whose kernels are served.
@@ -59,6 +61,8 @@ class Server:
         self.libraries, self.on_miss = tuple(libraries), on_miss
         self._kernels: set[TunedKernel] = set()
         self._reported: set[Hashable] = set()
+        self._functions: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._lock = threading.Lock()
 
     def choose(self, autotuner: Any, kwargs: Mapping[str, Any]) -> Any:
         """Return the `triton.Config` of a call; None where Triton decides. See `hook.Choose`.
@@ -87,11 +91,27 @@ class Server:
             order = self._order(kernel, decision, problem, device, is_strict=False)
         return order[0] if order else None
 
+    def compile(self, function: Any, compiles_it: Callable[[], Any]) -> Any:
+        """Have a jit function of the libraries look for what ships before it compiles; see `compiles.Around`."""
+        if is_of(function, self.libraries):
+            with self._lock:
+                is_known = id(function) in self._functions
+                self._functions[id(function)] = function
+                for find in compiles.finders_of(function):
+                    compile_cache.install(function, find)
+            if not is_known:
+                compiles.report_other_source(function)
+        return compiles_it()
+
     def leave(self) -> None:
         """Let the kernels that were served compile as Triton does."""
         for kernel in self._kernels:
             compile_cache.uninstall(kernel.fn, _Shipped(kernel))
         self._kernels.clear()
+        for function in self._functions.values():
+            for find in compiles.finders_of(function):
+                compile_cache.uninstall(function, find)
+        self._functions.clear()
 
     def _chosen(self, kernel: TunedKernel, autotuner: Any, kwargs: Mapping[str, Any]) -> Any:
         args, device = tuple(autotuner.nargs.values()), devices.current()
@@ -183,10 +203,12 @@ def serve(server: Server) -> None:
     """Begin to serve."""
     hook.ask(server.choose)
     traced.ask(server.choose_traced)
+    compiles.surround(server.compile)
 
 
 def stop(server: Server) -> None:
     """Stop serving: keys that were served are Triton's to decide anew."""
+    compiles.leave(server.compile)
     traced.stop_asking(server.choose_traced)
     hook.stop_asking(server.choose)
     server.leave()

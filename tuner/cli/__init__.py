@@ -9,6 +9,7 @@ import importlib
 import io
 import keyword
 import logging
+import os
 import signal
 import sys
 import threading
@@ -83,8 +84,11 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="triton-tuner", prog_name="tuner")
 @click.option("--debug", is_flag=True, help="Show tracebacks and debug logs.")
-def cli(debug: bool) -> None:
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
     """Tune Triton kernels once per GPU model; ship the winners; never autotune at run time."""
+    if ctx.invoked_subcommand not in ("capture", "exec"):
+        os.environ.pop("TUNER_ADOPT", None)  # what measures and compiles is served nothing, nor are its children
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True
     )

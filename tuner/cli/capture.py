@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tuner.adopt import calls
+from tuner.adopt import calls, compiled_files
 from tuner.cli import options, program
 from tuner.cli.output import quantity
 from tuner.errors import SuiteError, TableError
@@ -57,18 +57,23 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
     said = [f"{quantity(len(found.calls), 'family')}, {quantity(products, 'call')}"] if products else []
     if kernels := calls.load(folder)[0]:
         said.append(f"{quantity(len(kernels), 'call')} of adopted kernels")
+    binaries = compiled_files.load([folder])[0]
+    places = {f"{kernel}:" for kernel in (*(call.kernel for call in kernels), *(each.kernel for each in binaries))}
     of = [
         library
         for library in libraries
-        if not any(f"{each.kernel}:".startswith((f"{library}.", f"{library}:")) for each in kernels)
+        if not any(place.startswith((f"{library}.", f"{library}:")) for place in places)
     ]
-    nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if said else ["no matrix product"]
+    nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if places or said else ["no matrix product"]
+    does, command = ("tune", ["run"]) if said else ("ship", ["export", "DIR", "--with-kernels"])
+    if binaries:
+        said.append(f"{quantity(len(binaries), 'binary')} of kernels without configs")
     if not said:
         click.echo(f"{out}: {nothing[0]} was recorded", err=True)
         return
     said += [f"{each} was recorded" for each in nothing]
-    typed = shlex.join(["tuner", "run", "--captured", str(out)])
-    click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to tune them: {typed}", err=True)
+    typed = shlex.join(["tuner", *command, "--captured", str(out)])
+    click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to {does} them: {typed}", err=True)
 
 
 def _environment(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:

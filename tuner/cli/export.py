@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
+from tuner.location import database_location, sqlite_path
 from tuner.moe.layer import OP as EXPERTS
 
 if TYPE_CHECKING:
+    from tuner.adopt.compiled_files import Binary
     from tuner.store.records import DecidedFamily, Winner
     from tuner.tables.binaries import Written
     from tuner.tables.export import Selection
@@ -46,7 +49,8 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="DIR",
     type=options.Place(path_type=Path),
-    help="With --with-kernels: adopted kernels, for the calls that were captured; may be repeated.",
+    help="With --with-kernels: adopted kernels, for the calls that were captured, and what was compiled; may be"
+    " repeated.",
 )
 @click.option("--device", metavar="SLUG", help="This device only; `tuner show devices` lists them.")
 @options.db_option
@@ -79,7 +83,8 @@ def export(
         kernels.find(name)
     for folder in captured:
         kernels.find_captured(folder)
-    winners, families = _decided(db, device)
+    compiled = _compiled(captured, device)
+    winners, families = _decided(db, device, is_needed=not compiled)
     if kind == "sqlite":
         _write_database(db, directory, winners, as_json=as_json)
         return
@@ -97,19 +102,34 @@ def export(
     folder = directory if package is None else packages.prepare(directory, package)
     lines = None if package is None else packages.pyproject_lines(package, with_kernels=with_kernels)
     paths = table.write(selection.tables, folder)
-    binaries = _write_kernels(selection, folder) if with_kernels else None
+    binaries = _write_kernels(selection, folder, compiled) if with_kernels else None
     _report_tables(selection, paths, binaries, lines, as_json=as_json)
 
 
-def _decided(db: str | None, device: str | None) -> tuple[list[Winner], list[DecidedFamily]]:
-    with options.open_store(db, device) as store:
+def _compiled(captured: Sequence[Path], device: str | None) -> list[Binary]:
+    """Return the binaries that were captured; what cannot be shipped is one line each on stderr."""
+    if not captured:
+        return []
+    from tuner.adopt import compiled_files
+
+    found, faults = compiled_files.load(captured)
+    kept, others = compiled_files.of_this_triton(each for each in found if device in (None, each.device))
+    for fault in (*faults, *others):
+        click.echo(f"left out: {fault}", err=True)
+    return kept
+
+
+def _decided(db: str | None, device: str | None, *, is_needed: bool) -> tuple[list[Winner], list[DecidedFamily]]:
+    if not is_needed and db is None and (path := sqlite_path(database_location())) is not None and not path.exists():
+        return [], []
+    with options.open_store(db, device if is_needed else None) as store:
         winners = store.winners(device_slug=device)
         families = store.families(device_slug=device)
         location = store.location
     if device is None:
         interpreted = [winner for winner in winners if winner.device.slug == INTERPRETER.slug]
         winners = [winner for winner in winners if winner.device.slug != INTERPRETER.slug]
-        if interpreted and not winners:
+        if interpreted and not winners and is_needed:
             raise TableError(
                 f"{location} has winners of the interpreter only, which are no figures of a GPU: to export them all the"
                 " same add --device interpreter"
@@ -118,7 +138,7 @@ def _decided(db: str | None, device: str | None) -> tuple[list[Winner], list[Dec
     if experts:
         click.echo(f"{quantity(experts, 'winner')} of experts left out: `tuner moe` writes their files", err=True)
         winners = [winner for winner in winners if winner.problem.op != EXPERTS]
-    if not winners:
+    if not winners and is_needed:
         raise TableError(f"no winner in {location} to export: `tuner run --db {shlex.quote(location)}` finds some")
     return winners, families
 
@@ -199,15 +219,17 @@ def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> N
     _say_left_out(selection)
 
 
-def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
+def _write_kernels(selection: Selection, folder: Path, compiled: Sequence[Binary]) -> list[Written]:
     from triton import knobs
 
+    from tuner.adopt import compiled_files
     from tuner.sweep import cross_target
     from tuner.tables import binaries
 
     if knobs.runtime.interpret:
         raise UsageError("--with-kernels compiles, which cannot be done under TRITON_INTERPRET=1: unset it")
     written: list[Written] = []
+    covered: dict[str, set[str]] = {}
     for table in selection.tables:
         if table.device.is_interpreter:
             click.echo(f"{table.op} on {table.device.slug} ships without kernels: nothing is compiled there", err=True)
@@ -217,7 +239,12 @@ def _write_kernels(selection: Selection, folder: Path) -> list[Written]:
             continue
         cross_target.activate(table.device.arch)
         written.append(binaries.write(table, folder))
-    return written
+        covered.setdefault(table.device.slug, set()).update(written[-1].keys)
+    ops = {table.op for table in selection.tables}
+    if taken := {each.library for each in compiled} & ops:
+        click.echo(f"left out: binaries of {' and '.join(sorted(taken))}: an op has this name", err=True)
+    shipped = [each for each in compiled if each.library not in taken]
+    return written + compiled_files.export(shipped, folder, covered)
 
 
 def _report_tables(

@@ -39,6 +39,7 @@ class Entry:
         context: The key of everything that the binary depends on except source and arguments; "" where the launch gives
             all of its arguments.
         arguments: What the binary assumes of its arguments.
+        kernel: Where the jit function stands, "package.module:name"; "" for what a table's rows launch.
     """
 
     key: str
@@ -48,6 +49,7 @@ class Entry:
     files: Mapping[str, str]
     context: str = ""
     arguments: nearest.Arguments = field(default_factory=dict)
+    kernel: str = ""
 
 
 class NotShippedError(KernelError):
@@ -91,6 +93,10 @@ class ShippedBinaries:
             self._bad.add(key)
             _log.warning("%s: a kernel is not used: %s", folder, e)
             return None
+
+    def sources_of(self, kernel: str) -> set[str]:
+        """Return which sources the binaries of a jit function were compiled from; see `Entry`."""
+        return {entry.source for _, entry in self.entries.values() if entry.kernel == kernel}
 
     def nearest_kernel(self, src: Any, context: str, index: int | None) -> Any:
         """Load the kernel of a source that assumes as much of its arguments as a call keeps, and nothing else.
@@ -172,16 +178,16 @@ def _read(folder: Path) -> list[Entry]:
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise TableError(f"format {document['format']!r} {document['version']!r}: expected {FORMAT!r} {VERSION}")
         made_by, arch = str(document["triton"]), document["target"]
-        entries = [_entry(fields) for fields in document["kernels"]]
+        entries = [entry_of(fields) for fields in document["kernels"]]
     except (TableError, OSError, *BAD_VALUE) as e:
         _log.warning("%s is not used: %s: export it again with --with-kernels", folder, e)
         return []
-    here, target = _triton_and_target()
+    here, target = triton_and_target()
     if made_by != here:
         _log.warning(
-            "%s was made by Triton %s, here is %s: its kernels are not used; to ship them for this Triton: tuner export"
-            " DIR --with-kernels",
-            *(folder, made_by, here),
+            "%s was made by Triton %s, here is %s: its kernels are not used; to ship them for this Triton: %stuner"
+            " export DIR --with-kernels",
+            *(folder, made_by, here, "tuner capture again, then " if any(each.kernel for each in entries) else ""),
         )
         return []
     if arch != target:
@@ -190,16 +196,22 @@ def _read(folder: Path) -> list[Entry]:
     return entries
 
 
-def _entry(fields: Mapping[str, Any]) -> Entry:
+def entry_of(fields: Mapping[str, Any]) -> Entry:
+    """Return an entry as a folder's index holds it.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
     constants = tuple((tuple(int(step) for step in path), value) for path, value in fields["constants"])
     files = {str(suffix): str(digest) for suffix, digest in fields["files"].items()}
     signature = {str(name): str(kind) for name, kind in fields["signature"]}  # in the arguments' order
     context, arguments = fields.get("context", ""), fields.get("arguments", ())
     known = {str(name): (str(kind), str(value), frozenset(map(str, facts))) for name, kind, value, facts in arguments}
-    return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files, str(context), known)
+    kernel = str(fields.get("kernel", ""))
+    return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files, str(context), known, kernel)
 
 
-def _triton_and_target() -> tuple[str, list[Any]]:
+def triton_and_target() -> tuple[str, list[Any]]:
     """The version of Triton, and the target that it compiles for."""
     import triton
 

@@ -78,6 +78,8 @@ _TRITON: dict[str, tuple[str, Any]] = {
     "Autotuner": ("triton.runtime:Autotuner", _REQUIRED),  # Triton 3.6 to 3.9
     # The class of what `triton.heuristics` returns, which a decorated kernel may lie below.
     "Heuristics": ("triton.runtime:Heuristics", _REQUIRED),  # Triton 3.6 to 3.9
+    # The class of what `triton.jit` returns; `tuner.adopt` puts a method in the place of COMPILES.
+    "JITFunction": ("triton.runtime:JITFunction", _REQUIRED),  # Triton 3.6 to 3.9
     # A driver that owns no device, by which `tuner` compiles for any GPU.
     "GPUTarget": ("triton.backends.compiler:GPUTarget", _REQUIRED),  # Triton 3.6 to 3.9
     "DriverBase": ("triton.backends.driver:DriverBase", _REQUIRED),  # Triton 3.6 to 3.9
@@ -96,6 +98,10 @@ _TRITON: dict[str, tuple[str, Any]] = {
 }
 AUTOTUNER_ASKS = ("prune_configs", "check_disk_cache", "_bench")
 """The methods that `Autotuner.run` calls for a key it has not seen, and at no other time. Triton 3.6 to 3.9."""
+COMPILES = "_do_compile"
+"""The method that `JITFunction.run` and `preload` call for a key that they have not seen, and at no other time. Triton
+3.6 to 3.9; all give it the same arguments, and call `self.compile` in it. Without it captures keep no binaries, and of
+kernels that no `Autotuner` chooses for, none is served by a binary."""
 FORWARD_LEVEL = "_current_level"
 """The entry of `forward_ad_state` that is -1 outside of forward-mode differentiation. torch 2.9 to 2.13."""
 

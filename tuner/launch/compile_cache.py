@@ -62,7 +62,7 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
         make.finders.append(find_shipped)  # one function may be several kernels, or be compiled here before it serves
 
 
-def uninstall(function: Any, find_shipped: FindShipped) -> None:
+def uninstall(function: Any, find_shipped: FindShipped | None = None) -> None:
     """Take back an `install`; where nothing else serves from the function, it compiles as Triton made it."""
     function = _jit_function(function)
     make = getattr(getattr(function, "device_caches", None), "default_factory", None)

@@ -56,14 +56,14 @@ def tables_in(folder: Traversable) -> list[Traversable]:
     """The files of a folder that have a table's name, by name.
 
     Raises:
-        TableError: it cannot be listed, or holds none.
+        TableError: it cannot be listed, or holds neither a table nor a folder of kernels.
     """
     try:
         entries = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as e:
         raise TableError(f"cannot list {folder}: {e.strerror}") from e
     found = [path for path in entries if path.name.endswith(".json") and "--" in path.name]
-    if not found:
+    if not found and not any(path.name.endswith(".kernels") for path in entries):
         raise TableError(f"{folder} holds no table: expected files named <op>--<device slug>.json")
     return found
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from tuner.errors import KernelError, TableError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.launch import compat, compile_cache, nearest
-from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name
+from tuner.launch import compile_cache, nearest
+from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name, triton_and_target
+from tuner.launch.compile_cache import Compiled
 from tuner.launch.plan import recorded
 from tuner.lookup import match_rules
 from tuner.lookup.row import Row
@@ -27,20 +28,37 @@ _BINARIES = ("cubin", "hsaco")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A folder of kernels that was written, and the configs that did not compile, with the reasons."""
+    """A folder of kernels that was written.
+
+    Attributes:
+        path: the folder.
+        keys: the keys of its kernels.
+        nbytes: how large its binaries are.
+        failed: the configs that did not compile, with the reasons.
+    """
 
     path: Path
-    kernels: int
+    keys: frozenset[str]
     nbytes: int
-    failed: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels it has."""
+        return len(self.keys)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
-    """A compiled kernel: its entry in the index, and its files' contents by name."""
+class CompiledEntry:
+    """A compiled kernel: its entry in the index, and its files' contents by suffix."""
 
     entry: dict[str, Any]
-    files: dict[str, bytes]
+    contents: dict[str, bytes]
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The contents by the names of the files."""
+        return {f"{self.entry['files'][suffix]}.{suffix}": content for suffix, content in self.contents.items()}
 
 
 def write(table: Table, directory: Path) -> Written:
@@ -53,7 +71,7 @@ def write(table: Table, directory: Path) -> Written:
         TableError: the folder cannot be written, or nothing compiled.
     """
     failed: list[str] = []
-    made: dict[str, _Kernel] = {}
+    made: dict[str, CompiledEntry] = {}
     for problem, config in served(table.rows, table.device):
         try:
             for kernel in _compiled(problem, config):
@@ -62,12 +80,8 @@ def write(table: Table, directory: Path) -> Written:
             failed.append(f"{problem}: {config}: {in_short(e)}"[:300])
     if not made:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
-    folder = directory / folder_name(table.op, table.device.slug)
-    files.make_folder(folder)
-    kernels = [made[key] for key in sorted(made)]
-    _write_files(folder, kernels)
-    contents = {name: content for kernel in kernels for name, content in kernel.files.items()}
-    return Written(folder, len(kernels), sum(map(len, contents.values())), tuple(failed))
+    found = write_entries(directory / folder_name(table.op, table.device.slug), made, *triton_and_target())
+    return replace(found, failed=tuple(failed))
 
 
 def served(rows: Sequence[Row], device: Device) -> Iterator[tuple[Problem, Config]]:
@@ -108,17 +122,11 @@ def _default(problem: Problem, device: Device) -> Config | None:
         return None
 
 
-def _compiled(problem: Problem, config: Config) -> Iterator[_Kernel]:
+def _compiled(problem: Problem, config: Config) -> Iterator[CompiledEntry]:
     with recorded() as seen, compile_cache.collect_compiled() as compiled:
         registry.find(problem.op, config.kernel, problem.source).compile(problem, config)
     if problem.is_keyed:
-        for each in compiled:
-            entry = _entry(each.key, each.kernel, [], [])  # Triton says the rest where it would compile
-            arguments = nearest.arguments_of(each.kernel.src)
-            if arguments is not None:
-                listed = [[name, kind, value, sorted(facts)] for name, (kind, value, facts) in arguments.items()]
-                entry.entry.update(context=each.context, arguments=listed)
-            yield entry
+        yield from map(entry_of, compiled)
     for launch, kernel in seen.launches:
         signature = [[name, kind] for name, kind in kernel.src.signature.items()]
         constants = [[list(path), value] for path, value in kernel.src.constants.items()]
@@ -127,7 +135,17 @@ def _compiled(problem: Problem, config: Config) -> Iterator[_Kernel]:
             yield _entry(launch.key, kernel, signature, constants)
 
 
-def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) -> _Kernel:
+def entry_of(compiled: Compiled) -> CompiledEntry:
+    """Return the entry of a kernel that Triton itself launches, which says the rest where it would compile."""
+    found = _entry(compiled.key, compiled.kernel, [], [])
+    arguments = nearest.arguments_of(compiled.kernel.src)
+    if arguments is not None:
+        listed = [[name, kind, value, sorted(facts)] for name, (kind, value, facts) in arguments.items()]
+        found.entry.update(context=compiled.context, arguments=listed)
+    return found
+
+
+def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) -> CompiledEntry:
     (suffix,) = (suffix for suffix in _BINARIES if suffix in kernel.asm)
     metadata = next(Path(path) for name, path in kernel.metadata_group.items() if name.endswith(".json"))
     contents = {"json": metadata.read_bytes(), suffix: kernel.asm[suffix]}
@@ -140,22 +158,31 @@ def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) ->
         "constants": constants,
         "files": digests,
     }
-    return _Kernel(entry, {f"{digests[suffix]}.{suffix}": content for suffix, content in contents.items()})
+    return CompiledEntry(entry, contents)
 
 
-def _write_files(folder: Path, kernels: list[_Kernel]) -> None:
-    """Write the binaries, then the index that names them, and remove what it does not name."""
-    import triton
+def write_entries(folder: Path, made: Mapping[str, CompiledEntry], triton: str, target: Sequence[Any]) -> Written:
+    """Write binaries, then the index that names them, and remove what it does not name.
 
-    target = compat.driver.active.get_current_target()
+    Args:
+        folder: the folder, which is made where it is missing.
+        made: the kernels by their keys.
+        triton: the version of Triton that compiled them.
+        target: what they were compiled for, see `triton_and_target`.
+
+    Raises:
+        TableError: the folder cannot be written.
+    """
+    kernels = [made[key] for key in sorted(made)]
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "triton": str(triton.__version__),
-        "target": [target.backend, target.arch, target.warp_size],
+        "triton": triton,
+        "target": target,
         "kernels": [kernel.entry for kernel in kernels],
     }
     contents = {name: content for kernel in kernels for name, content in kernel.files.items()}
+    files.make_folder(folder)
     try:
         for name, content in sorted(contents.items()):
             with files.replacing(folder / name) as temporary:
@@ -169,3 +196,4 @@ def _write_files(folder: Path, kernels: list[_Kernel]) -> None:
                 old.unlink()
     except OSError as e:
         raise TableError(f"cannot write {folder}: {e.strerror or e}") from e
+    return Written(folder, frozenset(made), sum(map(len, contents.values())))

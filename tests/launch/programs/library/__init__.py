@@ -40,3 +40,21 @@ shift = OwnAutotuner(below, below.arg_names, CONFIGS, ["N"], ["y"], None)
 def summed(x, y, N, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(y, tl.sum(tl.load(x + at, mask=at < N, other=0.0)))
+
+
+@triton.jit
+def twice(v):
+    return v * 2
+
+
+@triton.jit
+def double(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, twice(tl.load(x + at, mask=at < N)), mask=at < N)
+
+
+@triton.autotune(CONFIGS[:1], key=["N"])
+@triton.jit
+def negate(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, -tl.load(x + at, mask=at < N), mask=at < N)
