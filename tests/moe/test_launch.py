@@ -168,3 +168,20 @@ def test_a_default_without_sizes_is_launched_with_those_that_vllm_adds(dtype, m)
     assert space.canonical(space.config_of("vllm", written), problem, KNOWN["sm_90"]) == config
     assert row.items() <= written.items()
     assert ("BLOCK_SIZE_N" in written) == (m != 1)
+
+
+@pytest.mark.parametrize("package", list(INVOKE))
+def test_no_config_of_groups_reads_weights_beyond_k(package):
+    for problem in Layer(8, 256, 96, 2, "int4_w4a16", group_size=32).problems(package, 256):
+        steps = {config["BLOCK_SIZE_K"] for config in space.space(problem, KNOWN["sm_90"]).configs()}
+        assert steps == ({32, 64, 128, 256} if problem["gemm"] == "gate_up" else {32})
+
+
+def test_binaries_of_groups_are_shared_by_tokens_and_not_by_sizes():
+    config = space.config_of("sglang", CONFIG)
+    layers = (Layer(8, hidden, 512, 2, "int4_w4a16", group_size=128) for hidden in (1024, 2048))
+    first, other = (
+        [launch.compile_class(layer.problem("sglang", m, "down"), config) for m in (64, 96)] for layer in layers
+    )
+    assert first[0] == first[1]
+    assert first[0] != other[0]

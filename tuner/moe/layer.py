@@ -106,7 +106,7 @@ class Layer:
         for name, extent in (("hidden", self.hidden), ("intermediate on one rank", self.shard)):
             if extent % size:
                 halved = math.gcd(self.hidden, self.shard, size)
-                fit = f": the packages halve it to {halved} then" if halved >= _SMALLEST_GROUP else ""
+                fit = f": the packages halve it, type --group-size {halved}" if halved >= _SMALLEST_GROUP else ""
                 raise ProblemError(f"{name} is {extent}, which does not divide into groups of {size}{fit}")
 
     @property

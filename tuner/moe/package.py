@@ -27,9 +27,9 @@ from tuner.tuned.source import source_hash
 TRIED = {"vllm": ("0.33.0",), "sglang": ("0.5.23",)}
 """The versions whose kernel was launched by this room's tests."""
 _GROUPED = "fused_moe_kernel_gptq_awq"
-_FIRST_SERVED = "model_executor/layers/fused_moe/oracle/int_wna16.py"
-"""The module of vLLM that has all tokens of weights with groups served by the Triton kernel. Before it, few tokens were
-served by one in CUDA, which takes its sizes from the same rows and fails on most."""
+_SERVED = "model_executor/layers/quantization/moe_wna16.py", "make_wna16_moe_kernel"
+"""vLLM's module of weights with groups, and what it calls where the Triton kernel serves any number of tokens. Without,
+one in CUDA serves few tokens of int4, takes its sizes from the same rows and fails on most."""
 _FILES = {
     "vllm": "model_executor/layers/fused_moe/fused_moe.py",
     "sglang": "kernels/ops/moe/fused_moe_triton_kernels.py",
@@ -106,6 +106,9 @@ class Package:
             return self.kernel
         if isinstance(self.grouped, KernelError):
             raise self.grouped
+        if self.name == "vllm" and not _serves_by_triton(self.folder):
+            why = "its Triton kernel does not serve few tokens of weights with groups"
+            raise _other_version(self.name, self.version, why)
         return self.grouped
 
     def part(self, file: str, names: Iterable[str], given: Mapping[str, Any]) -> types.SimpleNamespace:
@@ -187,13 +190,18 @@ def load(name: str) -> Package:
     kernel, grouped = _jit(file, "fused_moe_kernel", ARGUMENTS[name], of), None
     try:
         grouped = _jit(file, _GROUPED, _ARGUMENTS_OF_GROUPS[name], of)
-        if name == "vllm" and not (folder / _FIRST_SERVED).exists():
-            grouped = _other_version(
-                name, version, f"its kernel for int4 and groups is not served without {_FIRST_SERVED}"
-            )
     except KernelError as e:
         grouped = e
     return Package(name, version, folder, file, kernel, grouped)
+
+
+@functools.cache
+def _serves_by_triton(folder: Path) -> bool:
+    file, called = _SERVED
+    try:
+        return called in (folder / file).read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def _jit(file: Path, function: str, arguments: set[str], of: str) -> Any:

@@ -64,9 +64,10 @@ def axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 def canonical(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001
     """Return the config that vLLM launches: no BLOCK_SIZE_K is beyond a block with a scale, and none is missing."""
-    blocks = layer_of(problem).block_shape
-    if not all(name in config for name in _SIZES):
-        return _completed(config, problem)
+    layer = layer_of(problem)
+    blocks = layer.block_shape
+    if problem["package"] == "vllm" and layer.group_size is not None:
+        return config if all(name in config for name in _SIZES) else _completed(config, problem)
     if blocks is None or problem["package"] != "vllm" or config.integer("BLOCK_SIZE_K") <= min(blocks):
         return config
     return config.replace(BLOCK_SIZE_K=min(blocks))
