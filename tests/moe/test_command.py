@@ -80,6 +80,19 @@ def test_what_is_tuned_is_read_by_the_packages_own_loader_and_a_second_run_measu
     assert not (tmp_path / "tables").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("vllm", "E=128,N=768,device_name=NVIDIA_H200,dtype=int4_w4a16.json"),
+        # SGLang's N is the last extent of w2, which counts bytes; vLLM doubles it.
+        ("sglang", "E=128,N=384,device_name=NVIDIA_H200,dtype=int4_w4a16.json"),
+    ],
+)
+def test_a_file_of_int4_has_the_name_that_a_server_looks_for(name, file):
+    layer = Layer(128, 2048, 768, 8, "int4_w4a16", group_size=128)
+    assert config_file.path_of(load(name), layer, "NVIDIA H200").name == file
+
+
 @pytest.mark.long
 def test_an_interrupt_writes_no_file_and_the_same_command_goes_on(tmp_path):
     words = (*SIZES, "--m", "1,2", "--trials", "2", "--for", "vllm")
@@ -126,7 +139,8 @@ def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
     [
         ((), "type them, or --model CONFIG.json"),
         ((*SIZES, "--tp", "5"), "does not divide by tp 5"),
-        ((*SIZES, "--dtype", "int3"), "expected one of bf16, fp16, fp8_w8a8, int8_w8a16"),
+        ((*SIZES, "--dtype", "int3"), "expected one of bf16, fp16, fp8_w8a8, int8_w8a16, int4_w4a16"),
+        ((*SIZES, "--dtype", "int4_w4a16", "--group-size", "64"), "hidden is 32, which does not divide into groups of"),
         ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "128,128"), "does not divide into blocks of 128"),
         ((*SIZES, "--block-shape", "128"), "--block-shape 128,128"),
         ((*SIZES, "--m", "1-8"), "expected whole numbers from 1 on"),
@@ -181,6 +195,22 @@ def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(tmp_path, 
             {"experts": 256, "hidden": 7168, "intermediate": 2048, "top_k": 8},
             {"dtype": "fp8_w8a8", "block_shape": (128, 128)},
         ),
+        (
+            {
+                "model_type": "qwen3_moe",
+                "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True},
+            },
+            {"experts": 128, "hidden": 2048, "intermediate": 768, "top_k": 8},
+            {"dtype": "int4_w4a16", "group_size": 128},
+        ),
+        (
+            {
+                "model_type": "qwen3_moe",
+                "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True},
+            },
+            {"experts": 128, "hidden": 2048, "intermediate": 768, "top_k": 8},
+            {"dtype": "int4_w4a16", "group_size": 64, "zero_points": True},
+        ),
     ],
 )
 def test_a_hugging_face_config_says_the_sizes_of_its_experts(fields, sizes, more, tmp_path):
@@ -200,6 +230,11 @@ def test_a_hugging_face_config_says_the_sizes_of_its_experts(fields, sizes, more
             "vllm",
             Layer(256, 7168, 2048, 8, "fp8_w8a8", (128, 128), tp=8),
             "E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json",
+        ),
+        (
+            "vllm",
+            Layer(16, 8192, 24576, 2, "int8_w8a16", tp=8, group_size=128),
+            "E=16,N=3072,device_name=NVIDIA_H200,dtype=int8_w8a16.json",
         ),
     ],
 )

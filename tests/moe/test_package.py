@@ -73,6 +73,24 @@ def test_a_kernel_with_other_arguments_is_one_line_with_the_versions_that_were_t
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("vllm", ("def fused_moe_kernel_gptq_awq(", "def renamed("), "has no fused_moe_kernel_gptq_awq"),
+        ("sglang", ("def fused_moe_kernel_gptq_awq(", "def renamed("), "has no fused_moe_kernel_gptq_awq"),
+        ("sglang", ("    b_zp_ptr,\n", "    novel_ptr,\n"), r"has other arguments \(b_zp_ptr, novel_ptr\)"),
+        ("vllm", ("", ""), "does not serve few tokens of weights with groups"),
+    ],
+)
+def test_a_package_without_a_kernel_for_groups_is_one_line_for_these_alone(name, change, said, copy):
+    file = copy(name)
+    file.write_text(file.read_text().replace(*change, 1))
+    package = load(name)
+    assert package.kernel_of(Layer(8, 64, 64, 2)) is package.kernel
+    with pytest.raises(KernelError, match=f"^{name} .* is installed: .*{said}.*; tried were"):
+        package.kernel_of(Layer(8, 64, 64, 2, "int4_w4a16", group_size=32))
+
+
 @pytest.mark.parametrize("damage", ["", "def fused_moe_kernel(:\n"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_package_without_the_kernel_is_one_line(name, damage, copy):
@@ -102,11 +120,18 @@ def test_a_package_that_is_not_installed_is_one_line():
 
 
 def test_a_layer_is_what_its_problems_say():
-    for dtype, blocks in (("bf16", None), ("fp16", None), ("fp8_w8a8", (128, 128)), ("int8_w8a16", None)):
-        layer = Layer(8, 4096, 14336, 2, dtype, blocks, tp=2)
+    for more in (
+        {},
+        {"dtype": "fp16"},
+        {"dtype": "fp8_w8a8", "block_shape": (128, 128)},
+        {"dtype": "int8_w8a16"},
+        {"dtype": "int8_w8a16", "group_size": 64},
+        {"dtype": "int4_w4a16", "group_size": 128, "zero_points": True},
+    ):
+        layer = Layer(8, 4096, 14336, 2, **more, tp=2)
         for name in NAMES:
             for problem in layer.problems(name, LADDER[-1], "zipf"):
-                assert layer_of(problem) == Layer(8, 4096, 7168, 2, dtype, blocks)
+                assert layer_of(problem) == Layer(8, 4096, 7168, 2, **more)
                 assert problem["routing"] == "zipf"
 
 
@@ -118,6 +143,15 @@ def test_a_layer_is_what_its_problems_say():
         ({"dtype": "fp4"}, "unknown dtype 'fp4'"),
         ({"dtype": "fp8_w8a8", "block_shape": (128, 128), "tp": 2}, "intermediate on one rank is 704"),
         ({"block_shape": (128, 128)}, "block_shape is for fp8_w8a8"),
+        ({"dtype": "int4_w4a16"}, "type --group-size 128"),
+        ({"dtype": "int8_w8a16", "zero_points": True}, "type --group-size 128"),
+        ({"group_size": 128}, "group_size is for int4_w4a16 and int8_w8a16, these experts are bf16"),
+        ({"dtype": "int4_w4a16", "group_size": 96}, "group_size is 96: expected a power of two from 32 on"),
+        (
+            {"dtype": "int4_w4a16", "group_size": 128, "tp": 2},
+            "intermediate on one rank is 704, which does not divide into groups of 128: .* type --group-size 64",
+        ),
+        ({"dtype": "int4_w4a16", "group_size": 128, "hidden": 2056}, "hidden is 2056, .* into groups of 128$"),
         ({"experts": 0}, "experts must be a whole number from 1 on, got 0"),
     ],
 )

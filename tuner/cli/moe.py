@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _COLUMNS = ("m", "ships", "us", "over file", "over default", "config")
 
 
+_PRECISION = ("dtype", "block_shape", "group_size", "zero_points")
+
+
 class Stopped(Exception):  # noqa: N818  no error: the user asked for it
     """The sweep was interrupted, or some rows have no winner yet; `code` is what the command exits with."""
 
@@ -60,9 +63,15 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 @click.option("--topk", "top_k", type=click.IntRange(min=1), metavar="T", help="Experts of a token.")
 @click.option("--model", metavar="NAME|CONFIG.json", help="Take all of that from a Hugging Face config.")
 @click.option(
-    "--dtype", metavar="bf16|fp16|fp8_w8a8|int8_w8a16", help="What is multiplied. [default: the config's, bf16]"
+    "--dtype",
+    metavar="bf16|fp16|fp8_w8a8|int8_w8a16|int4_w4a16",
+    help="What is multiplied. [default: the config's, bf16]",
 )
 @click.option("--block-shape", type=Sizes(), metavar="128,128", help="Weights that share a scale, N and K.")
+@click.option(
+    "--group-size", type=click.IntRange(min=1), metavar="128", help="int4 or int8 weights that share a scale."
+)
+@click.option("--zero-points", is_flag=True, default=None, help="Such groups have zero points too, as AWQ's have.")
 @click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Intermediate is divided by it.")
 @click.option("--m", "ms", type=Sizes(), metavar="1,8,64", help="Numbers of tokens. [default: the packages' own 18]")
 @click.option(
@@ -96,6 +105,7 @@ def moe(package: str, out: Path, **given: Any) -> int:
     named = given["routing"] if recording is None else routing.record(recording, layer.experts, layer.top_k)
     kernel.register(package, recording, layer)
     task = tuning.Task(load(package), layer, given["ms"] or LADDER, named)
+    task.package.kernel_of(layer)
     gpus = options.gpus_of(given["device"])
     try:
         found = {} if given["play_only"] else _tuned(task, gpus, given)
@@ -116,7 +126,7 @@ def _layer(given: Mapping[str, Any]) -> Layer:
     from tuner.moe.layer import Layer
 
     sizes = {name: given[name] for name in ("experts", "hidden", "intermediate", "top_k") if given[name] is not None}
-    more = {name: given[name] for name in ("dtype", "block_shape") if given[name] is not None}
+    more = {name: given[name] for name in _PRECISION if given[name] is not None}
     if "block_shape" in more and len(more["block_shape"]) != 2:
         raise UsageError("--block-shape has two sizes, along N and K: type for instance --block-shape 128,128")
     if given["model"] is not None:
@@ -190,7 +200,9 @@ def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> 
         make_folder((out / name).parent)
         write_text((out / name).with_suffix(".evidence.json"), evidence, error=TableError)
         configs = {row.m: row.configs[at] for row in shipped}
-        written.append(write_text(out / name, config_file.dumps(task.package.name, configs), error=TableError))
+        written.append(
+            write_text(out / name, config_file.dumps(task.package.name, task.layer, configs), error=TableError)
+        )
     return written
 
 

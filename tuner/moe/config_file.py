@@ -39,9 +39,10 @@ def path_of(package: Package, layer: Layer, device_name: str, *, down: bool = Fa
         down: the second file, of the down projection, which SGLang alone has.
     """
     functions = _functions(package, device_name, {})
-    blocks = list(layer.block_shape) if layer.block_shape else None
     options = {"down_moe": down} if package.name == "sglang" else {}
-    name: str = functions.get_config_file_name(layer.experts, layer.shard, layer.config_dtype, blocks, **options)
+    name: str = functions.get_config_file_name(
+        layer.experts, _n(package, layer), layer.config_dtype, layer.blocks, **options
+    )
     if package.name == "vllm":
         return Path(name)
     return Path("configs") / f"triton_{triton.__version__.replace('.', '_')}" / name
@@ -54,10 +55,10 @@ def found(package: Package, layer: Layer, device_name: str, *, down: bool = Fals
         KernelError: its file is broken.
     """
     functions = _functions(package, device_name, os.environ)
-    blocks = layer.block_shape or (0, 0)
+    blocks = layer.blocks or (0, 0)
     options = {"down_moe": down} if package.name == "sglang" else {}
     try:
-        read = functions.get_moe_configs(layer.experts, layer.shard, layer.config_dtype, *blocks, **options)
+        read = functions.get_moe_configs(layer.experts, _n(package, layer), layer.config_dtype, *blocks, **options)
         return read and {m: space.config_of(package.name, parameters) for m, parameters in read.items()}
     except Exception as e:  # theirs raises whatever a broken file leads to
         name = path_of(package, layer, device_name, down=down).name
@@ -72,16 +73,25 @@ def nearest(configs: Mapping[int, Config], m: int) -> Config:
     return configs[min(configs, key=lambda known: abs(known - m))]
 
 
-def dumps(package: str, configs: Mapping[int, Config]) -> str:
+def dumps(package: str, layer: Layer, configs: Mapping[int, Config]) -> str:
     """Return a file's text; vLLM's says under which Triton it was made, SGLang's folder does."""
-    rows: dict[str, Any] = {str(m): _parameters(config) for m, config in sorted(configs.items())}
+    # vLLM's kernel of groups wants SPLIT_K and takes it from the row; files of int8 without groups have the same name.
+    more = {"SPLIT_K": 1} if package == "vllm" and layer.dtype in ("int4_w4a16", "int8_w8a16") else {}
+    rows: dict[str, Any] = {str(m): _parameters(config) | more for m, config in sorted(configs.items())}
     if package == "vllm":
         rows = {"triton_version": triton.__version__, **rows}
     return json.dumps(rows, indent=4) + "\n"
 
 
 def _parameters(config: Config) -> dict[str, int]:
-    return {name: config.integer(name) for name in space.PARAMETERS}
+    # Sizes that differ between the GEMMs are those that vLLM adds to a row without them.
+    left_out = {name.removeprefix(space.DOWN) for name in config if name.startswith(space.DOWN)}
+    return {name: config.integer(name) for name in space.PARAMETERS if name not in left_out}
+
+
+def _n(package: Package, layer: Layer) -> int:
+    """Return the N of a file's name: SGLang's is that of the bytes of weights."""
+    return layer.shard // 2 if package.name == "sglang" and layer.dtype == "int4_w4a16" else layer.shard
 
 
 def _folder(package: Package) -> str:

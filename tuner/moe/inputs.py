@@ -11,14 +11,18 @@ import torch
 from tuner.kernels.base import interpreted
 from tuner.kernels.base.operands import Values
 from tuner.moe import routing
-from tuner.moe.layer import layer_of
+from tuner.moe.layer import Layer, layer_of
 from tuner.moe.routing import Blocks
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 from tuner.tuned import accuracy
 
 BLOCKS_M = (16, 32, 64, 128, 256)
-"""Every BLOCK_SIZE_M that tokens are sorted for."""
+"""Every BLOCK_SIZE_M that is tried."""
+_OF_DEFAULTS = (1, 2, 4, 8)
+"""BLOCK_SIZE_M in vLLM's default configs for few tokens, where weights have groups."""
+_DEVIATION = {4: 4.61, 8: 73.9}
+"""The standard deviation of all whole numbers of so many bits, sqrt((4**bits - 1) / 12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,13 @@ class Gemm:
 
     Attributes:
         a: [rows, K]; a row is a token (gate-up), or one of a token's experts (down).
-        b: [experts, N, K].
+        b: [experts, N, K]; of groups uint8, of int4 two neighbours along K to a byte, the first in its low bits.
         c: [tokens, top_k, N], which a launch writes.
         a_scale, b_scale: float32, or None: one element and [experts]; of blocks [rows, K / block] and
-            [experts, N / block, K / block]; of int8 weights, None and [experts, N].
+            [experts, N / block, K / block]; of int8 weights, None and [experts, N]; of groups, None and, as wide as
+            A, [experts, N, K / group].
+        b_zp: uint8 [experts, N, K / group], the weights' zero points, of int4 two neighbours along N to a byte; None
+            without.
         top_k: how many rows of `c` a row of `a` has.
         weighted: whether the result is multiplied by the token's weight of the expert.
     """
@@ -42,6 +49,13 @@ class Gemm:
     b_scale: torch.Tensor | None
     top_k: int
     weighted: bool
+    b_zp: torch.Tensor | None = None
+
+
+def blocks_m(problem: Problem) -> tuple[int, ...]:
+    """Return every BLOCK_SIZE_M that tokens are sorted for."""
+    small = problem["package"] == "vllm" and layer_of(problem).group_size is not None
+    return (*_OF_DEFAULTS, *BLOCKS_M) if small else BLOCKS_M
 
 
 class ExpertInputs:
@@ -57,8 +71,15 @@ class ExpertInputs:
         weights: float32 [tokens, top_k].
     """
 
-    def __init__(self, problem: Problem, torch_device: str, seed: int, blocks_m: Sequence[int] = BLOCKS_M) -> None:
-        """Draw operands N(0, 1), scales from 1/2 to 1, and the routing; on "meta" nothing has values."""
+    def __init__(self, problem: Problem, torch_device: str, seed: int, sizes_m: Sequence[int] = ()) -> None:
+        """Draw operands N(0, 1), scales from 1/2 to 1, and the routing; on "meta" nothing has values.
+
+        Args:
+            problem: what is computed.
+            torch_device: where.
+            seed: of the values.
+            sizes_m: the BLOCK_SIZE_M that tokens are sorted for; all by default.
+        """
         self.problem = problem
         layer, values = layer_of(problem), Values(torch_device, seed)
         sizes = problem.m, layer.experts, layer.top_k
@@ -67,7 +88,10 @@ class ExpertInputs:
             self.draws = [torch.zeros(sizes[0], sizes[2], dtype=torch.int32)]
         else:
             self.draws = [routing.draw(str(problem["routing"]), sizes, seed * draws + each) for each in range(draws)]
-        self.blocks = {size: [_moved(problem, ids, size, torch_device) for ids in self.draws] for size in blocks_m}
+        self.blocks = {
+            size: [_moved(problem, ids, size, torch_device) for ids in self.draws]
+            for size in sizes_m or blocks_m(problem)
+        }
         self.weights = values.scales((problem.m, layer.top_k), 1.0)
         kind = problem["gemm"]
         self.gemms: list[Gemm] = []
@@ -89,7 +113,12 @@ class ExpertInputs:
     @property
     def nbytes(self) -> int:
         """Bytes of the operands and outputs."""
-        held = (each for gemm in self.gemms for each in (gemm.a, gemm.b, gemm.c, gemm.b_scale) if each is not None)
+        held = (
+            each
+            for gemm in self.gemms
+            for each in (gemm.a, gemm.b, gemm.c, gemm.b_scale, gemm.b_zp)
+            if each is not None
+        )
         return sum(each.numel() * each.element_size() for each in held)
 
     def poison(self) -> None:
@@ -107,7 +136,11 @@ class ExpertInputs:
         vars(copy).update(vars(self))
         copy.gemms = [
             dataclasses.replace(
-                gemm, a=interpreted.widened(gemm.a), b=interpreted.widened(gemm.b), c=interpreted.output_for(gemm.c)
+                gemm,
+                a=interpreted.widened(gemm.a),
+                b=interpreted.widened(gemm.b),
+                c=interpreted.output_for(gemm.c),
+                b_scale=None if gemm.b_scale is None else interpreted.widened(gemm.b_scale),
             )
             for gemm in self.gemms
         ]
@@ -129,11 +162,28 @@ def _product(inputs: ExpertInputs, gemm: Gemm) -> torch.Tensor:
         taken = chosen // gemm.top_k
         a_scale = gemm.a_scale[taken] if gemm.a_scale is not None and gemm.a_scale.dim() == 2 else gemm.a_scale
         a = _dequantized(gemm.a[taken], a_scale)
-        b = _dequantized(gemm.b[expert], None if gemm.b_scale is None else gemm.b_scale[expert])
+        b = _dequantized(_weights(gemm, expert), None if gemm.b_scale is None else gemm.b_scale[expert])
         expected[chosen] = a @ b.t()
     if gemm.weighted:
         expected *= inputs.weights.flatten().double()[:, None]
     return expected.view(*ids.shape, columns)
+
+
+def _weights(gemm: Gemm, expert: int) -> torch.Tensor:
+    """Return an expert's weights without their scales."""
+    b = gemm.b[expert]
+    if b.dtype != torch.uint8:
+        return b
+    packed = b.shape[1] != gemm.a.shape[1]
+    b = _unpacked(b, 1).double() if packed else b.double()
+    if gemm.b_zp is None:
+        return b - (8 if packed else 128)
+    zero = _unpacked(gemm.b_zp[expert], 0) if packed else gemm.b_zp[expert]
+    return b - zero.repeat_interleave(b.shape[1] // zero.shape[1], 1)
+
+
+def _unpacked(packed: torch.Tensor, dimension: int) -> torch.Tensor:
+    return torch.stack((packed & 15, packed >> 4), dimension + 1).flatten(dimension, dimension + 1)
 
 
 def _dequantized(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
@@ -152,8 +202,10 @@ def _gemm(problem: Problem, values: Values, shape: tuple[int, int], *, down: boo
     layer, (n, k) = layer_of(problem), shape
     rows, top_k = (problem.m * layer.top_k, 1) if down else (problem.m, layer.top_k)
     a = values.matrix(rows, k, dtypes.to_torch(problem.a_dtype), False, 0)
-    b = values.vector(layer.experts * n * k, dtypes.to_torch(problem.b_dtype)).view(layer.experts, n, k)
     c = torch.empty(problem.m, layer.top_k, n, dtype=dtypes.to_torch(problem.out_dtype), device=a.device)
+    if layer.group_size is not None:
+        return _grouped(layer, values, a, c, down=down)
+    b = values.vector(layer.experts * n * k, dtypes.to_torch(problem.b_dtype)).view(layer.experts, n, k)
     a_scale = b_scale = None
     if layer.block_shape is not None:
         block_n, block_k = layer.block_shape
@@ -162,22 +214,38 @@ def _gemm(problem: Problem, values: Values, shape: tuple[int, int], *, down: boo
     elif layer.dtype == "fp8_w8a8":
         a_scale, b_scale = values.scales((1,), 1.0), values.scales((layer.experts,), 1.0)
     elif layer.dtype == "int8_w8a16":
-        b_scale = values.scales((layer.experts, n), 1 / 73.9)  # the reciprocal of the standard deviation of int8
+        b_scale = values.scales((layer.experts, n), 1 / _DEVIATION[8])
     return Gemm(a, b, c, a_scale, b_scale, top_k, down)
+
+
+def _grouped(layer: Layer, values: Values, a: torch.Tensor, c: torch.Tensor, *, down: bool) -> Gemm:
+    n, k = c.shape[2], a.shape[1]
+    held, groups = 8 // layer.weight_bits, k // (layer.group_size or k)
+
+    def octets(rows: int, columns: int) -> torch.Tensor:
+        drawn = values.vector(layer.experts * rows * columns, torch.int8)
+        return drawn.view(torch.uint8).view(layer.experts, rows, columns)
+
+    scale = values.scales((layer.experts, n, groups), 1 / _DEVIATION[layer.weight_bits]).to(a.dtype)
+    zero = octets(n // held, groups) if layer.zero_points else None
+    return Gemm(a, octets(n, k // held), c, None, scale, 1 if down else layer.top_k, down, zero)
 
 
 def _moved(problem: Problem, ids: torch.Tensor, block_m: int, torch_device: str) -> Blocks:
     layer = layer_of(problem)
-    found = _placed(str(problem["package"]), ids, block_m, layer.experts)
+    found = _placed(str(problem["package"]), ids, block_m, layer)
     tensors = (None if each is None else each.to(torch_device) for each in (found.ids, found.experts, found.padded))
     return Blocks(*tensors)
 
 
-def _placed(package: str, ids: torch.Tensor, block_m: int, experts: int) -> Blocks:
-    """Return sorted tokens as a package allocates them; vLLM sorts no tokens that are few against the experts."""
-    total = ids.numel()
+def _placed(package: str, ids: torch.Tensor, block_m: int, layer: Layer) -> Blocks:
+    """Return sorted tokens as a package allocates them; vLLM sorts no tokens that are few against the experts.
+
+    Where weights have groups it sorts them all.
+    """
+    total, experts = ids.numel(), layer.experts
     if package == "vllm":
-        if total * 4 <= experts:  # SPARSITY_FACTOR of its _prepare_expert_assignment
+        if total * 4 <= experts and layer.group_size is None:  # SPARSITY_FACTOR of its _prepare_expert_assignment
             return Blocks(None, ids.flatten(), torch.tensor([total * block_m], dtype=torch.int32))
         slots = total + experts * (block_m - 1)
         return routing.align(ids, block_m, experts, min(total * block_m, slots) if total < experts else slots)

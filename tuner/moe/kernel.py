@@ -101,7 +101,7 @@ def _unsupported(package: str, problem: Problem, device: Device) -> str | None:
         routing.check(str(problem["routing"]))
         if problem["package"] != package:
             return f"the problem is of {problem['package']}"
-        load(package)
+        load(package).kernel_of(layer)
     except TunerError as e:
         return str(e)
     if device.vendor == "amd":
@@ -115,7 +115,7 @@ def _bytes_moved(problem: Problem) -> int:
     """Return the bytes of the weights of every expert that has tokens, and of tokens and results."""
     one, active = spaces.average(problem)
     layer, draws = layer_of(problem), int(problem["draws"])
-    weights = active * problem.n * problem.k * (1 if layer.config_dtype else 2)
+    weights = active * problem.n * problem.k * layer.weight_bits // 8
     rows = problem.m * layer.top_k * 2 * problem.n + problem.m * problem.k * 2
     scale = 3 if problem["gemm"] == "both" else 2
     return (weights + rows) * draws * scale // 2 if one.m else 0

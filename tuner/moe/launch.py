@@ -1,4 +1,4 @@
-"""Launches of the packages' kernels: grid and arguments as their own `invoke_fused_moe_kernel` passes them."""
+"""Launches of the packages' kernels: grid and arguments as their own functions pass them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import triton.language as tl
 from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted
 from tuner.launch import active_driver, compile_cache
+from tuner.moe import space as spaces
 from tuner.moe.inputs import ExpertInputs, Gemm
 from tuner.moe.layer import layer_of
 from tuner.moe.package import load
@@ -42,7 +43,7 @@ class Call:
 
 def launch(inputs: ExpertInputs, config: Config) -> None:
     """Play all GEMMs of a problem by one config, for one draw of the routing after the other."""
-    kernel = load(str(inputs.problem["package"])).kernel
+    kernel = _kernel(inputs.problem)
     if not hasattr(kernel, "device_caches"):
         _launch_interpreted(kernel, inputs, config)
         return
@@ -62,7 +63,7 @@ def _launch_interpreted(kernel: Any, inputs: ExpertInputs, config: Config) -> No
 
 def compile_all(problem: Problem, config: Config) -> Any:
     """Compile what a config launches, and return the binary that needs the most shared memory."""
-    kernel = load(str(problem["package"])).kernel
+    kernel = _kernel(problem)
     compile_cache.install(kernel)
     made = calls(_shaped(problem, config), config)
     found = [kernel.warmup(*call.args, grid=call.grid, **call.kwargs) for call in made]
@@ -73,7 +74,9 @@ def compile_class(problem: Problem, config: Config) -> str:
     """Return what Triton specializes a config's launches on: dtypes, divisibility of whole numbers, and constants."""
     made = calls(_shaped(problem, config), config, 0)  # the pool's target is the same for all
     facts = [[*map(_specialization, call.args), call.kwargs] for call in made]
-    return json.dumps([problem["package"], facts], sort_keys=True, separators=(",", ":"), default=str)
+    # Constants that stand among the arguments.
+    sizes = None if layer_of(problem).group_size is None else problem.shape[1:]
+    return json.dumps([problem["package"], sizes, facts], sort_keys=True, separators=(",", ":"), default=str)
 
 
 def calls(inputs: ExpertInputs, config: Config, target: int | None = None) -> list[Call]:
@@ -85,6 +88,8 @@ def calls(inputs: ExpertInputs, config: Config, target: int | None = None) -> li
         target: the compute capability times 10, 0 for none; by default, what is launched on or compiled for.
     """
     make = _of_vllm if inputs.problem["package"] == "vllm" else _of_sglang
+    if layer_of(inputs.problem).group_size is not None:
+        make = _of_groups
     target = _capability(inputs) if target is None else target
     each = inputs.blocks[config.integer("BLOCK_SIZE_M")]
     return [make(inputs, gemm, blocks, config, target) for blocks in each for gemm in inputs.gemms]
@@ -107,15 +112,12 @@ def _capability(inputs: ExpertInputs) -> int:
     return int(target.arch) if target.backend == "cuda" else 0
 
 
+def _kernel(problem: Problem) -> Any:
+    return load(str(problem["package"])).kernel_of(layer_of(problem))
+
+
 def _of_vllm(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config, target: int) -> Call:
-    parameters = dict(config)
-    block_m, rows = config.integer("BLOCK_SIZE_M"), gemm.a.shape[0]
-    positions = rows * gemm.top_k
-    if blocks.ids is None:
-        slots = positions * block_m
-    else:
-        # As many rows as this go to one expert each at most, and blocks beyond theirs are empty.
-        slots = min(len(blocks.ids), positions * block_m) if rows < block_m else len(blocks.ids)
+    parameters, slots = dict(config), _slots(gemm, blocks, config)
     group_n, group_k = layer_of(inputs.problem).block_shape or (0, 0)
     constants = {
         **_constants(inputs, gemm),
@@ -128,7 +130,7 @@ def _of_vllm(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config, t
     scales = _scale_strides(gemm, of_one=True)
     args = (
         *(gemm.a, gemm.b, gemm.c, None, gemm.a_scale, gemm.b_scale, inputs.weights),
-        *(blocks.ids, blocks.experts, blocks.padded, *_sizes(gemm), slots, positions, *_strides(gemm)),
+        *(blocks.ids, blocks.experts, blocks.padded, *_sizes(gemm), slots, _positions(gemm), *_strides(gemm)),
         *(*scales, 0, 0, group_n, group_k),
     )
     return Call(_grid(slots, gemm, config), args, {**constants, **parameters})
@@ -162,6 +164,48 @@ def _of_sglang(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config,
     return Call(_grid(len(blocks.ids), gemm, config), args, {**constants, **dict(config)})
 
 
+def _of_groups(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config, target: int) -> Call:  # noqa: ARG001
+    """Return a launch of `fused_moe_kernel_gptq_awq`, which both packages have."""
+    assert blocks.ids is not None
+    assert gemm.b_scale is not None
+    layer, (n, held), k = layer_of(inputs.problem), gemm.b.shape[1:], gemm.a.shape[1]
+    if gemm.weighted:
+        config = spaces.of_down(config)
+    constants = {
+        "group_size": layer.group_size,
+        "MUL_ROUTED_WEIGHT": gemm.weighted,
+        "top_k": gemm.top_k,
+        "compute_type": _COMPUTED[gemm.c.dtype],
+        "has_zp": gemm.b_zp is not None,
+        "use_int4_w4a16": layer.dtype == "int4_w4a16",
+        "use_int8_w8a16": layer.dtype == "int8_w8a16",
+        "enable_fp_fusion": True,
+    }
+    weights: torch.Tensor | None = inputs.weights
+    if inputs.problem["package"] == "vllm":
+        slots = _slots(gemm, blocks, config)
+        weights = weights if gemm.weighted else None  # as its TritonWNA16Experts passes them
+        constants |= {"block_k_diviable": k % config.integer("BLOCK_SIZE_K") == 0, "SPLIT_K": 1}
+    else:
+        slots = len(blocks.ids)
+        constants["even_Ks"] = held % config.integer("BLOCK_SIZE_K") == 0
+    scale, zero = gemm.b_scale.stride(), (0, 0, 0) if gemm.b_zp is None else gemm.b_zp.stride()
+    args = (
+        *(gemm.a, gemm.b, gemm.c, gemm.b_scale, gemm.b_zp, weights, blocks.ids, blocks.experts, blocks.padded),
+        *(
+            n,
+            k,
+            slots,
+            _positions(gemm),
+            *_strides(gemm),
+            *(scale[0], scale[2], scale[1]),
+            *(zero[0], zero[2], zero[1]),
+        ),
+    )
+    parameters = {name: config[name] for name in spaces.PARAMETERS}
+    return Call(_grid(slots, gemm, config), args, {**constants, **parameters})
+
+
 def _constants(inputs: ExpertInputs, gemm: Gemm) -> dict[str, Any]:
     quant = layer_of(inputs.problem).config_dtype
     return {
@@ -180,6 +224,20 @@ def _swaps(inputs: ExpertInputs, config: Config, target: int) -> bool:
     """Return whether A and B are exchanged: both packages' `enable_swap_ab`."""
     tile = config.integer("BLOCK_SIZE_M") < 64 <= config.integer("BLOCK_SIZE_N")
     return target == _HOPPER and tile and layer_of(inputs.problem).dtype == "fp8_w8a8"
+
+
+def _positions(gemm: Gemm) -> int:
+    return len(gemm.a) * gemm.top_k
+
+
+def _slots(gemm: Gemm, blocks: Blocks, config: Config) -> int:
+    """Return how many positions vLLM's grid covers."""
+    block_m = config.integer("BLOCK_SIZE_M")
+    most = _positions(gemm) * block_m
+    if blocks.ids is None:
+        return most
+    # As many rows as this go to one expert each at most, and blocks beyond theirs are empty.
+    return min(len(blocks.ids), most) if gemm.a.shape[0] < block_m else len(blocks.ids)
 
 
 def _sizes(gemm: Gemm) -> tuple[int, int]:

@@ -6,14 +6,16 @@ A problem's M is a number of tokens. Its N and K are those of gate-up, [2 * inte
     package           whose kernel: "vllm" or "sglang"
     gemm              what one launch plays: "both" GEMMs with one config, "gate_up" or "down"
     experts, top_k    the layer's
-    quant             "fp8_w8a8" or "int8_w8a16"; bf16 and fp16 have none
+    quant             "fp8_w8a8", "int8_w8a16" or "int4_w4a16"; bf16 and fp16 have none
     block_n, block_k  the block of weights that shares a scale, where scales are of blocks
+    group_size        how many weights along K share a scale, where scales are of groups; zero_points: 1 with these
     routing, draws    which tokens go to which experts, and how many draws of it one launch plays: `tuner.moe.routing`
     block_m           the only BLOCK_SIZE_M that is tried, where the other GEMM's config decides it
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,8 +34,10 @@ _OPERANDS = {
     "fp16": ("float16", "float16"),
     "fp8_w8a8": ("float8_e4m3fn", "float8_e4m3fn"),
     "int8_w8a16": ("bfloat16", "int8"),
+    "int4_w4a16": ("bfloat16", "int8"),
 }
-"""The dtypes of A and B by the names that vLLM and SGLang give to what a layer multiplies."""
+"""The dtypes of A and B by the names that vLLM and SGLang give to what a layer multiplies; a byte holds two int4."""
+_SMALLEST_GROUP = 32  # below it both packages refuse to load a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,13 @@ class Layer:
         hidden: the size of a token's vector.
         intermediate: the size between the two GEMMs, over all ranks; gate and up have this size each.
         top_k: how many experts a token goes to.
-        dtype: "bf16", "fp16", "fp8_w8a8" or "int8_w8a16".
+        dtype: "bf16", "fp16", "fp8_w8a8", "int8_w8a16" or "int4_w4a16".
         block_shape: the (N, K) of the block of weights that shares a scale; None for one scale an expert (fp8), or one
             a column (int8).
         tp: over how many ranks the intermediate size is divided.
+        group_size: how many weights of a column share a scale, which is [0, group_size] as the packages' block_shape;
+            None without groups. int4 has them always, int8 may.
+        zero_points: whether groups have zero points too, as AWQ's have.
     """
 
     experts: int
@@ -58,6 +65,8 @@ class Layer:
     dtype: str = "bf16"
     block_shape: tuple[int, int] | None = None
     tp: int = 1
+    group_size: int | None = None
+    zero_points: bool = False
 
     def __post_init__(self) -> None:
         """Raise ProblemError for a layer that the kernels cannot have."""
@@ -73,6 +82,7 @@ class Layer:
             raise ProblemError(f"intermediate {self.intermediate} does not divide by tp {self.tp}: choose another tp")
         if self.block_shape is not None:
             self._check_blocks(*self.block_shape)
+        self._check_groups(self.group_size)
 
     def _check_blocks(self, block_n: int, block_k: int) -> None:
         if self.dtype != "fp8_w8a8":
@@ -84,6 +94,21 @@ class Layer:
                 if size % block:
                     raise ProblemError(f"{name} is {size}, which does not divide into blocks of {block} with one scale")
 
+    def _check_groups(self, size: int | None) -> None:
+        if size is None:
+            if self.dtype == "int4_w4a16" or self.zero_points:
+                raise ProblemError("int4_w4a16 and zero points are of groups of weights: type --group-size 128")
+            return
+        if self.dtype not in ("int4_w4a16", "int8_w8a16"):
+            raise ProblemError(f"group_size is for int4_w4a16 and int8_w8a16, these experts are {self.dtype}")
+        if size < _SMALLEST_GROUP or size & (size - 1):
+            raise ProblemError(f"group_size is {size}: expected a power of two from {_SMALLEST_GROUP} on, such as 128")
+        for name, extent in (("hidden", self.hidden), ("intermediate on one rank", self.shard)):
+            if extent % size:
+                halved = math.gcd(self.hidden, self.shard, size)
+                fit = f": the packages halve it, type --group-size {halved}" if halved >= _SMALLEST_GROUP else ""
+                raise ProblemError(f"{name} is {extent}, which does not divide into groups of {size}{fit}")
+
     @property
     def shard(self) -> int:
         """The intermediate size on one rank, which is the N of the packages' file names."""
@@ -93,6 +118,18 @@ class Layer:
     def config_dtype(self) -> str | None:
         """The dtype as the packages' own functions name it: None for bf16 and fp16."""
         return None if self.dtype in ("bf16", "fp16") else self.dtype
+
+    @property
+    def blocks(self) -> list[int] | None:
+        """What the packages' own functions take as block_shape."""
+        if self.group_size is not None:
+            return [0, self.group_size]
+        return None if self.block_shape is None else list(self.block_shape)
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of a weight."""
+        return 4 if self.dtype == "int4_w4a16" else 8 if self.config_dtype else 16
 
     def problems(self, package: str, m: int, routing: str = "uniform") -> tuple[Problem, ...]:
         """Return what is tuned for M tokens: one problem for vLLM, whose file has one config for both GEMMs; two else.
@@ -119,6 +156,8 @@ class Layer:
             extras["quant"] = self.config_dtype
         if self.block_shape is not None:
             extras["block_n"], extras["block_k"] = self.block_shape
+        if self.group_size is not None:
+            extras |= {"group_size": self.group_size, **({"zero_points": 1} if self.zero_points else {})}
         if block_m is not None:
             extras["block_m"] = block_m
         n, k = (self.hidden, self.shard) if gemm == "down" else (2 * self.shard, self.hidden)
@@ -138,6 +177,8 @@ def layer_of(problem: Problem) -> Layer:
         blocks = (int(extras["block_n"]), int(extras["block_k"])) if "block_n" in extras else None
         plain = "fp16" if problem.a_dtype == "float16" else "bf16"
         dtype = str(extras.get("quant", plain))
-        return Layer(int(extras["experts"]), hidden, shard, int(extras["top_k"]), dtype, blocks)
+        group_size = int(extras["group_size"]) if "group_size" in extras else None
+        sizes = (int(extras["experts"]), hidden, shard, int(extras["top_k"]))
+        return Layer(*sizes, dtype, blocks, group_size=group_size, zero_points="zero_points" in extras)
     except KeyError as e:
         raise ProblemError(f"{problem} lacks {e}: make it by tuner.moe.layer.Layer.problems") from None

@@ -39,11 +39,15 @@ def sizes(name: str) -> dict[str, int]:
 def quantization(name: str) -> dict[str, Any]:
     """Return the dtype and the block shape of a model's weights, as `Layer` names them."""
     config = configs.load(name)
+    found = getattr(config, "quantization_config", None) or {}
+    said = found if isinstance(found, dict) else found.to_dict()
+    if said.get("quant_method") in ("gptq", "awq"):
+        zero_points = said.get("zero_point") or said.get("sym") is False
+        more = {"zero_points": True} if zero_points else {}
+        return {"dtype": f"int{said.get('bits')}_w{said.get('bits')}a16", "group_size": said.get("group_size"), **more}
     precision = configs.take_precision(config, None)
     if precision.scaling is None:
         return {"dtype": "fp16" if precision.dtype == "float16" else "bf16"}
-    found = configs.load(name).quantization_config
-    said = found if isinstance(found, dict) else found.to_dict()
     blocks = said.get("weight_block_size")
     return {"dtype": "fp8_w8a8"} | ({"block_shape": tuple(blocks)} if blocks else {})
 

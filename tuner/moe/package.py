@@ -10,6 +10,7 @@ import __future__
 
 import ast
 import functools
+import hashlib
 import importlib.util
 import inspect
 import re
@@ -25,7 +26,10 @@ from tuner.tuned.source import source_hash
 
 TRIED = {"vllm": ("0.33.0",), "sglang": ("0.5.23",)}
 """The versions whose kernel was launched by this room's tests."""
-_KERNEL = ("write_zeros_to_output", "fused_moe_kernel")
+_GROUPED = "fused_moe_kernel_gptq_awq"
+_SERVED = "model_executor/layers/quantization/moe_wna16.py", "make_wna16_moe_kernel"
+"""vLLM's module of weights with groups, and what it calls where the Triton kernel serves any number of tokens. Without,
+one in CUDA serves few tokens of int4, takes its sizes from the same rows and fails on most."""
 _FILES = {
     "vllm": "model_executor/layers/fused_moe/fused_moe.py",
     "sglang": "kernels/ops/moe/fused_moe_triton_kernels.py",
@@ -42,6 +46,13 @@ _COMMON = (
     *("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "MUL_ROUTED_WEIGHT", "top_k", "compute_type"),
     *("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "per_channel_quant"),
 )
+_OF_GROUPS = {
+    *_COMMON,
+    *("b_zp_ptr", "stride_bze", "stride_bzk", "stride_bzn", "group_size", "has_zp", "use_int4_w4a16"),
+} - {
+    *("a_scale_ptr", "stride_asm", "stride_ask", "group_n", "group_k"),
+    *("use_fp8_w8a8", "use_int8_w8a8", "per_channel_quant"),
+}
 ARGUMENTS = {
     "vllm": {
         *(*_COMMON, "b_bias_ptr", "stride_bbe", "stride_bbn"),
@@ -53,7 +64,8 @@ ARGUMENTS = {
         *("FUSE_SWIGLU", "USE_GDC", "GDC_EARLY", "A_OUTPUT_SLICES", "A_OUTPUT_SLICE_WIDTH", "A_OUTPUT_SLICE_K"),
     },
 }
-"""The arguments of each kernel, which `tuner.moe.launch` passes."""
+"""The arguments of each `fused_moe_kernel`, which `tuner.moe.launch` passes."""
+_ARGUMENTS_OF_GROUPS = {"vllm": {*_OF_GROUPS, "block_k_diviable", "SPLIT_K"}, "sglang": {*_OF_GROUPS, "even_Ks"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,7 @@ class Package:
         folder: where it is installed.
         file: the module of its kernel.
         kernel: the jit function.
+        grouped: the jit function of weights with groups, or the error that says why there is none.
     """
 
     name: str
@@ -73,11 +86,30 @@ class Package:
     folder: Path
     file: Path
     kernel: Any
+    grouped: Any
 
     @property
     def source_hash(self) -> str:
-        """The hash of the kernel's source: another one makes old timings stale."""
-        return source_hash(self.kernel)
+        """The hash of the kernels' source: another one makes old timings stale."""
+        own = source_hash(self.kernel)
+        if isinstance(self.grouped, KernelError):
+            return own
+        return hashlib.sha256(f"{own} {source_hash(self.grouped)}".encode()).hexdigest()
+
+    def kernel_of(self, layer: Layer) -> Any:
+        """Return the jit function that a layer's weights take.
+
+        Raises:
+            KernelError: this version has none for them.
+        """
+        if layer.group_size is None:
+            return self.kernel
+        if isinstance(self.grouped, KernelError):
+            raise self.grouped
+        if self.name == "vllm" and not _serves_by_triton(self.folder):
+            why = "its Triton kernel does not serve few tokens of weights with groups"
+            raise _other_version(self.name, self.version, why)
+        return self.grouped
 
     def part(self, file: str, names: Iterable[str], given: Mapping[str, Any]) -> types.SimpleNamespace:
         """Return some functions of one of its modules: see `part`; `file` is relative to the package."""
@@ -92,24 +124,49 @@ class Package:
             shared_bytes: the most shared memory of a block, which SGLang's function asks the device for.
         """
         import torch
+        import triton
 
         given = {
             "envs": types.SimpleNamespace(VLLM_BATCH_INVARIANT=False),
-            "current_platform": types.SimpleNamespace(is_rocm=lambda: torch.version.hip is not None),
+            "current_platform": types.SimpleNamespace(
+                is_rocm=lambda: torch.version.hip is not None, is_cuda=lambda: torch.version.hip is None
+            ),
+            "next_power_of_2": triton.next_power_of_2,
             "get_exec": lambda: types.SimpleNamespace(
                 deterministic=types.SimpleNamespace(enable_deterministic_inference=False)
             ),
             "_is_hip": torch.version.hip is not None,
             "_use_low_smem_fp8_default": lambda: shared_bytes < 128 * 1024,
         }
-        found = self.part(_DEFAULTS[self.name], ("get_default_config",), given).get_default_config
+        names = ["get_default_config"]
+        if self.name == "vllm" and layer.group_size is not None:
+            names.append("should_moe_wna16_use_cuda")
+        found = self.part(_DEFAULTS[self.name], names, given).get_default_config
         options = {"is_marlin": False} if self.name == "sglang" else {}
-        blocks = list(layer.block_shape) if layer.block_shape else None
         sizes = (layer.experts, layer.shard, layer.hidden, layer.top_k)
         try:
-            return dict(found(m, *sizes, layer.config_dtype, block_shape=blocks, **options))
+            return dict(found(m, *sizes, layer.config_dtype, block_shape=layer.blocks, **options))
         except Exception as e:
             raise _other_version(self.name, self.version, f"get_default_config fails: {in_short(e)}") from e
+
+    def block_sizes(self, layer: Layer, m: int, config: Mapping[str, Any]) -> list[dict[str, int]]:
+        """Return BLOCK_SIZE_N and BLOCK_SIZE_K that vLLM adds to a config without them: of gate-up, and of down."""
+        name = "get_moe_wna16_block_config"
+        found = getattr(self.part(_DEFAULTS[self.name], (name,), {}), name)
+        sizes = {"num_experts": layer.experts, "group_size": layer.group_size, "block_size_m": config["BLOCK_SIZE_M"]}
+        gemms = ((2 * layer.shard, layer.hidden, layer.top_k), (layer.hidden, layer.shard, 1))
+        return [
+            found(
+                config={},
+                use_moe_wna16_cuda=False,
+                num_valid_tokens=m * layer.top_k,
+                size_n=n,
+                size_k=k,
+                real_top_k=top_k,
+                **sizes,
+            )
+            for n, k, top_k in gemms
+        ]
 
 
 @functools.cache
@@ -127,19 +184,37 @@ def load(name: str) -> Package:
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
         raise KernelError(f"no {name} is installed here: install it (pip install {name}), at best {TRIED[name][-1]}")
+    folder = Path(next(iter(found.submodule_search_locations))).resolve()
+    version, file = _version(folder), folder / _FILES[name]
+    of = f"{name} {version}"
+    kernel, grouped = _jit(file, "fused_moe_kernel", ARGUMENTS[name], of), None
+    try:
+        grouped = _jit(file, _GROUPED, _ARGUMENTS_OF_GROUPS[name], of)
+    except KernelError as e:
+        grouped = e
+    return Package(name, version, folder, file, kernel, grouped)
+
+
+@functools.cache
+def _serves_by_triton(folder: Path) -> bool:
+    file, called = _SERVED
+    try:
+        return called in (folder / file).read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def _jit(file: Path, function: str, arguments: set[str], of: str) -> Any:
     import torch
     import triton
     import triton.language as tl
 
-    folder = Path(next(iter(found.submodule_search_locations))).resolve()
-    version, file = _version(folder), folder / _FILES[name]
-    names = part(file, _KERNEL, {"torch": torch, "triton": triton, "tl": tl}, f"{name} {version}")
-    kernel = names.fused_moe_kernel
-    taken = set(inspect.signature(kernel.fn).parameters)
-    if taken != ARGUMENTS[name]:
-        odd = ", ".join(sorted(taken ^ ARGUMENTS[name]))
-        raise _other_version(name, version, f"its fused_moe_kernel has other arguments ({odd})")
-    return Package(name, version, folder, file, kernel)
+    names = part(file, ("write_zeros_to_output", function), {"torch": torch, "triton": triton, "tl": tl}, of)
+    kernel = getattr(names, function)
+    if odd := set(inspect.signature(kernel.fn).parameters) ^ arguments:
+        name, _, version = of.partition(" ")
+        raise _other_version(name, version, f"its {function} has other arguments ({', '.join(sorted(odd))})")
+    return kernel
 
 
 def part(file: Path, names: Iterable[str], given: Mapping[str, Any], of: str) -> types.SimpleNamespace:

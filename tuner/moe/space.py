@@ -12,11 +12,15 @@ from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.cost import model as cost
 from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
-from tuner.moe.inputs import BLOCKS_M
+from tuner.moe.inputs import BLOCKS_M, blocks_m
 from tuner.moe.layer import layer_of
+from tuner.moe.package import load
 from tuner.problem import Problem
 
 PARAMETERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+DOWN = "DOWN_"
+"""Before BLOCK_SIZE_N and BLOCK_SIZE_K of the down GEMM, where vLLM chooses others for it than for gate-up."""
+_SIZES = ("BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _UNSAID = {"num_warps": 4, "num_stages": 3}
 """What Triton takes where a config of the packages does not say: CUDAOptions of Triton 3.6 to 3.9."""
 
@@ -29,6 +33,11 @@ def config_of(package: str, parameters: Mapping[str, Value]) -> Config:
     return Config(
         package, **{name: value for name, value in (_UNSAID | dict(parameters)).items() if name in PARAMETERS}
     )
+
+
+def of_down(config: Config) -> Config:
+    """Return the config that a launch of the down GEMM takes."""
+    return config.replace(**{name: config[DOWN + name] for name in _SIZES}) if DOWN + _SIZES[0] in config else config
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:
@@ -54,11 +63,21 @@ def axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def canonical(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001
-    """Return the config with the BLOCK_SIZE_K that vLLM launches: none is larger than a block with one scale."""
-    blocks = layer_of(problem).block_shape
+    """Return the config that vLLM launches: no BLOCK_SIZE_K is beyond a block with a scale, and none is missing."""
+    layer = layer_of(problem)
+    blocks = layer.block_shape
+    if problem["package"] == "vllm" and layer.group_size is not None:
+        return config if all(name in config for name in _SIZES) else _completed(config, problem)
     if blocks is None or problem["package"] != "vllm" or config.integer("BLOCK_SIZE_K") <= min(blocks):
         return config
     return config.replace(BLOCK_SIZE_K=min(blocks))
+
+
+def _completed(config: Config, problem: Problem) -> Config:
+    """Return a config with the sizes that vLLM adds where weights have groups and a row or its default has none."""
+    first, down = load("vllm").block_sizes(layer_of(problem), problem.m, config)
+    others = {} if down == first else {DOWN + name: value for name, value in down.items()}
+    return config.replace(**first, **others)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -82,8 +101,17 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """Return the shared memory of one block."""
-    return tile_resources.shared_bytes(config, average(problem)[0], device)
+    """Return the shared memory of one block.
+
+    Weights with groups are widened in registers and multiplied from shared memory. As compiled for sm_90, int8 waits
+    there for that in one buffer less than there are stages, and int4 does not.
+    """
+    one, layer = average(problem)[0], layer_of(problem)
+    if layer.group_size is None:
+        return tile_resources.shared_bytes(config, one, device)
+    block_m, block_n, block_k = tile_resources.tile(config)
+    waiting = 0 if layer.weight_bits == 4 else max(1, config.integer("num_stages") - 1)
+    return 2 * block_m * block_k * tile_resources.buffers(config, one, device) + (waiting + 2) * block_n * block_k
 
 
 def _of_average(its: Rule) -> Rule:
@@ -102,10 +130,29 @@ def _block_scales(config: Config, problem: Problem, device: Device) -> str | Non
     return f"BLOCK_SIZE_K is {block_k}, one scale is of {blocks[1]}"
 
 
+@rule("whole steps", "the kernel of groups does not mask weights beyond K", fatal=True, reads=("BLOCK_SIZE_K",))
+def _whole_steps(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if layer_of(problem).group_size is None:
+        return None
+    k, block_k = problem.k, config.integer("BLOCK_SIZE_K")
+    if problem["gemm"] == "both":
+        k = math.gcd(k, problem.n // 2)
+    return f"BLOCK_SIZE_K is {block_k}, K is {k}" if k % block_k else None
+
+
+@rule("weights", "compiled for sm_90: 256 int4 weights a thread spilled, 128 hardly", reads=(*_SIZES, "num_warps"))
+def _weights(config: Config, problem: Problem, device: Device) -> str | None:
+    if layer_of(problem).group_size is None or device.is_interpreter:
+        return None
+    block_n, block_k = (config.integer(name) for name in _SIZES)
+    held = block_n * block_k // (device.warp_size * config.integer("num_warps"))
+    return f"a thread would widen {held} weights, 128 fit" if held > 128 else None
+
+
 @rule("sorted tokens", "tokens are sorted for these sizes alone", fatal=True, reads=("BLOCK_SIZE_M",))
 def _sorted_tokens(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     block_m, only = config.integer("BLOCK_SIZE_M"), dict(problem.extras).get("block_m")
-    allowed = BLOCKS_M if only is None else (only,)
+    allowed = blocks_m(problem) if only is None else (only,)
     return None if block_m in allowed else f"BLOCK_SIZE_M is {block_m}: expected {', '.join(map(str, allowed))}"
 
 
@@ -129,13 +176,15 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(axes),
+    tile_rules.parameters(axes, own={DOWN + name: lambda *_: None for name in _SIZES}),
     _block_scales,
+    _whole_steps,
     _sorted_tokens,
     _of_average(tile_rules.dot_size),
     _of_average(tile_rules.registers),
     _of_average(tile_rules.idle_warps),
     _of_average(tile_rules.tensor_core_shape),
+    _weights,
     _rows,
     _group,
     tile_rules.shared_memory(shared_bytes, "tuner/moe/space.py"),

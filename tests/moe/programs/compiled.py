@@ -14,6 +14,8 @@ LAYERS = (
     Layer(64, 2048, 1536, 6, "fp8_w8a8"),
     Layer(64, 2048, 1536, 6, "fp8_w8a8", (128, 128)),
     Layer(64, 2048, 1536, 6, "int8_w8a16"),
+    Layer(64, 2048, 1536, 6, "int8_w8a16", group_size=128),
+    Layer(64, 2048, 1536, 6, "int4_w4a16", group_size=128, zero_points=True),
 )
 cross_target.activate("sm_90")
 name = sys.argv[1]
