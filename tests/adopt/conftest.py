@@ -80,6 +80,38 @@ def growth(x, y, N, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, v + tl.zeros([BLOCK], tl.float32), mask=at < N)
 
+class OwnAutotuner(triton.runtime.Autotuner):
+    # As FlagGems has it: a cache of its own, and a `run` that does not end in Triton's.
+
+    kept = {}
+
+    def run(self, *args, **kwargs):
+        self.nargs = dict(zip(self.arg_names, args))
+        key = tuple(self.nargs[name] for name in self.keys)
+        if key not in self.cache:
+            configs = self.prune_configs(kwargs)
+            self.kept[key] = times = {str(each): self._bench(*args, config=each, **kwargs) for each in configs}
+            self.cache[key] = min(configs, key=lambda each: times[str(each)])
+        self.best_config = self.cache[key]
+        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+class Entry(triton.runtime.KernelInterface):
+    def __init__(self, fn):
+        self.fn = fn
+
+    def run(self, *args, **kwargs):
+        return self.fn.run(*args, **kwargs)
+
+def own_autotune(configs, key):
+    return lambda fn: OwnAutotuner(fn, fn.arg_names, configs, key, None, None)
+
+@Entry
+@own_autotune(configs(16, 32), key=["N"])
+@triton.jit
+def doubled(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2.0 * tl.load(x + at, mask=at < N), mask=at < N)
+
 @triton.autotune(configs=configs(16, 32), key=["N"])
 @triton.jit
 def coarse(x, y, N, BLOCK: tl.constexpr):
@@ -114,6 +146,7 @@ def call_all():
     assert bool((x == 3).all())
     growth[grid(64)](torch.zeros(64), torch.empty(64), 64)
     coarse[grid(64)](torch.zeros(64, dtype=torch.bfloat16), torch.empty(64), 64)
+    doubled[grid(64)](torch.zeros(64), torch.empty(64), 64)
 
 def call_odd():
     x, y = torch.randn(256), torch.empty(256)

@@ -1,4 +1,4 @@
-"""flash-linear-attention and Liger, as the index has them, under adoption."""
+"""Libraries as the index has them, under adoption: flash-linear-attention, Liger and FlagGems."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import packages
 import pytest
 
 pytestmark = pytest.mark.skipif(
@@ -26,7 +27,15 @@ from tuner.tuned.tuned_kernel import TunedKernel
 
 asked = []
 hook.ask(lambda autotuner, kwargs: asked.append(autotuner) or autotuner.configs[-1])
-library = importlib.import_module(sys.argv[1])
+name, of_a_class = sys.argv[1], int(sys.argv[2])
+if name == "flag_gems":  # it asks for a GPU when it is imported
+    import torch
+    torch.cuda.is_available, torch.cuda.device_count, torch.cuda.current_device = lambda: True, lambda: 1, lambda: 0
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    sizes = dict(multi_processor_count=132, L2_cache_size=60 << 20, max_shared_memory_per_multiprocessor=233_472)
+    torch.cuda.get_device_properties = lambda *_: MagicMock(**sizes)
+    torch.cuda.get_device_name = lambda *_: "NVIDIA H200"
+library = importlib.import_module(name)
 for module in pkgutil.walk_packages(library.__path__, f"{library.__name__}.", onerror=lambda _name: None):
     try:
         importlib.import_module(module.name)
@@ -34,6 +43,10 @@ for module in pkgutil.walk_packages(library.__path__, f"{library.__name__}.", on
         pass  # it needs what is not installed here, adopted or not
 found = [each for each in gc.get_objects() if isinstance(each, Autotuner) and not isinstance(each, TunedKernel)]
 found = [each for each in found if each.base_fn.__module__.startswith(library.__name__)]
+by_class = {}
+for each in found:
+    by_class.setdefault(type(each), []).append(each)
+asking = [each for several in by_class.values() for each in several[:of_a_class]]
 
 class Launched:
     def __init__(self, fn):
@@ -45,17 +58,18 @@ class Launched:
 def bench(*args, **kwargs):
     raise AssertionError("it was measured")
 
-served, sources = 0, set()
-for each in found:
-    sources.add((op_of(each), kernel_of(each).source_hash))
+served, sources = 0, {(op_of(each), kernel_of(each).source_hash) for each in found}
+for each in asking:
     each.fn, each._do_bench = Launched(each.fn), bench
-    arguments = {name: MagicMock() for name in each.arg_names if name not in each.configs[-1].kwargs}
+    given = [name for name in each.arg_names if name not in each.configs[-1].all_kwargs()]
+    arguments = {name: 128 if name in each.keys else MagicMock() for name in given}
     each.run(grid=(1,), warmup=False, **arguments)
     asks = len(asked)
     each.run(grid=(1,), warmup=False, **arguments)
     first, second = each.fn.launches
     served += first == second and each.best_config == each.configs[-1] and len(asked) == asks
-print(json.dumps([len(found), served, len(sources), len({op for op, _ in sources}), len(set(map(type, found)))]))
+ops = len({op for op, _ in sources})
+print(json.dumps([len(found), len(asking) - served, len(sources) - ops, len(by_class)]))
 """
 INTERPRETED = """
 import json, warnings
@@ -102,13 +116,23 @@ def run(program, tmp_path, *arguments, **environment):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("library", "at_least", "classes"), [("fla", 150, 2), ("liger_kernel", 10, 1)])
-def test_every_autotuner_that_imports_is_reached_and_has_a_name_of_its_own(tmp_path, library, at_least, classes):
-    found, served, kernels, ops, kinds = run(REACH, tmp_path, library)
+@pytest.mark.parametrize(
+    ("library", "at_least", "classes", "of_a_class"),
+    [
+        *(("fla", 150, 2, 1000), ("liger_kernel", 10, 1, 1000)),
+        ("flag_gems", 100, 2, 8),  # it writes each answer to its own database, which takes a second
+    ],
+)
+def test_every_autotuner_that_imports_is_reached_and_has_a_name_of_its_own(
+    tmp_path, library, at_least, classes, of_a_class
+):
+    environment = {"HOME": str(tmp_path), "GEMS_VENDOR": "nvidia"}
+    if library in packages.VERSIONS:
+        environment["PYTHONPATH"] = str(packages.folder(library))
+    found, unserved, ambiguous, kinds = run(REACH, tmp_path, library, str(of_a_class), **environment)
     assert found >= at_least
-    assert served == found
-    assert kernels == ops
-    assert kinds >= classes, "flash-linear-attention has an Autotuner of its own"
+    assert (unserved, ambiguous) == (0, 0)
+    assert kinds >= classes, "flash-linear-attention and FlagGems have Autotuners of their own"
 
 
 def test_a_kernel_of_fla_is_served_under_the_interpreter_by_a_row_and_without_one(tmp_path):

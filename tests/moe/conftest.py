@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import packages
+import pytest
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +11,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both packages can be found here and in child processes."""
     from tuner.moe.package import load
 
-    for name in packages.VERSIONS:
+    for name in packages.EXPERTS:
         monkeypatch.syspath_prepend(packages.folder(name))
-    monkeypatch.setenv("PYTHONPATH", packages.path_of(*packages.VERSIONS))
+    monkeypatch.setenv("PYTHONPATH", packages.path_of(*packages.EXPERTS))
     load.cache_clear()

@@ -27,7 +27,7 @@ def run_program(name: str, *arguments: str, **env: str) -> list[dict]:
     return json.loads(child.stdout)
 
 
-@pytest.mark.parametrize("package", list(packages.VERSIONS))
+@pytest.mark.parametrize("package", packages.EXPERTS)
 def test_every_dtype_matches_float64_on_the_interpreter(package):
     found = run_program("numerics.py", package, TRITON_INTERPRET="1")
     assert len(found) >= 8
@@ -37,7 +37,7 @@ def test_every_dtype_matches_float64_on_the_interpreter(package):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("package", list(packages.VERSIONS))
+@pytest.mark.parametrize("package", packages.EXPERTS)
 def test_every_dtype_compiles_for_hopper_within_the_shared_memory_that_is_predicted(package, tmp_path):
     found = run_program("compiled.py", package, TRITON_CACHE_DIR=str(tmp_path))
     assert len(found) >= 8

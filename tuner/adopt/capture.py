@@ -1,8 +1,8 @@
 """Captures the calls of adopted libraries' kernels while a program runs; nothing is measured meanwhile.
 
-It takes the place of `Autotuner.run`, which subclasses of other libraries call too. An adopted kernel then runs by the
-first config of its list that launches, and Triton's own cache of what it tuned stays as it is. Of kernels that have no
-config to choose, what they are compiled to is kept.
+It takes the place of `Autotuner.run`, and of the `run` of libraries' subclasses, which need not end in Triton's. An
+adopted kernel then runs by the first config of its list that launches, and Triton's own cache of what it tuned stays as
+it is. Of kernels that have no config to choose, what they are compiled to is kept.
 """
 
 from __future__ import annotations
@@ -40,24 +40,26 @@ class Capture:
             raise UsageError(f"the libraries to adopt are {', '.join(map(repr, libraries)) or 'not named'}: {_ADVICE}")
         self._folder, self._libraries = Path(folder).absolute(), libraries
         self._chosen: dict[Hashable, Any] = {}
+        self._taken: list[tuple[Any, Any, Any]] = []  # a class, its own `run`, and what took its place
         self._tuned = threading.local()  # its `base`: the function whose config this thread chooses
         self._functions: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
     def start(self) -> None:
-        """Take the place of `Autotuner.run`.
+        """Take the place of `Autotuner.run`, also of subclasses that are made later.
 
         Raises:
             TableError: the folder is none, or may not be written into.
         """
         self._recorder = Recorder(self._folder)
-        self._own = own = compat.Autotuner.run
+        for each in _with_subclasses(compat.Autotuner):
+            self._take(each)
+        take = self._take
 
-        def run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_of(autotuner, self._libraries) or isinstance(autotuner, TunedKernel):
-                return own(autotuner, *args, **kwargs)
-            return self._run(autotuner, args, kwargs)
+        def begin(cls: Any, /, **kwargs: Any) -> None:
+            super(compat.Autotuner, cls).__init_subclass__(**kwargs)
+            take(cls)
 
-        self._ours = compat.Autotuner.run = run
+        self._begun = compat.Autotuner.__init_subclass__ = classmethod(begin)
         compiles.surround(self._compile)
 
     def stop(self) -> None:
@@ -66,10 +68,28 @@ class Capture:
         compiles.leave(self._compile)
         for function in self._functions.values():
             compile_cache.uninstall(function)
-        if compat.Autotuner.run is self._ours:
-            compat.Autotuner.run = self._own
+        if vars(compat.Autotuner).get("__init_subclass__") is self._begun:
+            del compat.Autotuner.__init_subclass__
+        for cls, own, ours in self._taken:
+            if vars(cls).get("run") is ours:
+                cls.run = own
+        self._taken.clear()
 
-    def _run(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _take(self, cls: Any) -> None:
+        """Take the place of a class's own `run`."""
+        own = vars(cls).get("run")
+        if own is None or issubclass(cls, TunedKernel) or not self._libraries:
+            return
+
+        def run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_of(autotuner, self._libraries) or isinstance(autotuner, TunedKernel):
+                return own(autotuner, *args, **kwargs)
+            return self._run(own, autotuner, args, kwargs)
+
+        cls.run = run
+        self._taken.append((cls, own, run))
+
+    def _run(self, own: Any, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         named = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
         warmup = bool(kwargs.get("warmup", False))
         call = Arguments(kwargs.get("grid", (1,)), args, named)
@@ -79,7 +99,7 @@ class Capture:
             if id(autotuner) not in self._chosen:
                 self._chosen[id(autotuner)] = None
                 say(f"{base_of(autotuner).__name__} is not recorded: {e}")
-            return self._own(autotuner, *args, **kwargs)
+            return own(autotuner, *args, **kwargs)
         if not warmup:
             self._recorder.note(autotuner, where, problem, call)
         config = self._chosen.get((where, problem))
@@ -149,6 +169,12 @@ def from_environment(libraries: Iterable[str]) -> None:
         _from_environment[0].start()
 
 
+def _with_subclasses(cls: Any) -> Iterator[Any]:
+    yield cls
+    for each in cls.__subclasses__():
+        yield from _with_subclasses(each)
+
+
 def place_of(autotuner: Any) -> str:
     """Return where an autotuner is imported from, "package.module:name".
 
@@ -160,8 +186,8 @@ def place_of(autotuner: Any) -> str:
     names = dict.fromkeys([base.__qualname__, *vars(module)] if module is not None else ())
     for name in names:
         found = getattr(module, name, None)
-        while found is not None and found is not autotuner and type(found).__name__ == "Heuristics":
-            found = found.fn
+        while found is not None and found is not autotuner:  # below `triton.heuristics`, or a library's own decorator
+            found = getattr(found, "fn", None)
         if found is autotuner:
             return f"{base.__module__}:{name}"
     raise KernelError(f"{base.__module__} has no name for {base.__qualname__}: define it at the module's top level")

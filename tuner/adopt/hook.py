@@ -3,7 +3,7 @@
 `Autotuner.run` looks for its key in `cache`. Only where it is not there are configs pruned, read from Triton's cache on
 disk, or measured. Here the list of configs is cut to the one that was chosen, which is then not measured. Triton itself
 keeps it in `cache`, so that a call of a known key runs no line of this package. Subclasses are reached as long as
-their `run` ends in Triton's.
+their `run` prunes and measures by these methods.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python files of vLLM and SGLang, for tests: the wheel of the exact version, unpacked in part into a cache."""
+"""The Python files of packages that need more than tests do: the wheel of the exact version, unpacked into a cache."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23"}
-_KEPT = (".py", ".json")
+VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "flag_gems": "5.0.2"}
+EXPERTS = ("vllm", "sglang")
+_KEPT = (".py", ".json", ".yaml")
 
 
 def folder(name: str) -> Path:
