@@ -19,7 +19,7 @@ POINTER = Config("pointer", **{**TMA, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32}, 
 
 @pytest.fixture(scope="module")
 def served(stub):
-    return lambda *arguments: stub.run("served.py", *arguments)
+    return lambda *arguments, **changed: stub.run("served.py", *arguments, **changed)
 
 
 @pytest.fixture
@@ -181,10 +181,14 @@ def test_a_plan_is_for_tensors_that_torch_has_the_same_way(served):
     assert took == [*[True] * 7, False]
 
 
-def test_more_addresses_than_arguments_are_kept_for_are_launched_all_the_same(served):
-    report = served("crowded")
+@pytest.mark.parametrize("maps", ["plain", "mixed", "checked"])
+def test_more_addresses_than_arguments_are_kept_for_are_launched_all_the_same(served, maps):
+    report = served("crowded", CUDA_STUB_MAPS=maps)
     assert [told["looked"] for told in report.printed["calls"]] == [1] + [0] * 14
     assert_each_call_launched_its_own(report)
+    descriptors = [param for launch in report.launches for param in launch.params if len(param) == 128]
+    rests = {(at[:8], at[8:]) for at in descriptors}
+    assert len({rest for _, rest in rests}) == (len(rests) if maps == "mixed" else 2), "A and B differ from the output"
 
 
 def test_one_scale_for_both_operands_and_two_are_told_apart(served):

@@ -23,8 +23,10 @@ _SHARED_BYTES = 49_152
 """Shared memory of a program that need not be asked for."""
 _TF32 = 11
 """CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, into which TMA rounds float32."""
+_FLOAT16, _SWIZZLE_128B = 6, 3
 _L2_PROMOTION_128B = 2
 _NAN_FILL = 1
+_SOME_ADDRESSES = 0x10, 0x7F00_0000_0000, 0x2AAA_AAAA_AAA0, 0x5555_5555_5550, 0x7FFF_FFFF_FFF0
 _FIXED_IN = 13_010
 """The last driver that marks descriptors of less than 128 KiB wrongly; CUTLASS and Triton clear the mark."""
 _SMALL_BYTES = 128 * 1024
@@ -214,6 +216,27 @@ def tensor_map_encoder(meta: Mapping[str, Any], descriptor: Any) -> TensorMapEnc
     return _encoder((kind, element), (*sizes[::-1],), (*steps,), (*meta["block_size"][::-1],), modes)
 
 
+@functools.cache
+def address_in_map() -> int | None:
+    """Where an encoded TMA descriptor has its tensor's address, in bytes; None where that is not all it changes.
+
+    PTX lets a kernel exchange the address alone (`tensormap.replace`), so it has a place of its own. Where that is, a
+    comparison of what the driver encodes for several addresses says.
+    """
+    rows, columns, size = 64, 64, 2
+    modes = 0, _SWIZZLE_128B, _L2_PROMOTION_128B, 0
+    encode = _encoder((_FLOAT16, size), (columns, rows), (columns * size,), (columns, rows), modes)
+    try:
+        maps = {at: encode(at) for at in _SOME_ADDRESSES}
+    except RuntimeError:
+        return None  # it wants the tensor's own
+    for place in range(0, MAP_BYTES, 8):
+        rest = {(each[:place], each[place + 8 :]) for each in maps.values()}
+        if len(rest) == 1 and all(each[place : place + 8] == at.to_bytes(8, "little") for at, each in maps.items()):
+            return place
+    return None
+
+
 class TensorMapEncoder:
     """Encodes a TMA descriptor for one address after the other; what else the driver is given is prepared once."""
 
@@ -245,6 +268,11 @@ class TensorMapEncoder:
         encoded = bytes(view)
         self._buffers.append((view, memory, address))
         return encoded
+
+    @functools.cached_property
+    def template(self) -> bytes:
+        """The descriptor of some address."""
+        return self(_SOME_ADDRESSES[-1])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -183,19 +183,25 @@ class _DeviceArguments:
         metas = iter(kernel.metadata.tensordesc_meta or ())
         self.template: list[Any] = []
         self.from_addresses: dict[int, int] = {}
-        self._computed: list[tuple[int, str, Callable[[int], Any], _AddressArgument]] = []
+        self._computed: list[tuple[int, int, str, Callable[[int], Any], _AddressArgument]] = []
         for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
             here = len(self.template)
             if isinstance(argument, _DescriptorArgument):
                 rest = SimpleNamespace(**argument.rest)
-                # They consist of address, sizes and strides, so they never become wrong.
-                encoded = BoundedCache(cuda.tensor_map_encoder(next(metas), rest), MOST_DESCRIPTORS)
-                self._computed.append((here, f"{cuda.MAP_BYTES}s", encoded.__getitem__, argument.place))
-                self.template += [b"", *rest.shape, *rest.strides]
+                encode = cuda.tensor_map_encoder(next(metas), rest)
+                if (within := cuda.address_in_map()) is not None:
+                    self._computed.append((here, within, "Q", int, argument.place))
+                    encoded = encode.template
+                else:
+                    # They consist of address, sizes and strides, so they never become wrong.
+                    kept = BoundedCache(encode, MOST_DESCRIPTORS)
+                    self._computed.append((here, 0, f"{cuda.MAP_BYTES}s", kept.__getitem__, argument.place))
+                    encoded = b""
+                self.template += [encoded, *rest.shape, *rest.strides]
             elif kind != "constexpr":
                 if isinstance(argument, _AddressArgument):
                     if argument.offset:
-                        self._computed.append((here, "Q", int, argument))
+                        self._computed.append((here, 0, "Q", int, argument))
                     else:
                         self.from_addresses[here] = argument.slot
                 is_number = isinstance(argument, (int, float))
@@ -204,6 +210,6 @@ class _DeviceArguments:
     def computed(self, offsets: Sequence[int], memory: Any, start: int) -> list[Any]:
         """For each argument that follows from an address: what writes it, what makes it, and from which address."""
         return [
-            (functools.partial(struct.pack_into, f"={code}", memory, start + offsets[at]), value, place)
-            for at, code, value, place in self._computed
+            (functools.partial(struct.pack_into, f"={code}", memory, start + offsets[at] + within), value, place)
+            for at, within, code, value, place in self._computed
         ]

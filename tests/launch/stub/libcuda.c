@@ -292,13 +292,16 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                                 const cuuint32_t *element_strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill) {
+  const char *maps = getenv("CUDA_STUB_MAPS"); /* drivers that never were */
   const uint64_t small = 1u << 21; /* what drivers up to 13.1 set wrongly, and Triton clears */
   uint64_t hash = mixed(mixed(mixed(mixed(mixed(14695981039346656037u, type), rank), interleave), swizzle), promotion);
   if (!has_context) /* as an H200's driver says, CUDA 13.0 */
     return CUDA_ERROR_INVALID_CONTEXT;
-  if ((uintptr_t)map % 64)
+  if ((uintptr_t)map % 64 || (maps && !strcmp(maps, "checked") && (uintptr_t)address < 4096))
     return CUDA_ERROR_INVALID_VALUE;
   hash = mixed(hash, fill);
+  if (maps && !strcmp(maps, "mixed"))
+    hash = mixed(hash, (uintptr_t)address);
   for (cuuint32_t i = 0; i < rank; ++i)
     hash = mixed(mixed(mixed(mixed(hash, dim[i]), i + 1 < rank ? strides[i] : 0), box[i]), element_strides[i]);
   memset(map, 0, sizeof *map);
