@@ -44,7 +44,11 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any]) -> dict[str, Any]:
     def invariant_supports(problem: Problem, device: Device) -> str | None:
         if not problem.invariant:
             return supports(problem, device)
-        return sums.none_on(device) or supports(sums.tall_enough(problem, device), device)
+        tall = sums.tall_enough(problem, device)
+        if reason := sums.none_on(device) or supports(tall, device):
+            return reason
+        steps, step = space(tall, device).axes.get("BLOCK_SIZE_K"), sums.of_family(problem, device).step
+        return f"it takes no steps of {step}, in which this family sums" if steps and step not in steps else None
 
     def invariant_space(problem: Problem, device: Device) -> SearchSpace:
         if not problem.invariant:
@@ -56,7 +60,10 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any]) -> dict[str, Any]:
         if not problem.invariant:
             return default_config(problem, device)
         tried = invariant_space(problem, device)
-        return tried.best(lambda config: estimate_us(config, problem, device)) or tried.smallest()
+        if (found := tried.best(lambda config: estimate_us(config, problem, device))) is not None:
+            return found
+        formula = default_config(sums.tall_enough(problem, device), device)
+        return formula if tried.rejection(formula, fatal_only=True) is None else tried.smallest()
 
     kept = {"supports": invariant_supports, "space": invariant_space, "default_config": invariant_default}
     return {**fields, **kept, "invariance": Invariance(witness, rows)}
