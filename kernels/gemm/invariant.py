@@ -47,8 +47,12 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any]) -> dict[str, Any]:
         tall = sums.tall_enough(problem, device)
         if reason := sums.none_on(device) or supports(tall, device):
             return reason
-        steps, step = space(tall, device).axes.get("BLOCK_SIZE_K"), sums.of_family(problem, device).step
-        return f"it takes no steps of {step}, in which this family sums" if steps and step not in steps else None
+        axes = invariant_space(problem, device).axes
+        if "BLOCK_SIZE_K" not in axes:
+            return None  # it has an inner kernel, whose own reasons count
+        # No other order is possible as a last resort if the first values of all axes have this one.
+        first = Config(space(tall, device).kernel, **{name: values[0] for name, values in axes.items()})
+        return another_order(first, problem, device)
 
     def invariant_space(problem: Problem, device: Device) -> SearchSpace:
         if not problem.invariant:
@@ -70,14 +74,19 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def witness(operands: Operands) -> torch.Tensor:
-    """`Invariance.witness`: by a tile of 64x64 (the interpreter's has 32 rows) that loads through pointers."""
+    """`Invariance.witness`, by `witness_config`."""
     problem, on = operands.problem, operands.a.device
-    device = devices.current(on.index if on.type == "cuda" else None)
+    config = witness_config(problem, devices.current(on.index if on.type == "cuda" else None))
+    out = torch.empty_like(operands.out)
+    registry.find(problem.op, config.kernel).launch(dataclasses.replace(operands, out=out), config)
+    return out
+
+
+def witness_config(problem: Problem, device: Device) -> Config:
+    """The config of a family that serves every M: a tile of 64x64 (the interpreter's has 32 rows), by pointers."""
     spec = registry.find(problem.op, _WITNESSES[problem.scaling == "block"])
     tile = {} if device.is_interpreter else {"BLOCK_SIZE_M": (64,), "BLOCK_SIZE_N": (64,), "num_warps": (4,)}
-    out = torch.empty_like(operands.out)
-    spec.launch(dataclasses.replace(operands, out=out), spec.space(problem, device).narrowed(**tile).smallest())
-    return out
+    return spec.space(problem, device).narrowed(**tile).smallest()
 
 
 def rows(operands: Operands, m: int) -> Operands:

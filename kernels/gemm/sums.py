@@ -26,7 +26,8 @@ class Order(NamedTuple):
     """How an element is summed.
 
     Attributes:
-        instruction: what multiplies; under the interpreter numpy, whose sums depend on the tile.
+        instruction: what multiplies; under the interpreter numpy, whose sums depend on the tile, and on whether it is a
+            transposed view, as descriptors give it.
         step: BLOCK_SIZE_K, in elements.
         splits: parts of the sum, which are added in order.
         exchanged: whether the device computes the transposed output.
@@ -49,7 +50,8 @@ def of_tile(config: Config, problem: Problem, device: Device) -> Order:
     """The order of a kernel whose `tl.dot` multiplies tiles as its config says."""
     block_m, block_n, block_k = tile_resources.tile(config)
     if device.is_interpreter:
-        instruction = f"numpy {block_m}x{block_n}"
+        by_pointers = config.get("LOADS", config.kernel) == "pointer"
+        instruction = f"numpy {block_m}x{block_n}{'' if by_pointers else ' of views'}"
     elif tile_resources.asynchronous(config, problem, device):
         instruction = _tall(device)
     else:

@@ -64,7 +64,8 @@ def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
         ctx.exit(0 if _measure(places[0], **options_of) else 1)
     for name in ("suite", "sample", *(() if launches else ("device",))):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"--{name} goes with --regret: add it, or leave --{name} out")
+            with_it = "--regret or --invariance" if name == "device" else "--regret"
+            raise UsageError(f"--{name} goes with {with_it}: add it, or leave --{name} out")
     if given["invariance"]:
         ctx.exit(0 if _compare(places[0], given["device"], as_json=given["as_json"]) else 1)
     ctx.exit(0 if _inspect(places, strict=given["strict"], as_json=given["as_json"]) else 1)
