@@ -16,6 +16,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.gemm import invariant, sums
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.padded import spec as padded
+from tuner.kernels.ops import dispatch
 from tuner.lookup import match_rules
 from tuner.lookup.device_winners import DeviceWinners, by_problem
 from tuner.lookup.row import Row
@@ -201,3 +202,9 @@ def _families(make_family):
 
     family = make_family(16, problem=decode(1))
     return {split(decode(1))[0]: TunedBatches([family])}
+
+
+def test_a_strict_process_has_no_library_for_it():
+    match = match_rules.decide(decode(16), H200, []).match
+    with pytest.raises(KernelError, match="torch's library sums in another order for another M"):
+        dispatch._compute_by_torch(None, decode(16), H200, match)
