@@ -7,7 +7,8 @@ The families of the suite are tuned invariant into a new database. `tuner verify
 between Ms, under the configs that lookups give. At random Ms the served configs then play torch's library, which is
 not invariant, in paired rounds. Random problems of other N and K, which nobody tuned, are computed whole and in a part
 of their rows, and those are counted of which any bit of these rows differs. Last, orders that the rule leaves out are
-held against the family's own: how many problems have the same bits in longer steps, exchanged, or by mma.sync. FOLDER must not exist yet; it receives the database, the compile cache, the log and invariance-h200.json.
+held against the family's own: how many problems have the same bits in longer steps, exchanged, or by mma.sync.
+FOLDER must not exist yet; it receives the database, the compile cache, the log and invariance-h200.json.
 """
 
 from __future__ import annotations
