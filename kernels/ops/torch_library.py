@@ -16,7 +16,7 @@ from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Multiply, Opt
 from tuner.problem import dtype as dtypes
 
 _TENSORS = "Tensor? bias, Tensor? scale_a, Tensor? scale_b"
-_OPTIONS = "str activation, ScalarType? out_dtype, str? precision, bool? fast_accum, bool invariant"
+_OPTIONS = "str activation, ScalarType? out_dtype, str? precision, bool? fast_accum, bool invariant=False"
 
 
 def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Tensor:
@@ -59,7 +59,7 @@ def _run(  # noqa: PLR0917
     *options: Any,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    named = dict(zip(OPTION_NAMES, options, strict=True))
+    named = dict(zip(OPTION_NAMES, options, strict=False))  # torch leaves the last one out where it is the default
     with torch.no_grad(), autocast.off(a):
         return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 

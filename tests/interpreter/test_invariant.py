@@ -54,6 +54,9 @@ def test_gradients_and_compiled_programs_are_computed_likewise():
     assert torch.equal(a.grad[:1], one.grad)
     compiled = torch.compile(lambda a, b: matmul(a, b, invariant=True), backend="eager")
     assert torch.equal(compiled(one.detach(), b), matmul(a, b, invariant=True)[:1])
+    one.grad = None
+    compiled(one, b).sum().backward()
+    assert torch.equal(a.grad[:1], one.grad)
 
 
 @pytest.mark.parametrize("backend", ["auto", "vendor"])
