@@ -10,10 +10,9 @@ import torch
 
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
-from tuner.kernel import registry
+from tuner.kernel import Invariance, registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import Rule, SearchSpace
-from tuner.kernel.spec import Invariance
 from tuner.kernels.base.operands import Operands, guarded
 from tuner.kernels.gemm import sums
 from tuner.problem import Problem

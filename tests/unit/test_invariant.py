@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -22,6 +23,10 @@ from tuner.lookup.device_winners import DeviceWinners, by_problem
 from tuner.lookup.row import Row
 from tuner.problem import Problem, suite, text
 from tuner.problem.family import ladders
+from tuner.store.records import Outcome, State
+from tuner.sweep.race import RACE
+from tuner.sweep.search import RefinedSearch
+from tuner.sweep.search_task import make_search_task
 from tuner.tables import dispatcher_template
 
 H200, A100 = KNOWN["sm_90"], KNOWN["sm_80"]
@@ -141,6 +146,20 @@ def test_a_space_holds_one_order_and_something_to_choose_from(m):
         configs = spec.space(problem, H200).configs()
         assert {ORDERS[spec.name](config, problem, H200) for config in configs} == {sums.Order("wgmma", 64)}
         assert len(configs) > 3
+
+
+@pytest.mark.parametrize("m", [1, 256])
+def test_a_race_proposes_configs_of_one_order_whatever_won_nearby(m):
+    problem, proposed, outcomes = decode(m), [], {}
+    nearby = [pointer(16, 128), Config("split_k", **dict(pointer(16, 64).pairs), LOADS="pointer", SPLIT_K=4)]
+    task = make_search_task(problem, H200, nearby=lambda: nearby, suggested=[pointer(16, 64), pointer(64, 64)])
+    search = RefinedSearch(RACE.start(task), task.refine, None, able=task.refinable)
+    while wave := search.propose(outcomes):
+        proposed += wave
+        outcomes |= {one: Outcome(State.COMPLETE, median_us=math.exp(task.estimate(one))) for one in wave}
+    assert {ORDERS[config.kernel](config, problem, H200) for config in proposed} == {sums.Order("wgmma", 64)}
+    assert pointer(64, 64) in proposed
+    assert any("num_ctas" in config for config in proposed)
 
 
 def test_the_witness_does_not_depend_on_m():
