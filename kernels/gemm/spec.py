@@ -16,7 +16,7 @@ from tuner.kernels.base.interpreted import launch_interpreted
 from tuner.kernels.base.operands import make_operands
 from tuner.kernels.base.program import Operation, Program, spec_of
 from tuner.kernels.base.workspace import workspace
-from tuner.kernels.gemm import launches
+from tuner.kernels.gemm import invariant, launches, sums
 from tuner.kernels.gemm.vendor import vendor
 from tuner.kernels.space import precedence
 from tuner.problem import Problem
@@ -36,8 +36,21 @@ def operation(
 MATMUL = operation("matmul", make_operands, vendor)
 
 
-def gemm_spec(name: str, version: int, program: Program, *, operation: Operation = MATMUL, **fields: Any) -> KernelSpec:
-    """Make a kernel of an op whose products are GEMMs; its last launch is the GEMM. See `spec_of` for the arguments."""
+def gemm_spec(
+    name: str,
+    version: int,
+    program: Program,
+    *,
+    operation: Operation = MATMUL,
+    order: sums.Ordered | None = None,
+    **fields: Any,
+) -> KernelSpec:
+    """Make a kernel of an op whose products are GEMMs; its last launch is the GEMM. See `spec_of` for the arguments.
+
+    With `order`, which says how a config sums, it also serves batch-invariant problems (`invariant.fields_of`).
+    """
+    if order is not None:
+        fields = invariant.fields_of(order, fields)
     usual: dict[str, Any] = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
     if operation is MATMUL:
         usual["precedence"] = functools.partial(_precedence, name)

@@ -294,6 +294,14 @@ def fast_accum_of(a: torch.Tensor, fast_accum: bool | None, scaling: str) -> boo
     return fast_accum
 
 
+def check_invariant(precision: str, invariant: object) -> None:
+    """Check that a product has an invariant form, where it is asked for."""
+    if not isinstance(invariant, bool):
+        raise InputError(f"invariant is {invariant!r:.60}: expected True or False")
+    if invariant and precision == "tf32x3":
+        raise InputError("precision 'tf32x3' has no invariant form: use 'ieee' or 'tf32'")
+
+
 def check_epilogue(dtype: torch.dtype, bias: torch.Tensor | None, activation: str) -> None:
     """Check that an int32 result has neither bias nor activation."""
     if dtype == torch.int32 and (bias is not None or activation != "none"):

@@ -20,9 +20,9 @@ from tuner.problem import dtype as dtypes
 
 Multiply = Callable[..., torch.Tensor]
 """The op `matmul`, which is passed in because its module imports this one."""
-Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None]
-"""The arguments activation, out_dtype, precision and fast_accum of `matmul`; None for torch's own precision."""
-OPTION_NAMES = ("activation", "out_dtype", "precision", "fast_accum")
+Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None, bool]
+"""The arguments activation, out_dtype, precision, fast_accum and invariant of `matmul`; None for torch's precision."""
+OPTION_NAMES = ("activation", "out_dtype", "precision", "fast_accum", "invariant")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -49,7 +49,7 @@ def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Te
     Raises:
         InputError: there is no gradient, because of `out`, scales, or 8-bit operands or results.
     """
-    activation, out_dtype, precision, fast_accum = options
+    activation, out_dtype, *rest = options
     arguments.check_tensors(**given._asdict())
     arguments.check_operands(given.a, given.b, given.bias)
     name = arguments.activation_of(activation)
@@ -61,7 +61,7 @@ def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Te
                 f"{which} was made under torch.inference_mode() and a tensor requires a gradient: "
                 f"use {which}.clone(), or call it under torch.no_grad()"
             )
-    product: torch.Tensor = Product.apply(multiply, given.a, given.b, given.bias, dtype, precision, fast_accum)
+    product: torch.Tensor = Product.apply(multiply, given.a, given.b, given.bias, dtype, *rest)
     return activated(product, name)
 
 
@@ -104,12 +104,15 @@ class Product(torch.autograd.Function):  # type: ignore[misc]  # the type checke
         out_dtype: torch.dtype | str | None,
         precision: str | None,
         fast_accum: bool | None,
+        invariant: bool,
     ) -> torch.Tensor:
-        return multiply(a, b, bias=bias, out_dtype=out_dtype, precision=precision, fast_accum=fast_accum)
+        kind: dict[str, Any] = {"precision": precision, "fast_accum": fast_accum, "invariant": invariant}
+        return multiply(a, b, bias=bias, out_dtype=out_dtype, **kind)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: D102
-        ctx.multiply, a, b, bias, _, ctx.precision, _ = inputs
+        multiply, a, b, bias, _, precision, _, invariant = inputs
+        ctx.multiply = functools.partial(multiply, precision=precision, invariant=invariant)
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
         ctx.set_materialize_grads(False)  # a product with zeros costs as much as any other
@@ -132,7 +135,7 @@ class Product(torch.autograd.Function):  # type: ignore[misc]  # the type checke
     def jvp(ctx: Any, _multiply: None, *tangents: torch.Tensor | None) -> torch.Tensor:  # noqa: D102
         a, b = ctx.saved_tensors
         d_a, d_b, d_bias, *_ = tangents
-        multiply = functools.partial(ctx.multiply, precision=ctx.precision, out_dtype=ctx.out_dtype)
+        multiply = functools.partial(ctx.multiply, out_dtype=ctx.out_dtype)
         parts = [
             *([] if d_a is None else [multiply(d_a, b)]),
             *([] if d_b is None else [multiply(a, d_b)]),
@@ -143,13 +146,12 @@ class Product(torch.autograd.Function):  # type: ignore[misc]  # the type checke
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
         if grad is None:
-            return (None,) * 7
+            return (None,) * 8
         a, b = ctx.saved_tensors
         _, needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
         bias_dtype = ctx.bias_dtype if needs_bias else None
-        multiply = functools.partial(ctx.multiply, precision=ctx.precision)
         with autocast.off(grad):  # as in the forward pass, whatever is on by now
-            return (None, *of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), None, None, None)
+            return (None, *of_product(grad, a, b, ctx.multiply, (needs_a, needs_b), bias_dtype), *[None] * 4)
 
 
 def of_product(  # noqa: PLR0917

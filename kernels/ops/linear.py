@@ -24,7 +24,7 @@ from tuner.problem.gemm_fields import MAX_SIZE
 
 DTYPES = (torch.float32, *autocast.HALVES)
 CALL_CACHE = CallCache()
-_PLAIN: Options = (None, None, None, None)
+_PLAIN: Options = (None, None, None, None, False)
 _MOST_SHAPES = 8192
 
 

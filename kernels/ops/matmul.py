@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tuner.errors import InputError
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
 from tuner.kernels.ops import arguments, autocast, gradients, torch_library
 from tuner.kernels.ops import backend as backends
@@ -21,7 +22,7 @@ from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 
 _is_compiling = torch.compiler.is_compiling
-_PLAIN: Options = (None, None, None, None)
+_PLAIN: Options = (None, None, None, None, False)
 """The options of most calls. A dict finds a key faster when it is the same object each time."""
 CALL_CACHE = CallCache()
 
@@ -34,6 +35,7 @@ class _ProductOptions(NamedTuple):
     precision: str
     scaling: str
     fast_accum: bool | None
+    invariant: bool
 
 
 def matmul(
@@ -49,6 +51,7 @@ def matmul(
     scale_b: torch.Tensor | None = None,
     fast_accum: bool | None = None,
     backend: str | None = None,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """Compute activation(scaled(a @ b) + bias) with a tuned Triton kernel, on a's device and current stream.
 
@@ -75,6 +78,8 @@ def matmul(
             about 14 bits. By default it is used only if the output's dtype hides the difference (docs/numerics.md).
         backend: "triton" (the default) for these kernels; "auto" for torch's library if the tuned row says that it is
             faster by more than 1%; "vendor" for torch's library only. Gradients and torch.compile always use Triton.
+        invariant: whether a row's bits must not depend on how many rows `a` has: only configs that sum in one order for
+            every M are used (docs/numerics.md), and never torch's library. Gradients are computed likewise.
 
     Returns:
         `out`, or a new tensor [..., M, N].
@@ -86,8 +91,8 @@ def matmul(
     """
     if precision is not None and precision == "default":
         precision = None
-    plain = activation is None and out_dtype is None and precision is None and fast_accum is None
-    options = _PLAIN if plain else (activation, out_dtype, precision, fast_accum)
+    plain = activation is None and out_dtype is None and precision is None and fast_accum is None and not invariant
+    options = _PLAIN if plain else (activation, out_dtype, precision, fast_accum, invariant)
     if backend is not None and backend != "triton":
         return _call_by_backend(CallTensors(out, a, b, bias, scale_a, scale_b), options, backend)
     if out is None and bias is None and scale_a is None and scale_b is None:
@@ -125,7 +130,7 @@ def _is_traced(given: CallTensors) -> bool:
 def _autocast_call(given: CallTensors, options: Options, backend: str | None) -> torch.Tensor:
     """Run a call as torch.autocast asks for; as in torch, it leaves alone what has `out` or says the dtype itself."""
     out, a, b, bias, scale_a, scale_b = given
-    _, out_dtype, precision, _ = options
+    _, out_dtype, precision, _, _ = options
     named: dict[str, Any] = dict(zip(OPTION_NAMES, options, strict=True))
     if out is None and out_dtype is None and precision is None and scale_a is None and scale_b is None:
         a, b, bias = autocast.lowered(a, b, bias)
@@ -152,6 +157,10 @@ def _call_by_backend(given: CallTensors, options: Options, backend: str) -> torc
     except (AttributeError, TypeError, RuntimeError, ValueError):
         request = backends.BackendRequest(backend, None)  # the checks name what is of a wrong type or has no memory
     backends.check(backend)
+    if options[-1]:
+        raise InputError(
+            f"backend {backend!r} may be torch's library, whose order of sums depends on M: leave it out with invariant"
+        )
     if request is not None:
         arguments.check_tensors(**given._asdict())
         return checked_call(given, options, request)
@@ -170,11 +179,12 @@ def checked_call(
     arguments.check_operands(a, b, bias)
     scaling, scale_a, scale_b = arguments.scales_of(a, b, scale_a, scale_b)
     shape = (*a.shape[:-1], b.shape[1])
-    activation, out_dtype, precision, fast_accum = options
+    activation, out_dtype, precision, fast_accum, invariant = options
     dtype = arguments.out_dtype_of(a, out, out_dtype, scaling)
     uses_accum = arguments.fast_accum_of(a, fast_accum, scaling)
     name, settled = arguments.activation_of(activation), arguments.precision_of(a, precision)
-    kind = _ProductOptions(bias is not None, name, settled, scaling, uses_accum)
+    arguments.check_invariant(settled, invariant)
+    kind = _ProductOptions(bias is not None, name, settled, scaling, uses_accum, invariant)
     arguments.check_epilogue(dtype, bias, kind.activation)
     if out is None:
         result = torch.empty(shape, dtype=dtype, device=a.device)
@@ -226,6 +236,7 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Product
         scaling=kind.scaling,
         fast_accum=kind.fast_accum,
         b_padded=row_alignment(b) >= VECTOR_BYTES,
+        invariant=kind.invariant,
     )
 
 

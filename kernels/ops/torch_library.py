@@ -16,7 +16,7 @@ from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Multiply, Opt
 from tuner.problem import dtype as dtypes
 
 _TENSORS = "Tensor? bias, Tensor? scale_a, Tensor? scale_b"
-_OPTIONS = "str activation, ScalarType? out_dtype, str? precision, bool? fast_accum"
+_OPTIONS = "str activation, ScalarType? out_dtype, str? precision, bool? fast_accum, bool invariant=False"
 
 
 def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Tensor:
@@ -26,7 +26,7 @@ def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Te
         InputError: see the op.
     """
     out, a, b, bias, scale_a, scale_b = given
-    activation, out_dtype, precision, fast_accum = options
+    activation, out_dtype, *rest = options
     arguments.check_tensors(a=a, b=b, out=out, bias=bias, scale_a=scale_a, scale_b=scale_b)
     dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
     name = arguments.activation_of(activation)
@@ -37,16 +37,16 @@ def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Te
     by_func = not is_compiled and (has_tangents or gradients.transformed(a, b, bias))
     if by_func and gradients.obstacle(given, dtype) is None:
         # torch.func refuses gradients of an operator, and assumes that its tangents are zeros.
-        return activated(gradients.Product.apply(multiply, a, b, bias, dtype, precision, fast_accum), name)
+        return activated(gradients.Product.apply(multiply, a, b, bias, dtype, *rest), name)
     if has_tangents or arguments.ask_derivatives(a, b, out, bias, scale_a, scale_b):
         gradients.check(given, dtype)
         # As in an eager call, the operator computes the product, and torch the activation.
-        product = ops.matmul(a, b, bias, None, None, "none", dtype, precision, fast_accum)
+        product = ops.matmul(a, b, bias, None, None, "none", dtype, *rest)
         return activated(product, name)
     if out is not None:
-        ops.matmul_out(a, b, out, bias, scale_a, scale_b, name, dtype, precision, fast_accum)
+        ops.matmul_out(a, b, out, bias, scale_a, scale_b, name, dtype, *rest)
         return out
-    return ops.matmul(a, b, bias, scale_a, scale_b, name, dtype, precision, fast_accum)
+    return ops.matmul(a, b, bias, scale_a, scale_b, name, dtype, *rest)
 
 
 def _run(  # noqa: PLR0917
@@ -59,7 +59,7 @@ def _run(  # noqa: PLR0917
     *options: Any,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    named = dict(zip(OPTION_NAMES, options, strict=True))
+    named = dict(zip(OPTION_NAMES, options, strict=False))  # torch leaves the last one out where it is the default
     with torch.no_grad(), autocast.off(a):
         return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
@@ -86,7 +86,7 @@ def _shaped(  # noqa: PLR0917
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
-    a, b, bias, *_, ctx.precision, _ = inputs
+    a, b, bias, *_, ctx.precision, _, ctx.invariant = inputs
     ctx.save_for_backward(a, b)
     ctx.bias_dtype = None if bias is None else bias.dtype
 
@@ -98,9 +98,10 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
 
     def multiply(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         # Call the operator instead of the op, because traced gradients have no values either.
-        return torch.ops.triton_tuner.matmul(first, second, None, None, None, "none", None, ctx.precision, None)
+        kind = (ctx.precision, None, ctx.invariant)
+        return torch.ops.triton_tuner.matmul(first, second, None, None, None, "none", None, *kind)
 
-    return (*gradients.of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), *[None] * 6)
+    return (*gradients.of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), *[None] * 7)
 
 
 def register(multiply: Multiply) -> None:

@@ -25,6 +25,7 @@ from tuner.problem import Problem, parse_shape
 @options.dtype_option
 @options.layout_option
 @options.scaling_option
+@options.invariant_option
 @click.option("--explain", "explained", is_flag=True, help="Say which sources were asked and what was refused.")
 @click.option(
     "--device",
@@ -44,6 +45,7 @@ def lookup(
     dtype: str,
     layout: str,
     scaling: str,
+    invariant: bool,
     explained: bool,
     slug: str | None,
     db: str | None,
@@ -55,7 +57,7 @@ def lookup(
     M that holds it, so that only the default formula is left.
     """
     if shape is not None and not names and not written:
-        problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling)
+        problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling, invariant=invariant)
     elif shape is None and len(names) == len(written) == 1:
         spec = kernel_options.find(names[0])
         problem = kernel_options.problem_of(spec, written[0], dtype=kernel_options.typed_dtype(ctx))

@@ -87,6 +87,11 @@ scaling_option = click.option(
 )
 
 
+invariant_option = click.option(
+    "--invariant", is_flag=True, help="A row's bits must not depend on M: one order of sums for every M."
+)
+
+
 def open_store(db: str | None, device: str | None = None) -> Store:
     """Open the database read-only; a device that is not in it is an error."""
     from tuner.store.store import Store

@@ -72,6 +72,7 @@ class ShardOption(click.ParamType[Shard]):
 @options.dtype_option
 @options.layout_option
 @options.scaling_option
+@options.invariant_option
 @click.option(
     "--from-misses",
     "records",
@@ -128,6 +129,8 @@ def run(
             "--kernel MODULE:NAME --problem M=4096,N=1024, --captured DIR or --from-misses FILE"
         )
     missed = _missed(records)
+    if given["invariant"] and not named:
+        raise UsageError("--invariant is for --suite and --shape: what was missed says itself whether it is invariant")
     if given["widen"] and not given["captured"]:
         raise UsageError("--widen is for --captured DIR: a kernel of ours says itself what is tried")
     if given["mixed"] and given["ray"] is None:
@@ -178,11 +181,13 @@ def _named(
             listed += _captured(folder, widen=given["widen"])
         for shape in shapes:
             listed += family.parse_shape(shape, lambda m, n, k: Problem(m, n, k, **kind))
-        return listed
+        return [each.as_invariant() for each in listed] if given["invariant"] else listed
     if given["captured"]:
         raise UsageError("--captured names its kernels itself: leave --kernel out, or name problems by --problem")
     if shapes:
         raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
+    if given["invariant"]:
+        raise UsageError("--invariant is for --suite and --shape: type --problem M=1-512,N=4096,K=4096,invariant=true")
     specs = [kernel_options.find(name) for name in given["names"]]
     if len(specs) > 1 and (given["written"] or suite_names):
         raise UsageError("--problem and --suite name keys of one kernel: several --kernel are for --from-misses")

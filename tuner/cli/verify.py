@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from tuner.cli import kernel_options, options, output
 from tuner.errors import UsageError
 from tuner.problem import suite as suites
+from tuner.problem.text import family_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,6 +31,7 @@ _REGRETS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
 @kernel_options.kernel_option
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @click.option("--regret", is_flag=True, help="Measure what a lookup loses on problems that are held out.")
+@click.option("--invariance", is_flag=True, help="Compare rows of invariant families bit for bit between their Ms.")
 @click.option("--suite", metavar="NAME|FILE.csv", help="With --regret: hold these problems out, all together.")
 @click.option(
     "--sample",
@@ -38,7 +40,7 @@ _REGRETS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
     show_default=True,
     help="With --regret and no suite: problems, each held out alone.",
 )
-@options.device_option("With --regret: where to measure.")
+@options.device_option("With --regret or --invariance: where to launch.")
 @options.json_option
 @click.pass_context
 def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None:
@@ -46,18 +48,26 @@ def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
 
     Exits 0 when there are only notes and warnings, 1 with an error, 2 when there is no such place.
 
-    With --regret it looks problems up without their own rows instead, and measures what that loses.
+    With --regret it looks problems up without their own rows instead, and measures what that loses. With --invariance
+    it launches what lookups give the invariant families at several Ms.
     """
     for name in given["names"]:
         kernel_options.find(name)
+    if given["regret"] and given["invariance"]:
+        raise UsageError("--regret and --invariance launch different things: type one of them")
+    launches = given["regret"] or given["invariance"]
+    if launches and len(places) > 1:
+        which = "--regret" if given["regret"] else "--invariance"
+        raise UsageError(f"{which} takes one table, folder of tables or database at a time")
     if given["regret"]:
-        if len(places) > 1:
-            raise UsageError("--regret takes one table, folder of tables or database at a time")
         options_of = {name: given[name] for name in ("suite", "sample", "device", "as_json")}
         ctx.exit(0 if _measure(places[0], **options_of) else 1)
-    for name in ("suite", "sample", "device"):
+    for name in ("suite", "sample", *(() if launches else ("device",))):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"--{name} goes with --regret: add it, or leave --{name} out")
+            with_it = "--regret or --invariance" if name == "device" else "--regret"
+            raise UsageError(f"--{name} goes with {with_it}: add it, or leave --{name} out")
+    if given["invariance"]:
+        ctx.exit(0 if _compare(places[0], given["device"], as_json=given["as_json"]) else 1)
     ctx.exit(0 if _inspect(places, strict=given["strict"], as_json=given["as_json"]) else 1)
 
 
@@ -141,6 +151,37 @@ def _measure(place: str, suite: str | None, sample: int, device: str, *, as_json
     else:
         _print_regret(figures)
     return all(one.answer is not None and not one.failure for one in played)
+
+
+def _compare(place: str, device: str, *, as_json: bool) -> bool:
+    """Play the invariant families of a place and print what differed; returns whether nothing did.
+
+    Raises:
+        UsageError: there is no such family.
+        TableError: the place cannot be read.
+    """
+    from tuner.bench import invariance
+    from tuner.lookup import sources
+    from tuner.sweep.paired import PairedRunner
+
+    source = sources.named(place)
+    with PairedRunner(options.gpus_of(device)[0]) as bench:
+        found = invariance.families(source, bench.device)
+        if not found:
+            slug = bench.device.slug
+            raise UsageError(f"{place} has no invariant problem for {slug}: tune some, `tuner run --invariant`")
+        played = [invariance.play(problem, configs, bench) for problem, configs in found]
+        environment = bench.environment
+    if as_json:
+        rows = [{**output.by_name(one), "configs": {m: str(each) for m, each in one.configs.items()}} for one in played]
+        output.print_json({"place": place, "device": bench.device, "environment": environment, "families": rows})
+    else:
+        lines = [
+            (family_name(one.problem), ",".join(map(str, one.configs)), one.failure or str(sum(one.changed.values())))
+            for one in played
+        ]
+        output.print_table(("family", "M", "rows that differ"), lines, empty="")
+    return all(one.is_right for one in played)
 
 
 def _play(cases: Sequence[Case], bench: PairedRunner) -> list[CaseResult]:

@@ -116,7 +116,7 @@ def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -
 
 def check_served(spec: KernelSpec, problem: Problem, device: Device) -> None:
     """Refuse a problem that a kernel does not serve on a device."""
-    if reason := spec.supports(problem, device):
+    if reason := spec.unserved(problem, device):
         raise KernelError(f"{spec.op}/{spec.name} does not serve {problem} on {target_of(device)}: {reason}")
 
 

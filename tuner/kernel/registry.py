@@ -131,7 +131,7 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
     reasons: list[str] = []
     able: list[KernelSpec] = []
     for name, spec in sorted(of(problem.op).items()):
-        reason = spec.supports(problem, device)
+        reason = spec.unserved(problem, device)
         if reason is None:
             able.append(spec)
         else:

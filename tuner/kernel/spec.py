@@ -41,6 +41,22 @@ class Inputs(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Invariance:
+    """How the results of a kernel for problems with `invariant` are checked bit for bit.
+
+    The kernel's space and default config keep to one order of sums for all problems that differ in M alone.
+
+    Attributes:
+        witness: returns what every config must write, bit for bit: new memory of the output's shape and dtype, written
+            by one config that does not depend on M.
+        rows: returns the inputs of the same problem with the first rows alone, with an output of their own.
+    """
+
+    witness: Callable[[Any], torch.Tensor]
+    rows: Callable[[Any, int], Any]
+
+
 def _no_vendor(_inputs: Any) -> None:
     raise NotImplementedError("no library is known to compute this")
 
@@ -107,6 +123,7 @@ class KernelSpec:
             the names of its key; None for all other ops.
         borrows: whether a lookup may use the config of another key of such an op.
         origin: how another process imports the kernel, see `tuner.reference`; "" where its entry point says so.
+        invariance: how bits are checked, where it serves problems with `invariant`; None where it does not.
         flops, bytes_moved: return the floating-point operations and the fewest bytes of device memory of a problem.
     """
 
@@ -134,12 +151,19 @@ class KernelSpec:
     read: Callable[[Mapping[str, str]], Problem] | None = None
     borrows: bool = True
     origin: str = ""
+    invariance: Invariance | None = None
     flops: Callable[[Problem], int] = lambda problem: problem.flops
     bytes_moved: Callable[[Problem], int] = lambda problem: problem.bytes_moved
 
     def __post_init__(self) -> None:
         if self.source_hash is None:
             object.__setattr__(self, "source_hash", functools.partial(_source_hash, self.launch))
+
+    def unserved(self, problem: Problem, device: Device) -> str | None:
+        """Return why it cannot serve a problem on a device (a sentence), or None when it can."""
+        if self.invariance is None and problem.invariant:
+            return "it keeps to no one order of sums, as invariant asks"
+        return self.supports(problem, device)
 
     @property
     def compiles_ahead(self) -> bool:

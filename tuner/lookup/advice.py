@@ -42,8 +42,9 @@ def command(problem: Problem, untuned: tuple[int | None, int | None] = (None, No
     p = problem
     if p.is_keyed:
         return shlex.join(["tuner", "run", "--kernel", _origin(p), "--problem", text.write_key(p)])
-    if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling):
+    if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling, invariant=p.invariant):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
+        scaling += " --invariant" if p.invariant else ""
         ms = _range(untuned[0], p.m, FEWEST_LAST_M)
         return f"tuner run --shape {ms}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
     try:

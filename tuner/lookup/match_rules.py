@@ -125,7 +125,7 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
         spec = registry.find(problem.op, row.config.kernel, problem.source)
         if spec.version != row.kernel_version:
             return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
-        if (reason := spec.supports(problem, device) or _of_another_source(row, problem, spec)) is not None:
+        if (reason := spec.unserved(problem, device) or _of_another_source(row, problem, spec)) is not None:
             return reason
         space = spec.space(problem, device)
         if odd := space.odd_parameters(row.config):
@@ -142,7 +142,7 @@ def can_run(config: Config, problem: Problem, device: Device) -> bool:
     """Whether a formula's config can be used for a problem that differs from the formula's own in M."""
     try:
         spec = registry.find(problem.op, config.kernel)
-        if spec.supports(problem, device) is not None:
+        if spec.unserved(problem, device) is not None:
             return False
         return spec.space(problem, device).rejection(config, fatal_only=True) is None
     except (KernelError, *BAD_VALUE):

@@ -154,6 +154,10 @@ class Ladder:
         """The family's problem with this M, and with another batch than its own where that is given."""
         return batched.with_batch(self.rungs[0].with_m(m), batch)
 
+    def as_invariant(self) -> Ladder:
+        """The ladder of the same Ms whose rows' bits must not depend on M; ProblemError where it has no such form."""
+        return replace(self, rungs=tuple(rung.as_invariant() for rung in self.rungs))
+
     def joined(self, other: Ladder) -> Ladder:
         """The ladder that serves what this one and another that ends with the same problem do."""
         rungs = tuple(sorted({*self.rungs, *other.rungs}, key=attrgetter("m")))

@@ -20,7 +20,7 @@ SCALINGS = ("none", "scalar", "row", "block")
 of A and 128x128 block of B."""
 COARSE_SUMS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 """Output dtypes too coarse to show what Hopper's fp8 accumulators lose; fast accumulation is their default."""
-TRUTHS = ("aligned", "fast_accum", "b_padded", "listed")
+TRUTHS = ("aligned", "fast_accum", "b_padded", "invariant", "listed")
 """What is true or false, and no other value: a word such as "no" would be true."""
 MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
@@ -107,6 +107,17 @@ def check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
         raise ProblemError("fast_accum cannot be with scaling 'block', which sums 128 products at a time: leave it out")
     if scaling == "block":
         extras.pop("fast_accum", None)
+
+
+def check_invariant(op: str, extras: dict[str, Extra], precision: str) -> None:
+    """Check the key of a batch-invariant problem, and drop False in place, because no key means the same."""
+    if op != "matmul":
+        if extras.get("invariant") is True:
+            raise ProblemError(f"{op} has no invariant form, matmul alone has: leave invariant out")
+    elif not extras.get("invariant"):
+        extras.pop("invariant", None)
+    elif precision == "tf32x3":
+        raise ProblemError("precision 'tf32x3' has no invariant form: use 'ieee' or 'tf32'")
 
 
 def gains_by_padding(n: int, k: int, b_dtype: str, layout: str) -> bool:

@@ -33,7 +33,7 @@ class Problem:
         epilogue: "none", "bias", an activation, or "bias+" an activation.
         precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
         extras: further keys as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
-            is not the default, "b_padded" where only B's rows are aligned, and the keys of other ops.
+            is not the default, "b_padded" where only B's rows are aligned, "invariant", and the keys of other ops.
         family: every part but `m`, equal for all problems that differ only in M; made once, for lookups.
 
     A problem whose layout is `tuner.problem.generic_key.LAYOUT` has all of its key in `extras`: see `Problem.keyed`.
@@ -71,6 +71,7 @@ class Problem:
         scaling: str | None = None,
         fast_accum: bool | None = None,
         b_padded: bool = False,
+        invariant: bool = False,
         op: str = "matmul",
         extras: Mapping[str, Extra] | None = None,
     ) -> None:
@@ -90,6 +91,8 @@ class Problem:
                 torch._scaled_mm; by default it follows from the output's dtype.
             b_padded: B is stored as `tuner.kernels.pad_weight` stores a weight: its address and leading stride are
                 multiples of 16 bytes though its contiguous extent is not. Ignored where the extent is one too.
+            invariant: a row's bits must not depend on M: all problems that differ in M alone sum along K in one order.
+                For the op matmul only.
             op: the operation.
             extras: further keys of the problem.
 
@@ -105,6 +108,7 @@ class Problem:
             ("scaling", scaling),
             ("fast_accum", fast_accum),
             ("b_padded", None if b_padded is False else b_padded),
+            ("invariant", None if invariant is False else invariant),
         )
         extras |= {name: value for name, value in given if value is not None}
         extras = {name: gemm_fields.check_extra(op, name, value) for name, value in extras.items()}
@@ -116,6 +120,8 @@ class Problem:
             del extras["fast_accum"]
         if layout not in LAYOUTS:
             raise ProblemError(f"unknown layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
+        precision = gemm_fields.check_precision(precision, a_dtype)
+        gemm_fields.check_invariant(op, extras, precision)
         m, n, k = (gemm_fields.check_size(name, size) for name, size in (("M", m), ("N", n), ("K", k)))
         if not gemm_fields.gains_by_padding(n, k, b_dtype, layout):
             extras.pop("b_padded", None)
@@ -132,7 +138,7 @@ class Problem:
             if aligned is None
             else gemm_fields.check_extra(op, "aligned", aligned),
             "epilogue": gemm_fields.check_epilogue(epilogue),
-            "precision": gemm_fields.check_precision(precision, a_dtype),
+            "precision": precision,
             "extras": tuple(sorted(extras.items())),
         }
         self._set(values)
@@ -252,6 +258,21 @@ class Problem:
     def b_padded(self) -> bool:
         """Whether B's address and leading stride are multiples of 16 bytes though its contiguous extent is not."""
         return bool(dict(self.extras).get("b_padded", False))
+
+    @property
+    def invariant(self) -> bool:
+        """Whether a row's bits must not depend on M."""
+        return ("invariant", True) in self.extras and not self.is_keyed
+
+    def as_invariant(self) -> Problem:
+        """Return the same problem with rows whose bits do not depend on M.
+
+        Raises:
+            ProblemError: it has no such form.
+        """
+        if self.is_keyed:
+            raise ProblemError(f"{self.op} has no invariant form, matmul alone has: leave invariant out")
+        return Problem.from_fields(self.fields() | {"extras": {**dict(self.extras), "invariant": True}})
 
     def unscaled(self) -> Problem:
         """Return the same product of the same operands without scales."""

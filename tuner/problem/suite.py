@@ -16,7 +16,10 @@ from tuner.problem import Problem, family
 from tuner.problem.family import Ladder
 
 REQUIRED = ("m", "n", "k", "dtype", "layout")
-OPTIONAL = ("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned", "scaling", "fast_accum", "b_padded")
+OPTIONAL = (
+    *("a_dtype", "b_dtype", "out_dtype", "epilogue", "precision", "aligned", "scaling", "fast_accum", "b_padded"),
+    "invariant",
+)
 """Columns that are passed to the problem; an empty cell means the problem's default."""
 OTHER_OPS = ("op", "batch", "groups", "listed")
 """Columns for ops other than matmul: the op's name, then further keys that go into `Problem.extras`."""
@@ -66,8 +69,8 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
     Args:
         name_or_path: a suite of the package ("demo") or a CSV file, whose name ends in .csv or holds a slash.
             The columns are m, n, k, dtype and layout; and optionally a_dtype, b_dtype, out_dtype, epilogue, precision,
-            aligned, scaling, fast_accum, b_padded, op, batch, groups, listed, group, count and note. m and batch may be
-            a range (1-512) or a list ("1,8,64"). Lines that begin with # are comments.
+            aligned, scaling, fast_accum, b_padded, invariant, op, batch, groups, listed, group, count and note. m and
+            batch may be a range (1-512) or a list ("1,8,64"). Lines that begin with # are comments.
         read: for a kernel with columns of its own, turns a line's cells without those for people into its problem
             (`KernelSpec.read`).
 
@@ -157,7 +160,7 @@ def problem_of(row: Mapping[str, str]) -> Problem:
         if name not in _KNOWN:
             raise ProblemError(_unknown(name))
     given: dict[str, Any] = {name: row[name] for name in (*REQUIRED[3:], *OPTIONAL, "op") if row.get(name)}
-    for name in ("aligned", "fast_accum", "b_padded"):
+    for name in ("aligned", "fast_accum", "b_padded", "invariant"):
         if name in given:
             given[name] = _truth(name, given[name])
     extras = {

@@ -42,6 +42,14 @@ class _Candidate:
     samples: list[float]
 
 
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What a launch must write: the float64 reference, and of an invariant problem the bits."""
+
+    reference: Any
+    witness: Any
+
+
 class Measurement:
     """Inputs, reference and timer of one problem. A config that loses the CUDA context raises ContextLostError."""
 
@@ -52,7 +60,7 @@ class Measurement:
         first = spec.make_inputs(problem, torch_device, 0)
         count = timer.buffer_sets(first.nbytes)
         self._sets = [first, *(spec.make_inputs(problem, torch_device, seed) for seed in range(1, count))]
-        self._reference: Any = spec.reference(first)
+        self._expected: _Expected | None = self._expect(first)
         self._tolerance = spec.tolerance(problem)
         self._best_us = float("inf")
 
@@ -95,14 +103,14 @@ class Measurement:
             Times by config digest ("vendor" for the library), and the reasons why finalists were rejected.
         """
         # The search is over, so its reference can make room for the next.
-        self._reference = None
+        self._expected = None
         fresh = self._spec.make_inputs(self._problem, self._torch_device, _FINAL_SEED + seed)
-        reference = self._spec.reference(fresh)
+        expected = self._expect(fresh)
         captures: dict[str, Any] = {}
         rejected: dict[str, str] = {}
         for config in finalists:
             heartbeat(config)
-            failure = self._try(config, fresh, reference)
+            failure = self._try(config, fresh, expected)
             if isinstance(failure, Outcome):
                 rejected[config.digest] = failure.message
             else:
@@ -127,12 +135,17 @@ class Measurement:
         return times, rejected
 
     def _prepare(self, config: Config) -> _Candidate | Outcome:
-        error = self._try(config, self._sets[0], self._reference)
+        assert self._expected is not None
+        error = self._try(config, self._sets[0], self._expected)
         if isinstance(error, Outcome):
             return error
         return _Candidate(config, self._capture(self._call(config)), error, [])
 
-    def _try(self, config: Config, inputs: Inputs, reference: Any) -> float | Outcome:
+    def _expect(self, inputs: Inputs) -> _Expected:
+        invariance = self._spec.invariance if self._problem.invariant else None
+        return _Expected(self._spec.reference(inputs), invariance and invariance.witness(inputs))
+
+    def _try(self, config: Config, inputs: Inputs, expected: _Expected) -> float | Outcome:
         """Return the error of a right result, or the outcome of a config that failed or was wrong."""
         verify.poison(inputs)
         try:
@@ -144,7 +157,7 @@ class Measurement:
             if context_is_lost(self._timer):
                 raise ContextLostError(config, outcome) from e
             return outcome
-        found = verify.check(inputs, reference, self._problem.k, self._tolerance)
+        found = verify.check(inputs, expected.reference, self._problem.k, self._tolerance, witness=expected.witness)
         if found.failure is not None:
             return Outcome(State.WRONG_RESULT, found.failure, error=found.error)
         return found.error

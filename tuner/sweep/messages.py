@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.errors import first_line
@@ -38,6 +39,17 @@ class PlayFinals:
 
     finalists: tuple[Config, ...]
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRows:
+    """To the worker: compare the rows of an invariant problem with those of its family's smaller Ms bit for bit.
+
+    Answered by `RowsCompared`, or by `Refused`.
+    """
+
+    problem: Problem
+    configs: tuple[tuple[int, Config], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +120,12 @@ class FinalsPlayed:
     rejected: dict[str, str]
 
 
-Request = SetProblem | Measure | PlayFinals
-Reply = Importing | Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed
+@dataclass(frozen=True, slots=True)
+class RowsCompared:
+    """From the worker: by M, how many rows have other bits than as rows of the largest problem."""
+
+    changed: Mapping[int, int]
+
+
+Request = SetProblem | Measure | PlayFinals | CompareRows
+Reply = Importing | Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed | RowsCompared

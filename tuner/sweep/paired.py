@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.hardware.device import INTERPRETER, Environment
 from tuner.kernel import registry
@@ -12,7 +12,7 @@ from tuner.problem import Problem
 from tuner.sweep import gpu_lock
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import CompilePool, Failed
-from tuner.sweep.messages import FinalsPlayed, Hello, PlayFinals, Ready, Refused, SetProblem
+from tuner.sweep.messages import CompareRows, FinalsPlayed, Hello, PlayFinals, Ready, Refused, RowsCompared, SetProblem
 from tuner.sweep.worker import Worker
 
 _SEED = 1
@@ -78,6 +78,19 @@ class PairedRunner(contextlib.AbstractContextManager["PairedRunner"]):
             return reply
         return reply.message if isinstance(reply, Refused) else ""
 
+    def compare(self, problem: Problem, configs: tuple[tuple[int, Config], ...]) -> Mapping[int, int] | str:
+        """Compare the rows of an invariant problem with those of smaller Ms (`CompareRows`); or say why not."""
+        if self._worker is None:
+            self._open()
+        try:
+            reply = self._ask(CompareRows(problem, configs))
+        except WorkerDiedError as e:
+            self._end()
+            return str(e)
+        if isinstance(reply, RowsCompared):
+            return reply.changed
+        return reply.message if isinstance(reply, Refused) else ""
+
     def _open(self) -> Hello:
         self._worker = Worker(self._gpu)
         hello = self._worker.hello()
@@ -89,12 +102,12 @@ class PairedRunner(contextlib.AbstractContextManager["PairedRunner"]):
             self._worker.kill()
             self._worker = None
 
-    def _ask(self, request: SetProblem | PlayFinals) -> Ready | Refused | FinalsPlayed:
+    def _ask(self, request: SetProblem | PlayFinals | CompareRows) -> Ready | Refused | FinalsPlayed | RowsCompared:
         """Send a request and return its last reply; a worker that lost its context ends, which raises."""
         worker = self._worker
         assert worker is not None
         worker.send(request)
         while True:
             reply = worker.wait()
-            if isinstance(reply, (Ready, Refused, FinalsPlayed)):
+            if isinstance(reply, (Ready, Refused, FinalsPlayed, RowsCompared)):
                 return reply

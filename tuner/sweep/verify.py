@@ -39,12 +39,14 @@ class Check:
         stray: whether a byte outside the output changed.
         tolerance: the largest error accepted.
         against: what the output was compared with, in words.
+        changed: how many elements have other bits than the witness of their family's order of sums.
     """
 
     error: float
     stray: bool
     tolerance: float
     against: str = "float64"
+    changed: int = 0
 
     @property
     def failure(self) -> str | None:
@@ -55,6 +57,8 @@ class Check:
             return "left elements unwritten, or wrote NaN or infinity"
         if self.error > self.tolerance:
             return f"error {self.error:.3g} against {self.against}, at most {self.tolerance:.3g} is right"
+        if self.changed:
+            return f"{self.changed} elements have other bits than every config of an invariant family must write"
         return None
 
 
@@ -66,7 +70,9 @@ def poison(inputs: Inputs) -> None:
         _bytes(inputs.buffer).fill_(POISON)
 
 
-def check(inputs: Inputs, reference: torch.Tensor, k: int, tolerance: float) -> Check:
+def check(
+    inputs: Inputs, reference: torch.Tensor, k: int, tolerance: float, witness: torch.Tensor | None = None
+) -> Check:
     """Compare the output with its float64 reference and look at the guard bands.
 
     Args:
@@ -74,10 +80,20 @@ def check(inputs: Inputs, reference: torch.Tensor, k: int, tolerance: float) -> 
         reference: float64, of the output's shape.
         k: length of the sums; a sum of k products of N(0, 1) values has a spread of sqrt(k).
         tolerance: the largest error accepted.
+        witness: what must be written bit for bit; None where only the error counts.
     """
     if isinstance(inputs, SelfChecked):
         return Check(inputs.error_ratio(reference), False, tolerance, against="what is expected")
-    return Check(error(inputs.output, reference, k), _stray(inputs), tolerance)
+    changed = 0 if witness is None else int(differs(inputs.output, witness).sum())
+    return Check(error(inputs.output, reference, k), _stray(inputs), tolerance, changed=changed)
+
+
+def differs(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return which elements of two outputs of one shape and dtype differ in any bit."""
+    import torch
+
+    word = {1: torch.int8, 2: torch.int16, 4: torch.int32}[one.element_size()]
+    return one.contiguous().view(word) != other.contiguous().view(word)
 
 
 def error(output: torch.Tensor, reference: torch.Tensor, k: int) -> float:

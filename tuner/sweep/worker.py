@@ -6,7 +6,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tuner.errors import TunerError
+from tuner.errors import TunerError, in_short
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.sweep import messages
@@ -74,6 +74,8 @@ class _ProblemHandler:
                 connection.send(messages.Idle())
             elif isinstance(request, messages.PlayFinals):
                 connection.send(self._play(request, heartbeat))
+            elif isinstance(request, messages.CompareRows):
+                connection.send(self._compare(request))
         except ContextLostError as e:
             connection.send(messages.Result(e.config, e.outcome))
             connection.send(messages.Idle(context_lost=True))
@@ -97,6 +99,19 @@ class _ProblemHandler:
             session.timer.synchronize()  # raises where the context is lost, which ends this process
             return messages.Refused(str(e))
         return messages.Ready()
+
+    def _compare(self, request: messages.CompareRows) -> messages.Reply:
+        from tuner.sweep import bits
+
+        session, problem = self._session, request.problem
+        self.measurement = None
+        try:
+            spec = registry.serving(problem, session.device)[0]
+            changed = bits.changed_rows(spec, problem, request.configs, session.timer, session.torch_device)
+        except Exception as e:  # noqa: BLE001  the boundary of a child process: a launch may raise anything
+            session.timer.synchronize()  # raises where the context is lost, which ends this process
+            return messages.Refused(in_short(e))
+        return messages.RowsCompared(changed)
 
     def _play(self, request: messages.PlayFinals, heartbeat: Callable[[Config | None], None]) -> messages.Reply:
         import torch

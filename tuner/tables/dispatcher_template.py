@@ -17,8 +17,8 @@ def config(m: int, n: int, k: int, dtype: Any = "float16", **given: Any) -> dict
     """Return the kernel and its parameters for a product [m, k] @ [k, n]; None where nobody tuned it.
 
     The arguments, their names and their defaults are those of `tuner.Problem`: dtypes are torch's, their names or short
-    ones; then a_dtype, b_dtype, out_dtype, layout, aligned, epilogue, precision, scaling, fast_accum, b_padded, and
-    what an op has of its own, as batch.
+    ones; then a_dtype, b_dtype, out_dtype, layout, aligned, epilogue, precision, scaling, fast_accum, b_padded,
+    invariant, and what an op has of its own, as batch.
     """
     *parts, batch = _key(m, n, k, dtype, **given)
     family = tuple(parts)
@@ -58,6 +58,8 @@ def _key(
     rows, extent = (k, n) if layout[1] == "n" else (n, k)
     if extras.pop("b_padded", None) and rows > 1 and extent * BYTES.get(b, 0) % 16:
         extras["b_padded"] = True
+    if extras.get("invariant") is False:
+        del extras["invariant"]
     if aligned is None:
         inner = {"softmax": n if layout[0] == "n" else m}.get(OP, k if layout[0] == "n" else m)
         sizes = ((inner, a), (n if OP == "softmax" else extent, b), (n, out))

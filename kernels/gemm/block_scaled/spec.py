@@ -16,7 +16,7 @@ from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP, Operands, placement
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
-from tuner.kernels.gemm import launches, splitting
+from tuner.kernels.gemm import launches, splitting, sums
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m import swap_ab
@@ -191,4 +191,5 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=sources_of(block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, descriptor, placement),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
+    order=sums.of_tile,
 )

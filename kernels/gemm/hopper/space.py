@@ -15,6 +15,7 @@ from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm.hopper import cluster_sizes
 from tuner.kernels.gemm.hopper.resources import (
     as_computed,
+    by_steps,
     elsewhere,
     shared_bytes,
     stage_bytes,
@@ -47,6 +48,8 @@ def supports(problem: Problem, device: Device) -> str | None:
     plain = problem.unscaled() if problem.scaling == "block" else problem  # `tma_space` refuses scales of blocks
     if reason := elsewhere(device) or tma_space.supports(plain, device):
         return reason
+    if problem.invariant and by_steps(problem):
+        return "it adds each step's products in registers, the kernels that serve every M let Triton do so"
     if problem.precision not in ("default", "tf32"):
         return f"no {problem.precision}: its products are single wgmma instructions"
     if dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt":

@@ -20,7 +20,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.model import Candidates
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
-from tuner.kernels.gemm import launches
+from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.hopper import arrivals, resources
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
@@ -276,6 +276,11 @@ def default_config(problem: Problem, device: Device) -> Config:
     return tried.refined(found, estimated) if calibrated and problem.m <= FEW_ROWS else found
 
 
+def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
+    """How a config sums, which is by wgmma in any case."""
+    return sums.Order("wgmma", config.integer("BLOCK_SIZE_K"), exchanged=bool(config.get("SWAP_AB", False)))
+
+
 SOURCES = (
     *sources_of(
         warp_specialized_kernel,
@@ -306,4 +311,5 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=SOURCES,
+    order=order,
 )

@@ -18,7 +18,7 @@ from tuner.kernels.base.program import Program
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, memory_bytes_per_us
-from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm import splitting, sums
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.padded import copy as padding
 from tuner.kernels.gemm.padded import copy_ahead
@@ -77,7 +77,7 @@ def _inner(config: Config) -> Config:
 @functools.lru_cache(maxsize=1024)
 def _reasons(problem: Problem, device: Device) -> dict[str, str | None]:
     """Why each inner kernel cannot serve a problem once it is padded, or None if it can."""
-    reasons = {name: spec.supports(padded_problem(problem), device) for name, (spec, _) in _PROGRAMS.items()}
+    reasons = {name: spec.unserved(padded_problem(problem), device) for name, (spec, _) in _PROGRAMS.items()}
     if problem.k == 1 and dtype.ITEMSIZE[problem.a_dtype] != 2:
         # If B is one row with strides of 1, it also counts as stored along N, and is then not copied.
         reasons[warp_specialized.SPEC.name] = f"K is 1: wgmma reads {problem.a_dtype} along K alone"
@@ -186,6 +186,14 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     return inner_us + (_OVERLAPPED if CHUNK_SIZE_K in config else 1) * copy_us
 
 
+def _order(config: Config, problem: Problem, device: Device) -> sums.Order:
+    """How the inner kernel sums: rows of zeros, to which K is padded, change no sum."""
+    inner = _inner(config)
+    return (warp_specialized.order if inner.kernel == warp_specialized.SPEC.name else sums.of_tile)(
+        inner, padded_problem(problem), device
+    )
+
+
 @rule("parameters", "the kernel's own", fatal=True)
 def _malformed(config: Config, problem: Problem, device: Device) -> str | None:
     if config.get("INNER") not in _PROGRAMS:
@@ -266,4 +274,5 @@ SPEC = gemm_spec(
         *(part for module in (tma, persistent_tma, swap_ab, warp_specialized) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K", "PAD"),
+    order=_order,
 )

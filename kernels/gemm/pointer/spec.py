@@ -7,7 +7,7 @@ import functools
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm import launches
+from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.pointer import jit as pointer_kernel
 from tuner.kernels.gemm.pointer import tile as pointer_tile
 from tuner.kernels.gemm.pointer.default import default_config
@@ -54,4 +54,5 @@ SPEC = gemm_spec(
     shared_bytes=tile_resources.shared_bytes,
     estimate_us=functools.partial(cost.tiled, by_tma=False),
     sources=SOURCES,
+    order=sums.of_tile,
 )

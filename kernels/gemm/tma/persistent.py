@@ -10,7 +10,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm import launches
+from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
@@ -139,4 +139,5 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=SOURCES,
+    order=sums.of_tile,
 )

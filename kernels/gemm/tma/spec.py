@@ -10,7 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement
 from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm import launches
+from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import tile as tma_tile
@@ -96,4 +96,5 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=functools.partial(cost.tiled, by_tma=True),
     sources=SOURCES,
+    order=sums.of_tile,
 )
