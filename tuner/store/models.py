@@ -23,13 +23,10 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 from tuner.store.column_values import watch
-
-
-def _key(table: str) -> Column[int]:
-    return Column(f"{table}_id", Integer, primary_key=True)
 
 
 def _references(*tables: str) -> list[Column[Any]]:
@@ -50,43 +47,39 @@ metadata = MetaData(
     }
 )
 
+
+def _table(name: str, *parts: SchemaItem) -> Table:
+    return Table(name, metadata, Column(f"{name}_id", Integer, primary_key=True), *parts)
+
+
 VIEWS = ("tuned_gemm",)
 """Views that the migrations make: autogenerate does not see them, `tuner db check` does."""
 
-device = Table(
+device = _table(
     "device",
-    metadata,
-    _key("device"),
     *_columns(Text, "slug", "name", "vendor", "arch"),
     *_columns(Integer, "sm_count"),
     *_columns(BigInteger, "memory_bytes", "shared_bytes", "l2_bytes"),
-    Column("clock_mhz", Integer),
-    Column("memory_gb_per_s", Integer),
+    *_columns(Integer, "clock_mhz", "memory_gb_per_s", nullable=True),
     UniqueConstraint("slug"),
 )
 
-device_alias = Table(
+device_alias = _table(
     "device_alias",
-    metadata,
-    _key("device_alias"),
     *_references("device"),
     *_columns(Text, "name"),
     UniqueConstraint("device_id", "name"),
 )
 """Other names that drivers gave a device of one slug."""
 
-environment = Table(
+environment = _table(
     "environment",
-    metadata,
-    _key("environment"),
     *_columns(Text, "triton", "torch", "backend", "driver", "python", "hash"),
     UniqueConstraint("hash"),
 )
 
-kernel = Table(
+kernel = _table(
     "kernel",
-    metadata,
-    _key("kernel"),
     *_columns(Text, "op", "name"),
     *_columns(Integer, "version"),
     *_columns(Text, "source_hash"),
@@ -100,25 +93,19 @@ _PROBLEM = (
     *_columns(Boolean, "aligned"),
     *_columns(Text, "epilogue", "precision", "extras"),
 )
-problem = Table(
-    "problem", metadata, _key("problem"), *_PROBLEM, UniqueConstraint(*(column.name for column in _PROBLEM))
-)
+problem = _table("problem", *_PROBLEM, UniqueConstraint(*(column.name for column in _PROBLEM)))
 """`extras` is canonical JSON, "{}" for a plain GEMM, so that the whole row can be unique."""
 
-config = Table(
+config = _table(
     "config",
-    metadata,
-    _key("config"),
     *_references("kernel"),
     *_columns(Text, "parameters", "hash"),
     UniqueConstraint("kernel_id", "hash"),
 )
 """`parameters` and `hash` are `Config.parameters_json` and `Config.digest`."""
 
-run = Table(
+run = _table(
     "run",
-    metadata,
-    _key("run"),
     *_columns(Text, "uuid"),
     *_references("device", "environment"),
     *_columns(Integer, "protocol"),
@@ -131,10 +118,8 @@ run = Table(
 )
 """`argv` is a JSON list. `heartbeat_at` is the last sign of life, `node` the machine and its boot."""
 
-claim = Table(
+claim = _table(
     "claim",
-    metadata,
-    _key("claim"),
     *_references("run", "device", "environment", "problem"),
     *_columns(Integer, "protocol"),
     *_columns(Boolean, "begun"),
@@ -145,10 +130,8 @@ claim = Table(
 Of a problem that is not `begun` another run may relieve its run. A row goes when its problem ends.
 """
 
-trial = Table(
+trial = _table(
     "trial",
-    metadata,
-    _key("trial"),
     *_references("run", "problem", "config"),
     *_columns(Text, "state"),
     *_columns(Float, "median_us", "p20_us", "p80_us", nullable=True),
@@ -174,10 +157,8 @@ trial = Table(
 )
 """Append-only. `error` is the figure of docs/numerics.md, `message` the reason of a failure."""
 
-winner = Table(
+winner = _table(
     "winner",
-    metadata,
-    _key("winner"),
     *_references("device", "environment", "problem", "config", "trial", "run"),
     *_columns(Float, "median_us"),
     *_columns(Float, "default_us", "vendor_us", nullable=True),
@@ -198,10 +179,8 @@ winner = Table(
 A current winner is one that nothing superseded: at most one for a device, environment and problem.
 """
 
-family = Table(
+family = _table(
     "family",
-    metadata,
-    _key("family"),
     *_references("run", "device", "environment", "problem"),
     *_columns(Integer, "checked"),
     *_columns(Float, "regret_geomean", "regret_worst", nullable=True),
@@ -216,10 +195,8 @@ over the fastest's. Of several families that serve one M the one decided last ho
 `last_batch` are the batches that it serves; NULL for its own alone.
 """
 
-family_range = Table(
+family_range = _table(
     "family_range",
-    metadata,
-    _key("family_range"),
     *_references("family", "problem"),
     *_columns(Integer, "first_m", "last_m"),
     *_columns(Text, "evidence"),
