@@ -185,13 +185,11 @@ def writing(engine: Engine) -> Engine:
 def settle_journal(engine: Engine, path: Path) -> None:
     """Give a file the journal that suits where it lies; where it is locked or read-only, the next opener does."""
     wanted = journal_mode(path)
-    with closing(engine.raw_connection()) as connection:
-        driver = connection.driver_connection
-        assert driver is not None
-        if driver.execute("PRAGMA journal_mode").fetchone()[0] == wanted:
+    with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
+        if cursor.execute("PRAGMA journal_mode").fetchone()[0] == wanted:
             return
         try:
-            driver.execute(f"PRAGMA journal_mode = {wanted}")
+            cursor.execute(f"PRAGMA journal_mode = {wanted}")
         except sqlite3.OperationalError as e:
             _log.debug("%s keeps its journal for now: %s", path, e)
 

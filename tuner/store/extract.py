@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import Column, Connection, Engine, delete, select, union, update
+from sqlalchemy import Column, Connection, delete, select, union, update
 
 from tuner import files
 from tuner.errors import StoreError, UsageError
@@ -63,7 +63,8 @@ def extract(location: str | None, directory: Path, slugs: Collection[str]) -> Pa
             with opened(Database(str(target), partial), read_only=False) as engine:
                 with writing(engine).begin() as connection:
                     _thin_out(connection, slugs)
-                _vacuum(engine)
+                with closing(engine.raw_connection()) as connection:
+                    connection.cursor().execute("VACUUM")
     except OSError as e:
         raise StoreError(f"cannot write {target}: {e.strerror}") from e
     return target
@@ -84,10 +85,3 @@ def _thin_out(connection: Connection, slugs: Collection[str]) -> None:
         connection.execute(delete(key.table).where(key.not_in(select(*used.c))))
     connection.execute(update(models.run).values(argv="[]", host="", node=None))
     connection.execute(update(models.trial).values(gpu_uuid=None))
-
-
-def _vacuum(engine: Engine) -> None:
-    with closing(engine.raw_connection()) as connection:
-        driver = connection.driver_connection
-        assert driver is not None
-        driver.execute("VACUUM")

@@ -122,7 +122,7 @@ def migrating(engine: Engine) -> Iterator[Connection]:
     with writing(engine).connect() as connection:
         sqlite = connection.dialect.name == "sqlite"
         if sqlite:
-            _pragma(connection, "foreign_keys = OFF")
+            connection.connection.cursor().execute("PRAGMA foreign_keys = OFF")
         try:
             with connection.begin():
                 yield connection
@@ -130,7 +130,7 @@ def migrating(engine: Engine) -> Iterator[Connection]:
                     raise SchemaError(f"the migration would leave {len(broken)} rows whose parents are missing")
         finally:
             if sqlite:
-                _pragma(connection, "foreign_keys = ON")
+                connection.connection.cursor().execute("PRAGMA foreign_keys = ON")
 
 
 def migrate(connection: Connection) -> None:
@@ -193,9 +193,3 @@ def _known() -> set[str]:
 def _has_rows(connection: Connection) -> bool:
     names = set(inspect(connection).get_table_names()) - {"alembic_version"}
     return any(connection.execute(select(func.count()).select_from(table(name))).scalar_one() for name in sorted(names))
-
-
-def _pragma(connection: Connection, assignment: str) -> None:
-    driver = connection.connection.driver_connection
-    assert driver is not None
-    driver.execute(f"PRAGMA {assignment}")
