@@ -36,7 +36,7 @@ class Keys:
         """The id of a row, None when it is not there."""
         if entity not in self._entities:
             table, key, _ = row_of(entity)
-            found = _id_of(connection, table, key)
+            found: int | None = connection.execute(_finding(table, tuple(key)), key).scalar()
             if found is None:
                 return None
             self._entities[entity] = found
@@ -106,11 +106,6 @@ def row_of(entity: Entity) -> tuple[Table, dict[str, Any], dict[str, Any]]:
         digest = hashlib.sha256(_canonical_json(columns).encode()).hexdigest()[:16]
         return models.environment, {"hash": digest}, columns
     return models.kernel, columns, {}
-
-
-def _id_of(connection: Connection, table: Table, key: dict[str, Any]) -> int | None:
-    found: int | None = connection.execute(_finding(table, tuple(key)), key).scalar()
-    return found
 
 
 @functools.cache  # a fleet's ledger asks hundreds of times a second, and making the statement is most of the work

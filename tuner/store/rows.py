@@ -169,11 +169,10 @@ def _config_of(name: str, row: RowMapping) -> Config:
 
 def outcome_of(row: RowMapping) -> Outcome:
     """The outcome of a row that holds trial's columns."""
-    names = {field.name for field in dataclasses.fields(Outcome)} - {"state", "resources"}
     return Outcome(
         state=_state_of(row),
-        resources=Resources(**{field.name: row[trial.c[field.name]] for field in dataclasses.fields(Resources)}),
-        **{name: row[trial.c[name]] for name in names},
+        resources=Resources(**{name: row[trial.c[name]] for name in _RESOURCES}),
+        **{name: row[trial.c[name]] for name in _FIGURES},
     )
 
 

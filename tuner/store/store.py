@@ -137,7 +137,7 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     def outlast(self, run: Run) -> None:
         """From now until its end let a run go on while its server is away (`Patience`); a SQLite file never is."""
-        if self._database.url is not None:
+        if self.is_shared:
             kept = spool.Spool(run, self._database)
             self._patience = Patience(kept, self.location, partial(self._record_again, run))
 
@@ -248,6 +248,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         with self._reading() as connection:
             return rows.current_winners(connection, *conditions)
 
+    @lasting
     def claim(self, run: Run, problem: Problem, *, begin: bool = False) -> bool:
         """Have a problem to measure, unless another living run has it; whether this run has it now.
 
@@ -259,25 +260,22 @@ class Store(Listings, AbstractContextManager["Store"]):
             problem: the problem.
             begin: whether it is begun, also where another run that has it has not begun it.
         """
-        return self._database.url is None or self._claim(run, problem, begin=begin)
-
-    @lasting
-    def _claim(self, run: Run, problem: Problem, *, begin: bool) -> bool:
+        if not self.is_shared:
+            return True
         with self._writing() as connection:
             return claims.claim(connection, self._keys, run, problem, begin=begin)
 
+    @lasting
     def begin_claimed(self, run: Run, problem: Problem) -> bool:
         """Begin a problem that a run has claimed; False where it has lost it meanwhile."""
-        return self._database.url is None or self._begin_claimed(run, problem)
-
-    @lasting
-    def _begin_claimed(self, run: Run, problem: Problem) -> bool:
+        if not self.is_shared:
+            return True
         with self._writing() as connection:
             return claims.begin(connection, self._keys, run, problem)
 
     def release(self, run: Run, problems: Sequence[Problem]) -> None:
         """Give back problems that a run claimed; all that a run still has goes with its end."""
-        if self._database.url is not None and problems:
+        if self.is_shared and problems:
             self._release(run, problems)
 
     @lasting

@@ -47,6 +47,7 @@ def decide(
     if found is not None and (found.run_id, found.config_id, found.median_us) == (run.id, config_id, verdict.median_us):
         return  # the answer to this commit was lost, not the commit
     before = None if found is None else found.winner_id
+    ties = [{"kernel": tie.kernel, "parameters": dict(tie.pairs)} for tie in verdict.ties]
     row = {
         **key,
         "config_id": config_id,
@@ -55,7 +56,7 @@ def decide(
         "median_us": verdict.median_us,
         "default_us": verdict.default_us,
         "vendor_us": verdict.vendor_us,
-        "ties": _ties_json(verdict),
+        "ties": json.dumps(ties, sort_keys=True),
         "decided_at": now(),
         # Two current winners are never allowed, not even for a moment: the new one enters superseded, then both change.
         "superseded_by": before,
@@ -78,7 +79,3 @@ def _evidence(
             f"{won} cannot win: no COMPLETE trial of it was recorded with {version.name} {version.version}"
         )
     return found.trial_id, found.config_id
-
-
-def _ties_json(verdict: Verdict) -> str:
-    return json.dumps([{"kernel": tie.kernel, "parameters": dict(tie.pairs)} for tie in verdict.ties], sort_keys=True)
