@@ -50,8 +50,7 @@ def current(db: str | None, as_json: bool) -> None:
 @db.command()
 @options.db_option
 @options.json_option
-@click.pass_context
-def check(ctx: click.Context, db: str | None, as_json: bool) -> None:
+def check(db: str | None, as_json: bool) -> int:
     """Check pages, references, revision and schema; exit 1 when something is wrong."""
     from tuner.store import health
 
@@ -61,7 +60,7 @@ def check(ctx: click.Context, db: str | None, as_json: bool) -> None:
     else:
         for complaint in found.complaints or ("pages, references and schema are sound",):
             click.echo(f"{found.location}: {complaint}")
-    ctx.exit(1 if found.complaints else 0)
+    return 1 if found.complaints else 0
 
 
 @db.command()

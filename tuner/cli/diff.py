@@ -25,8 +25,7 @@ _COLUMNS = ("problem", "differs", "A", "B", "worth")
 @click.argument("before", metavar="A", type=options.Place())
 @click.argument("after", metavar="B", type=options.Place())
 @options.json_option
-@click.pass_context
-def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
+def diff(before: str, after: str, as_json: bool) -> int:
     """Compare two editions: tables, folders of tables, or databases, whose winners are compared as they would ship.
 
     Exits 0 when they are equal, 1 when they differ, 2 when one cannot be read.
@@ -43,7 +42,7 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
             _print(difference)
     if not differences:
         click.echo("neither holds a winner", err=True)
-    ctx.exit(0 if equal else 1)
+    return 0 if equal else 1
 
 
 def _load(where: str) -> list[Table]:

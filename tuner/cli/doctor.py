@@ -16,8 +16,7 @@ _COLOURS = {Status.OK: "green", Status.NOTE: "yellow", Status.WRONG: "red"}
 @click.command()
 @options.db_option
 @options.json_option
-@click.pass_context
-def doctor(ctx: click.Context, db: str | None, as_json: bool) -> None:
+def doctor(db: str | None, as_json: bool) -> int:
     """Say what is here and what is wrong with it.
 
     Looks at GPUs, driver, Python, torch, Triton, the C compiler, the database, tables and kernels. Exits 1 when
@@ -30,7 +29,7 @@ def doctor(ctx: click.Context, db: str | None, as_json: bool) -> None:
     else:
         for diagnosis in diagnoses:
             _print(diagnosis)
-    ctx.exit(0 if healthy else 1)
+    return 0 if healthy else 1
 
 
 def _print(diagnosis: Diagnosis) -> None:

@@ -50,7 +50,7 @@ def lookup(
     slug: str | None,
     db: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Say which config a problem would get here, by which rule, from where.
 
     A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or a range of
@@ -73,7 +73,7 @@ def lookup(
         click.echo(explain(problem, device))
     else:
         _print(problem, device, decision)
-    ctx.exit(1 if decision.match.rule == "default" else 0)
+    return 1 if decision.match.rule == "default" else 0
 
 
 def _this_device() -> Device:
