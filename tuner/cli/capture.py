@@ -35,10 +35,7 @@ def capture(out: Path, libraries: tuple[str, ...], command: tuple[str, ...]) -> 
     triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
     """
     folder = out.absolute()
-    try:
-        code = program.run(command, lambda: _environment(folder, libraries))
-    except program.NoProgramError as e:
-        return e.code
+    code = program.run(command, lambda: _environment(folder, libraries))
     try:
         _say_found(out, folder, libraries)
     except SuiteError as e:

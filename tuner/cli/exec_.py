@@ -24,7 +24,4 @@ def exec_(libraries: tuple[str, ...], on_miss: str | None, command: tuple[str, .
     """
     named = [*filter(None, os.environ.get("TUNER_ADOPT", "").split(",")), *libraries]
     variables = {"TUNER_ADOPT": ",".join(dict.fromkeys(named))} | ({"TUNER_ON_MISS": on_miss} if on_miss else {})
-    try:
-        return program.ended(program.run(command, lambda: program.environment(**variables)))
-    except program.NoProgramError as e:
-        return e.code
+    return program.ended(program.run(command, lambda: program.environment(**variables)))

@@ -21,24 +21,13 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 
 if TYPE_CHECKING:
-    import threading
-
     from tuner.moe.layer import Layer
     from tuner.moe.tuning import Row, Task
     from tuner.store.records import Winner
     from tuner.sweep.paired import PairedRunner
 
 _COLUMNS = ("m", "ships", "us", "over file", "over default", "config")
-
-
 _PRECISION = ("dtype", "block_shape", "group_size", "zero_points")
-
-
-class Stopped(Exception):  # noqa: N818  no error: the user asked for it
-    """The sweep was interrupted, or some rows have no winner yet; `code` is what the command exits with."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
 
 
 class Sizes(click.ParamType[tuple[int, ...]]):
@@ -107,10 +96,7 @@ def moe(package: str, out: Path, **given: Any) -> int:
     task = tuning.Task(load(package), layer, given["ms"] or LADDER, named)
     task.package.kernel_of(layer)
     gpus = options.gpus_of(given["device"])
-    try:
-        found = {} if given["play_only"] else _tuned(task, gpus, given)
-    except Stopped as e:
-        return e.code
+    found = {} if given["play_only"] else _tuned(task, gpus, given)
     from tuner.sweep.paired import PairedRunner
 
     with PairedRunner(gpus[0]) as runner:
@@ -162,16 +148,12 @@ def _tuned(task: Task, gpus: Sequence[int | None], given: Mapping[str, Any]) -> 
             )
             with Progress() as progress:
                 report = sweep(store, problems, gpus, plan, argv=sys.argv, observer=progress, stop=stop)
-            _check_stopped(stop)
+            if stop.is_set():
+                click.echo("interrupted: every finished trial is kept; the same command goes on from here", err=True)
+                raise click.exceptions.Exit(130)
             return [each.winner for each in report.problems if each.winner is not None]
 
         return tuning.tuned(task, run, lambda device: store.winners(device_slug=device.slug))
-
-
-def _check_stopped(stop: threading.Event) -> None:
-    if stop.is_set():
-        click.echo("interrupted: every finished trial is kept; the same command goes on from here", err=True)
-        raise Stopped(130)
 
 
 def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> list[Path]:
@@ -222,10 +204,8 @@ def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], as_json: bool
         return
     for path in written:
         click.echo(str(path))
-    if not gained:
-        click.echo(f"no row is faster by more than 1% than what {package} does without this file")
-    else:
-        click.echo(f"{quantity(gained, 'row')} faster by more than 1% than what {package} does without this file")
+    said = quantity(gained, "row") if gained else "no row is"
+    click.echo(f"{said} faster by more than 1% than what {package} does without this file")
     folder = written[0].parents[0 if package == "vllm" else 2]
     click.echo(f"to use it: {VARIABLES[package]}={shlex.quote(str(folder))}")
 

@@ -20,13 +20,6 @@ _TO_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to the program as well: it decides, and this command only waits."""
 
 
-class NoProgramError(Exception):
-    """The command was not started, which was said; `code` is what a shell would exit with."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment with variables, and with what Pythons read as they start first on their path."""
     path = [str(Path(startup.__file__).parent), os.environ.get("PYTHONPATH", "")]
@@ -41,7 +34,7 @@ def run(command: tuple[str, ...], environment: Callable[[], Mapping[str, str]]) 
         environment: makes its environment, once it is known that there is such a program.
 
     Raises:
-        NoProgramError: there is no such program.
+        click.exceptions.Exit: there is no such program, which was said; its code is what a shell would exit with.
     """
     if shutil.which(command[0]) is None and not Path(command[0]).exists():
         raise _no_program(command, "there is no such command", 127)
@@ -62,9 +55,9 @@ def ended(code: int) -> int:
     return code
 
 
-def _no_program(command: tuple[str, ...], reason: str, code: int) -> NoProgramError:
+def _no_program(command: tuple[str, ...], reason: str, code: int) -> click.exceptions.Exit:
     click.echo(f"tuner: cannot run {command[0]}: {reason}: type it as without tuner, after --", err=True)
-    return NoProgramError(code)
+    return click.exceptions.Exit(code)
 
 
 @contextlib.contextmanager
