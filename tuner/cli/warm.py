@@ -53,12 +53,11 @@ def warm(places: tuple[Path, ...], slug: str | None, jobs: int | None, names: tu
     device, rows = _rows(places, slug)
     begun = time.monotonic()
     with CompilePool(device, workers=jobs) as pool:
-        keys = _compile(pool, list(served(rows, device)))
-        failed = _failures(pool, keys)
+        failed = _compile(pool, list(served(rows, device)))
     found = {
         "device": device.slug,
         "rows": len(rows),
-        "kernels": len(keys) - len(failed),
+        "kernels": pool.compiled - len(failed),
         "seconds": round(time.monotonic() - begun, 1),
         "cache": knobs.cache.dir,
         "failed": failed,
@@ -88,30 +87,16 @@ def _rows(places: Sequence[Path], slug: str | None) -> tuple[Device, list[Row]]:
     return device, rows
 
 
-def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[str, tuple[Problem, Config]]:
-    """Have everything compiled, with a bar on a terminal; returns what was asked for by the key of its result."""
+def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[str, str]:
+    """Have everything compiled, with a bar on a terminal; returns what did not compile, and why."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tuner.kernel import registry
-
-    keys = {}
-    for problem, config in asked:
-        spec = registry.find(problem.op, config.kernel, problem.source)
-        keys[pool.request(spec, problem, config)] = problem, config
     columns = TextColumn("compiling"), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("", total=len(keys))
-        pool.wait(lambda left: progress.update(bar, completed=len(keys) - left))
-    return keys
-
-
-def _failures(pool: CompilePool, keys: dict[str, tuple[Problem, Config]]) -> dict[str, str]:
-    """What did not compile, and why."""
-    from tuner.sweep.compile_pool import Failed
-
-    found = {f"{problem}: {config}": pool.result(key) for key, (problem, config) in keys.items()}
-    return {what: result.message for what, result in found.items() if isinstance(result, Failed)}
+        bar = progress.add_task("", total=len(asked))
+        failed = pool.compile_all(asked, lambda left: progress.update(bar, completed=len(asked) - left))
+    return {f"{problem}: {config}": message for (problem, config), message in failed.items()}
 
 
 def _report(found: dict[str, Any], *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
@@ -51,6 +51,7 @@ _TASKS_PER_CHILD = 2
 Only what a GPU needs now is given to go on with: it would wait for the whole of anything that was given before it.
 """
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+_TIMED_OUT = (TimeoutError, concurrent.futures.TimeoutError)  # one class from Python 3.11 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +171,25 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         self._schedule_waiting()
         return self._results.get(key)
 
-    def wait(self, told: Callable[[int], object] = lambda _left: None) -> None:
-        """Wait until everything requested is done; `told` is called again and again with how much is not.
+    def compile_all(
+        self, asked: Iterable[tuple[Problem, Config]], told: Callable[[int], object] = lambda _left: None
+    ) -> dict[tuple[Problem, Config], str]:
+        """Compile configs of problems, `told` how many are left; return why some of them do not compile.
 
         Raises:
             SweepError: see `recover`.
         """
+        keys = {}
+        for problem, config in asked:
+            spec = registry.find(problem.op, config.kernel, problem.source)
+            keys[problem, config] = self.request(spec, problem, config)
         while self.waiting:
             self.recover()
             self._schedule_waiting()
             told(self.waiting)
             time.sleep(_WAIT_S)
+        results = {each: self.result(key) for each, key in keys.items()}
+        return {each: result.message for each, result in results.items() if isinstance(result, Failed)}
 
     def call(
         self, function: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
@@ -201,9 +210,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
             concurrent.futures.wait([future], timeout=_POLL_S)
         try:
             result: _Result = future.result(timeout=0)
-        except (pebble.ProcessExpired, BrokenProcessPool, concurrent.futures.CancelledError):
-            return None
-        except (TimeoutError, concurrent.futures.TimeoutError):
+        except (pebble.ProcessExpired, BrokenProcessPool, concurrent.futures.CancelledError, *_TIMED_OUT):
             return None
         return result
 
@@ -279,7 +286,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         elif isinstance(error, BrokenProcessPool):
             self._lost.append(key)
             self._broken = True
-        elif isinstance(error, (TimeoutError, concurrent.futures.TimeoutError)):
+        elif isinstance(error, _TIMED_OUT):
             self._results[key] = Failed(State.TIMEOUT, f"compile took more than {self._time_limit_s:g} s")
         elif getattr(error, "exitcode", 0) in _KILLED and key not in self._tried_again:
             # Killed from outside, for instance by the system out of memory. The config gets a second chance.

@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.hardware.device import INTERPRETER, Environment
-from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.sweep import gpu_lock
 from tuner.sweep.child import WorkerDiedError
-from tuner.sweep.compile_pool import CompilePool, Failed
+from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.messages import CompareRows, FinalsPlayed, Hello, PlayFinals, Ready, Refused, RowsCompared, SetProblem
 from tuner.sweep.worker import Worker
 
@@ -52,15 +51,7 @@ class PairedRunner(contextlib.AbstractContextManager["PairedRunner"]):
         if not asked or self._gpu is None:
             return {}
         with CompilePool(self.device) as pool:
-            keys = {
-                (problem, config): pool.request(
-                    registry.find(problem.op, config.kernel, problem.source), problem, config
-                )
-                for problem, config in asked
-            }
-            pool.wait()
-            results = {each: pool.result(key) for each, key in keys.items()}
-        return {each: result.message for each, result in results.items() if isinstance(result, Failed)}
+            return pool.compile_all(asked)
 
     def play(self, problem: Problem, configs: Sequence[Config]) -> FinalsPlayed | str:
         """Play configs of a problem in paired rounds, torch's library beside them; or say why that was not possible."""
