@@ -15,7 +15,7 @@ from tuner.cli.output import print_json
 from tuner.errors import TunerError, UsageError
 from tuner.hardware.device import Device
 from tuner.inspection.binary import STAGES, Binary, compile_binary
-from tuner.inspection.request import Chosen, choose, find_kernel, find_target, read_config, read_problem, target_of
+from tuner.inspection.request import Chosen, choose, find_kernel, find_target, read_config, target_of
 from tuner.problem import Problem
 
 _ALL = tuple(dict.fromkeys(stage for stages in STAGES.values() for stage in stages))
@@ -67,7 +67,7 @@ def inspect(
         click.echo(f"compiling for {target_of(device)} (--target for another)", err=True)
     if stage is not None and stage not in STAGES[device.vendor]:
         raise UsageError(f"no stage {stage} for {target_of(device)}: expected {', '.join(STAGES[device.vendor])}")
-    problem = read_problem(written, spec)
+    problem = kernel_options.problem_of(spec, written, dtype=None)
     if diff:
         chosen = [read_config(text, spec, problem, device) for text in diff]
     else:

@@ -1,4 +1,4 @@
-"""Reads what was typed for a kernel, a problem, a target and a config.
+"""Reads what was typed for a kernel, a target and a config.
 
 What cannot be meant is a UsageError; a problem that a kernel does not serve on a device is a KernelError.
 """
@@ -14,8 +14,7 @@ from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config, Value
 from tuner.lookup.lookup import resolver
-from tuner.problem import Problem, generic_key
-from tuner.problem import text as problem_text
+from tuner.problem import Problem
 
 _WORDS: dict[str, Value] = {"true": True, "false": False}
 
@@ -45,15 +44,6 @@ def find_kernel(name: str) -> KernelSpec:
         raise UsageError(f"several ops have a kernel {name!r}: type {' or '.join(f'{s.op}/{s.name}' for s in found)}")
     known = ", ".join(f"{op}/{kernel}" for op, kernel in sorted(specs))
     raise UsageError(f"unknown kernel {name!r}: known are {known or 'none'}")
-
-
-def read_problem(text: str, spec: KernelSpec) -> Problem:
-    """A problem of a kernel, from "M=4096,N=4096,K=1024,dtype=bf16,layout=nt" and whatever else a suite's columns name.
-
-    A kernel under `tuner.tuned` has names of its own: those of its key.
-    """
-    cells = generic_key.cells(text)
-    return problem_text.read(spec.op, cells) if spec.read is None else spec.read(cells)
 
 
 def find_target(text: str | None) -> Device:
@@ -89,9 +79,8 @@ def choose(spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
 
 def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
     """A config from its JSON ("parameters_json"), or from pairs NAME=VALUE, which change the config of `choose`."""
-    check_served(spec, problem, device)
-    space = spec.space(problem, device)
     usual = choose(spec, problem, device).config
+    space = spec.space(problem, device)
     if text.lstrip().startswith("{"):
         config = Config.from_json(spec.name, text)
     else:
