@@ -147,22 +147,13 @@ def launch_grouped_interpreted(operands: GroupedOperands | ListedOperands, confi
         interpreted.copy_rounded(written, result)
 
 
-def vendor(operands: GroupedOperands | ListedOperands) -> None:
-    """Compute the result by torch's grouped GEMM.
+def vendor(operands: GroupedOperands | ListedOperands) -> torch.Tensor:
+    """The result [M, N] of torch's grouped GEMM, with the activation applied by a second call.
 
     It has no `out=`, so the result stays in new memory, because the time of a copy would count against it.
 
     Raises:
         NotImplementedError: torch has no such grouped GEMM, or only one that waits for the device.
-    """
-    vendor_result(operands)
-
-
-def vendor_result(operands: GroupedOperands | ListedOperands) -> torch.Tensor:
-    """The result [M, N] of torch's grouped GEMM, with the activation applied by a second call.
-
-    Raises:
-        NotImplementedError: see `vendor`.
     """
     if isinstance(operands, ListedOperands):
         raise NotImplementedError("torch has no grouped GEMM of lists")

@@ -12,7 +12,8 @@ import torch
 from tuner.kernels.base.epilogue import saturated
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.gemm import vendor as gemm
-from tuner.kernels.grouped.operands import GroupedOperands, ListedOperands, vendor_result
+from tuner.kernels.grouped import operands as grouped
+from tuner.kernels.grouped.operands import GroupedOperands, ListedOperands
 from tuner.problem import Problem, dtype
 
 
@@ -70,7 +71,7 @@ def _grouped(operands: GroupedOperands | ListedOperands) -> None:
     if dtype.ITEMSIZE[operands.problem.a_dtype] == 1:
         raise NotImplementedError("torch has no grouped product of 8-bit operands")
     try:
-        result = vendor_result(operands)
+        result = grouped.vendor(operands)
     except NotImplementedError:
         problem = _of_one_group(operands.problem)
         for product in operands.products:

@@ -7,16 +7,13 @@ import torch
 from tuner.errors import InputError
 from tuner.kernels.base.sharing import share_memory
 from tuner.kernels.elementwise.spec import DTYPES
-from tuner.kernels.ops.arguments import check_dense, check_device, check_memory, check_written, in_memory, shown
+from tuner.kernels.ops.arguments import check_device, check_memory, check_tensors, check_written, in_memory, shown
 from tuner.problem import dtype
 
 
-def check_input(name: str, tensor: object) -> torch.Tensor:
+def check_input(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Check an operand, and return it with its values in memory."""
-    if not isinstance(tensor, torch.Tensor):
-        found = "None" if tensor is None else f"of type {type(tensor).__name__}"
-        raise InputError(f"{name} is {found}: expected a torch.Tensor; use torch.as_tensor({name}, device=...)")
-    check_dense(name, tensor)
+    check_tensors(**{name: tensor})
     check_memory(**{name: tensor})
     if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
         raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
@@ -33,11 +30,9 @@ def check_alike(x: torch.Tensor, y: torch.Tensor) -> None:
         raise InputError(f"x is on {x.device} and y on {y.device}: expected one device; use y.to(x.device)")
 
 
-def check_out(out: object, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+def check_out(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
     """Check that `out` is like x and shares memory with no operand, unless it is that operand; return it."""
-    if not isinstance(out, torch.Tensor):
-        raise InputError(f"out is of type {type(out).__name__}: expected a torch.Tensor; leave out= away")
-    check_dense("out", out)
+    check_tensors(out=out)
     check_memory(out=out)
     if out.shape != x.shape:
         raise InputError(f"out has shape {shown(out)}: expected {shown(x)}")

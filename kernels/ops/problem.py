@@ -34,12 +34,6 @@ def problem_of(make: Callable[..., Problem], tensors: tuple[torch.Tensor, ...], 
     return problem
 
 
-def check_size(name: str, size: int) -> None:
-    """Check that M, N or K of a call fits into the kernels' arguments."""
-    if size > MAX_SIZE:
-        raise InputError(f"{name} is {size}: expected at most {MAX_SIZE}; {_SPLITTING[name]}")
-
-
 def product(
     shape: tuple[int, int, int],
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
@@ -58,7 +52,8 @@ def product(
         InputError: a size does not fit into 32 bits.
     """
     for name, size in zip("MNK", shape, strict=True):
-        check_size(name, size)
+        if size > MAX_SIZE:
+            raise InputError(f"{name} is {size}: expected at most {MAX_SIZE}; {_SPLITTING[name]}")
     a, b, out = (dtypes.name_of(tensor.dtype) for tensor in tensors)
     layout = "".join("t" if each else "n" for each in transposed)
     return Problem(*shape, a_dtype=a, b_dtype=b, out_dtype=out, layout=layout, **fields)

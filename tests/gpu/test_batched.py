@@ -13,7 +13,7 @@ from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.kernels import bmm, grouped_mm
 from tuner.kernels.base.numerics import tolerance
-from tuner.kernels.grouped.operands import vendor_result
+from tuner.kernels.grouped.operands import vendor
 from tuner.sweep import verify
 
 pytestmark = [
@@ -86,7 +86,7 @@ def test_torchs_library_passes_the_same_check(problem):
             spec.vendor(inputs)
             result = inputs.output
         else:
-            result = vendor_result(inputs)
+            result = vendor(inputs)
     except NotImplementedError as e:
         pytest.skip(str(e))
     assert verify.error(result, spec.reference(inputs), problem.k) <= spec.tolerance(problem)
