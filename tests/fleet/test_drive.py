@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from tuner.errors import StoreError, SweepError
-from tuner.fleet import drive, ledger
+from tuner.fleet import drive, queue
 from tuner.fleet.drive import Driver
 from tuner.fleet.ledger import Ledger, RefusedError
 from tuner.fleet.messages import Delivery, Hello
@@ -172,8 +172,8 @@ def test_a_ladder_is_tuned_whole_by_one_node_and_known_the_next_time(faulty, sto
 
 
 def test_a_node_that_is_silent_loses_its_work(faulty, store, cluster, monkeypatch):
-    monkeypatch.setattr(drive, "LEASE_S", 1.5)
-    monkeypatch.setattr(ledger.Queue.__init__, "__kwdefaults__", {"lease_s": 1.5})
+    for module in (drive, queue):
+        monkeypatch.setattr(module, "LEASE_S", 1.5)
     here = cluster("a", "b")
     watcher = Watcher(1, lambda ledger, node: here.hung.add(ledger.members[node].host))
     problems = [faulty(m, configs=4, sleep_ms=4) for m in range(16, 26)]

@@ -173,7 +173,7 @@ class Fleet:
             self.asked.append(found)
 
     def check(self) -> None:
-        held = Counter(key for node in self.queue.nodes for key in self.queue.held(node))
+        held = Counter(key for node in self.queue._members for key in self.queue.held(node))
         waiting = Counter(key for keys in self.queue._waiting.values() for key in keys)
         everywhere = held + waiting + Counter(self.queue.over) + Counter(self.queue.given_up)
         assert everywhere == Counter(self.keys), "each is in one place"

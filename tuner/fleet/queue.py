@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -66,12 +66,11 @@ class Queue(Generic[K]):
     each lane on it. Within a class the longest work goes first. Near the end nodes hold less and less.
     """
 
-    def __init__(self, work: Iterable[Work[K]], *, lease_s: float = LEASE_S) -> None:
+    def __init__(self, work: Iterable[Work[K]]) -> None:
         """List what is to be done; of two pieces of work with one key the first counts."""
         self._work: dict[K, Work[K]] = {}
         for each in work:
             self._work.setdefault(each.key, each)
-        self._lease_s = lease_s
         self._waiting: dict[Hashable, deque[K]] = {}
         for each in sorted(self._work.values(), key=lambda one: -one.cost_s):
             self._waiting.setdefault(each.compile_class, deque()).append(each.key)
@@ -95,11 +94,6 @@ class Queue(Generic[K]):
     def unfinished(self) -> list[K]:
         """What is neither over nor given up, in the order it was listed."""
         return [key for key in self._work if key not in self.over and key not in self.given_up]
-
-    @property
-    def nodes(self) -> Collection[Node]:
-        """The nodes at work."""
-        return self._members.keys()
 
     def held(self, node: Node) -> Sequence[K]:
         """What a node holds, whether or not it was sent."""
@@ -209,7 +203,7 @@ class Queue(Generic[K]):
 
     def expired(self, now: float) -> list[Node]:
         """The nodes that have been silent for too long; `leave` takes their leases back."""
-        return [node for node, member in self._members.items() if now - member.heard > self._lease_s]
+        return [node for node, member in self._members.items() if now - member.heard > LEASE_S]
 
     def _stealable(self, member: _Member[K]) -> list[K]:
         return [
