@@ -109,13 +109,11 @@ def _compare(place: tuple[str, str], before: Table | None, after: Table | None) 
 
 
 def _moved(before: Iterable[Family], after: Iterable[Family]) -> Iterator[Moved]:
-    names: dict[tuple[Problem, Batches | None], None] = {}
     editions: list[dict[tuple[Problem, Batches | None], list[Range]]] = [{}, {}]
     for ranges, edition in zip(editions, (before, after), strict=True):
         for family in edition:
-            names.setdefault((family.problem, family.batches))
             ranges.setdefault((family.problem, family.batches), []).extend(family.ranges)
-    for problem, batches in sorted(names, key=lambda name: (problem_order(name[0]), name[1] or ())):
+    for problem, batches in sorted(editions[0] | editions[1], key=lambda name: (problem_order(name[0]), name[1] or ())):
         old, new = (ranges.get((problem, batches), []) for ranges in editions)
         if old != new:
             gone, come = (tuple(each for each in mine if each not in its) for mine, its in ((old, new), (new, old)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tuner import files
 from tuner.hardware.device import Device
@@ -13,6 +14,8 @@ from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem.family import Family
 from tuner.store.records import DecidedFamily, Winner
+
+Measured = TypeVar("Measured", Row, Winner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def select(winners: Iterable[Winner], decided: Iterable[DecidedFamily] = ()) -> 
     tables: list[Table] = []
     stale = older = 0
     for place, found in sorted(by_table.items()):
-        current = _newest_versions(found)
+        current = newest_versions(found)
         chosen = _newest_decisions(current)
         stale += len(found) - len(current)
         older += len(current) - len(chosen)
@@ -62,12 +65,12 @@ def write(tables: Iterable[Table], directory: Path) -> list[Path]:
     return [table.write(directory) for table in tables]
 
 
-def _newest_versions(winners: list[Winner]) -> list[Winner]:
+def newest_versions(found: Collection[Measured]) -> list[Measured]:
+    """Those on the newest version of their kernel, which is the only one that a table holds."""
     newest: dict[str, int] = {}
-    for winner in winners:
-        kernel = winner.config.kernel
-        newest[kernel] = max(newest.get(kernel, winner.kernel_version), winner.kernel_version)
-    return [winner for winner in winners if winner.kernel_version == newest[winner.config.kernel]]
+    for each in found:
+        newest[each.config.kernel] = max(newest.get(each.config.kernel, 0), each.kernel_version)
+    return [each for each in found if each.kernel_version == newest[each.config.kernel]]
 
 
 def _newest_decisions(winners: list[Winner]) -> list[Winner]:

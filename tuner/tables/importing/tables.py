@@ -12,6 +12,7 @@ from tuner import files
 from tuner.errors import TableError
 from tuner.lookup import families, table
 from tuner.lookup.table import FORMAT, Table
+from tuner.tables.export import newest_versions
 
 _IS_TABLE = FORMAT.encode()
 
@@ -70,11 +71,8 @@ def _united(tables: list[Table], folder: Path) -> tuple[Table, int, tuple[str, .
     there = folder / tables[0].file_name
     before = [_checked(files.read_bytes(there, "table", error=TableError), str(there))] if there.exists() else []
     ordered = sorted([*before, *tables], key=lambda each: each.date, reverse=True)
-    rows = {row.problem: row for each in reversed(ordered) for row in each.rows}
-    newest: dict[str, int] = {}
-    for row in rows.values():  # a table holds one version of a kernel
-        newest[row.config.kernel] = max(row.kernel_version, newest.get(row.config.kernel, 0))
-    rows = {problem: row for problem, row in rows.items() if row.kernel_version == newest[row.config.kernel]}
+    newest = {row.problem: row for each in reversed(ordered) for row in each.rows}
+    rows = {row.problem: row for row in newest_versions(newest.values())}
     shipped = families.shippable((family for each in ordered for family in each.families), rows)
     whole = replace(ordered[0], rows=tuple(rows.values()), families=tuple(shipped), faults=())
     known = {row for each in before for row in each.rows}

@@ -16,7 +16,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN, Device
 from tuner.kernel import registry
 from tuner.lookup import match_rules
 from tuner.lookup.advice import command
-from tuner.lookup.row import BAD_VALUE, Provenance, Row
+from tuner.lookup.row import BAD_VALUE, Row
 from tuner.lookup.table import Table
 from tuner.pace import announced
 from tuner.problem import Problem
@@ -200,16 +200,13 @@ def _gaps(row: Row) -> Iterator[tuple[str, str]]:
         yield "no time of the default config", "vs_default"
     if row.ties < 1:
         yield f"{row.ties} ties", "1 or more, the winner among them"
-    for name in _unnamed(row.made):
-        yield f"no version of {name}", "every version that it was measured under"
+    environment = row.made.environment
+    versions = {"Triton": environment.triton, "torch": environment.torch, "triton-tuner": row.made.tool_version}
+    for name, version in versions.items():
+        if not str(version).strip():
+            yield f"no version of {name}", "every version that it was measured under"
     if not 1 <= row.made.protocol <= PROTOCOL:
         yield f"protocol {row.made.protocol}", f"at most {PROTOCOL}, which this triton-tuner knows"
-
-
-def _unnamed(made: Provenance) -> list[str]:
-    environment = made.environment
-    named = {"Triton": environment.triton, "torch": environment.torch, "triton-tuner": made.tool_version}
-    return [name for name, version in named.items() if not str(version).strip()]
 
 
 def _losing(subject: Subject) -> Iterator[Finding]:
