@@ -128,17 +128,10 @@ def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> L
     steps = [make_step(launch, kernel, memory) for launch, kernel in seen.launches]
     if any(step is None for step in steps):
         return None
-    if seen.count is not None:
-        steps.insert(0, _counting(seen.count))
+    if (count := seen.count) is not None:
+        steps.insert(0, lambda *_called: count())
     made = [temporary.make for temporary in seen.temporaries]
     return LaunchPlan(index, [step for step in steps if step is not None], made)
-
-
-def _counting(count: Callable[[], Any]) -> Step:
-    def step(*_called: int) -> None:
-        count()
-
-    return step
 
 
 class PlanCache:

@@ -36,10 +36,9 @@ def load(name: str) -> Any:
     path = Path(name)
     if path.is_dir():
         path /= "config.json"
-    if path.suffix == ".json" or path.exists():
-        fields = files.read_json(path, "config of a model", _ADVICE, error=ModelError)
-    else:
-        fields = _cached(name)
+    if path.suffix != ".json" and not path.exists():
+        path = _cached(name)
+    fields = files.read_json(path, "config of a model", _ADVICE, error=ModelError)
     kind = fields.get("model_type") if isinstance(fields, dict) else None
     if not isinstance(kind, str):
         raise ModelError(f'{name}: no config of a model: expected a "model_type", such as "llama": {_ADVICE}')
@@ -59,8 +58,8 @@ def load(name: str) -> Any:
         raise ModelError(f"{name}: a damaged config of a {kind} model ({in_short(e)}): {_ADVICE}") from e
 
 
-def _cached(name: str) -> Any:
-    """The fields of a config in the cache of Hugging Face's hub, whose default revision is taken."""
+def _cached(name: str) -> Path:
+    """A config in the cache of Hugging Face's hub, whose default revision is taken."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -73,7 +72,7 @@ def _cached(name: str) -> Any:
             f"{name!r} is no file and not in the local cache of models: expected a config.json, or a name in it: type "
             f"hf download {name} config.json"
         )
-    return files.read_json(Path(found), "config of a model", _ADVICE, error=ModelError)
+    return Path(found)
 
 
 def build(config: Any, dtype: str) -> Any:

@@ -79,8 +79,7 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
             "run it under tuner capture --out DIR -- COMMAND"
         )
     quantized = _quantized(model, precision)
-    counts: Counter[tuple[Product, str, int]] = Counter()
-    weights: dict[tuple[Product, str, int], dict[str, None]] = {}
+    weights: dict[tuple[Product, str, int], list[str]] = {}
     left_out = Counter({_ACTIVATIONS: len(every[0]) - len(runs[0])} if len(every[0]) > len(runs[0]) else {})
     for (one, weight), (other, _) in zip(*runs, strict=True):
         if (kind := _kind(one, other)) is None:
@@ -89,12 +88,10 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
         product = sharding.shard(model, one.product, weight, tp) if tp > 1 else one.product
         if weight in quantized:
             product = _as_fp8(product, str(precision.scaling))
-        key = (product, *kind)
-        counts[key] += 1
-        weights.setdefault(key, {})[sharding.generic(weight)] = None
-    if not counts:
+        weights.setdefault((product, *kind), []).append(sharding.generic(weight))
+    if not weights:
         raise ModelError(f"{type(model).__name__} has no linear layers: expected a model that multiplies by weights")
-    families = tuple(GemmFamily(*key, tuple(weights[key]), count) for key, count in counts.items())
+    families = tuple(GemmFamily(*key, tuple(dict.fromkeys(names)), len(names)) for key, names in weights.items())
     named = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
     return ModelGemms(families, dict(left_out), tuple(name for name in named if sharding.is_whole(model, name)))
 

@@ -67,7 +67,9 @@ def poison(inputs: Inputs) -> None:
     if isinstance(inputs, SelfChecked):
         inputs.poison()
     else:
-        _bytes(inputs.buffer).fill_(POISON)
+        import torch
+
+        inputs.buffer.view(-1).view(torch.uint8).fill_(POISON)
 
 
 def check(
@@ -116,9 +118,3 @@ def _stray(inputs: Inputs) -> bool:
     offset = (output.data_ptr() - inputs.buffer.data_ptr()) // output.element_size()
     around.as_strided(output.shape, output.stride(), offset).fill_(-1)
     return bool((around != -1).any())
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return tensor.view(-1).view(torch.uint8)

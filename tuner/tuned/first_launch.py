@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from tuner.errors import first_line
 from tuner.launch import compat
 from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import is_no_fault
@@ -80,8 +81,7 @@ def launch_first_that_runs(
             failed = failed or e
             continue
         if failed is not None:
-            reason = (str(failed).strip().splitlines() or [type(failed).__name__])[0][:300]
-            _log.warning("%s cannot be launched by %s (%s): using %s", op, order[0], reason, config)
+            _log.warning("%s cannot be launched by %s (%s): using %s", op, order[0], first_line(failed), config)
         return config, result, missing
     last = failed or missing
     assert last is not None

@@ -80,9 +80,7 @@ class ConfigList:
             value = value.value
         if isinstance(value, (int, str)):
             return value
-        if value is None or isinstance(value, float):
-            return str(value)
-        if type(value).__name__ == "dtype":
+        if value is None or isinstance(value, float) or type(value).__name__ == "dtype":
             return str(value)
         if isinstance(value, (tuple, list)):
             return ",".join(str(self._kept(name, part)) for part in value)

@@ -85,9 +85,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         self.reference_function: Callable[[dict[str, Any]], Any] | None = None
         self.spec: KernelSpec
         self.measure: Measure | None = None
-        self.arguments_factory = ArgumentsFactory(
-            self.signature, None, (*options.reset_to_zero, *options.restore_value)
-        )
+        self.arguments_factory = ArgumentsFactory(self.signature, (*options.reset_to_zero, *options.restore_value))
         self._current_call = threading.local()
         self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
         self.__module__, self.__qualname__ = self.base_fn.__module__, self.base_fn.__qualname__

@@ -26,9 +26,9 @@ class ArgumentsFactory:
         heuristics: the values of `triton.heuristics` decorators above ours, the outermost first; every call gets them.
     """
 
-    def __init__(self, signature: Signature, make_inputs: MakeInputs | None, outputs: Sequence[str]) -> None:
+    def __init__(self, signature: Signature, outputs: Sequence[str]) -> None:
         """Keep what is needed; nothing runs yet. `outputs` are written where `Arguments.outputs` is empty."""
-        self.make_inputs = make_inputs
+        self.make_inputs: MakeInputs | None = None
         self.heuristics: list[dict[str, Callable[[dict[str, Any]], Any]]] = []
         self._signature, self._outputs = signature, tuple(outputs)
         self._shaped: OrderedDict[Problem, Arguments] = OrderedDict()
@@ -148,7 +148,7 @@ def _everything_on(device: str) -> Iterator[None]:
             if kwargs.get("device") is not None:
                 kwargs["device"] = device
             if func is torch.Tensor.to:
-                args = tuple(device if _names_device(arg) else arg for arg in args)
+                args = tuple(device if isinstance(arg, (str, torch.device)) else arg for arg in args)
             return func(*args, **kwargs)
 
     with torch.device(device), Elsewhere():
@@ -167,11 +167,3 @@ def _seeded(device: str, seed: int) -> Iterator[None]:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             yield
-
-
-def _names_device(argument: Any) -> bool:
-    import torch
-
-    if isinstance(argument, str):
-        return True
-    return isinstance(argument, torch.device)
