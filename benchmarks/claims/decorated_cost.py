@@ -1,8 +1,8 @@
-"""What a decorator costs the host at each launch: a layer norm plain, under triton.autotune and under tuner.tuned.
+"""What a decorator costs the host at each launch of a layer norm: triton.autotune, the same adopted, and tuner.tuned.
 
     python benchmarks/claims/decorated_cost.py --out RESULT.json
 
-Host time alone, as launch_cost.py measures it: all three launch the same config of the same kernel, which each of them
+Host time alone, as launch_cost.py measures it: all launch the same config of the same kernel, which each of them
 knows already. Bursts take turns in an order drawn anew each round; `over_plain_us` is the median of the rounds'
 differences.
 """
@@ -53,9 +53,13 @@ def paths(device: str) -> dict[str, Callable[[], object]]:
     autotuned = triton.autotune(CONFIGS, ["N"], do_bench=lambda _call, quantiles: [1.0] * len(quantiles))(layer_norm)
     tuned = tuner.tuned(CONFIGS, ["N"], name="layer_norm", default=CONFIGS[0])(layer_norm)
     chosen = CONFIGS[0].all_kwargs()
+    autotuned[grid](*arguments)  # so that adoption below finds its key decided
+    adopted = triton.autotune(CONFIGS, ["N"])(layer_norm)
+    tuner.adopt(__name__, on_miss="first")
     return {
         "kernel[grid]": lambda: layer_norm[grid](*arguments, **chosen),
         "triton.autotune": lambda: autotuned[grid](*arguments),
+        "triton.autotune, adopted": lambda: adopted[grid](*arguments),
         "tuner.tuned": lambda: tuned[grid](*arguments),
     }
 
