@@ -19,6 +19,8 @@ from tuner.tuned import accuracy
 
 BLOCKS_M = (16, 32, 64, 128, 256)
 """Every BLOCK_SIZE_M that is tried."""
+EXCHANGED_M = 8
+"""BLOCK_SIZE_M that is tried, too, where vLLM's kernel exchanges weights and tokens: it ships such rows."""
 _OF_DEFAULTS = (1, 2, 4, 8)
 """BLOCK_SIZE_M in vLLM's default configs for few tokens, where weights have groups."""
 _DEVIATION = {4: 4.61, 8: 73.9}
@@ -54,8 +56,10 @@ class Gemm:
 
 def blocks_m(problem: Problem) -> tuple[int, ...]:
     """Return every BLOCK_SIZE_M that tokens are sorted for."""
-    small = problem["package"] == "vllm" and layer_of(problem).group_size is not None
-    return (*_OF_DEFAULTS, *BLOCKS_M) if small else BLOCKS_M
+    layer = layer_of(problem)
+    if problem["package"] == "vllm" and layer.group_size is not None:
+        return (*_OF_DEFAULTS, *BLOCKS_M)
+    return (EXCHANGED_M, *BLOCKS_M) if problem["package"] == "vllm" and layer.dtype == "fp8_w8a8" else BLOCKS_M
 
 
 class ExpertInputs:

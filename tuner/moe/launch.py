@@ -124,7 +124,7 @@ def _of_vllm(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config, t
         "naive_block_assignment": blocks.ids is None,
         "HAS_BIAS": False,
         "SPLIT_K": 1,
-        "SWAP_AB": _swaps(inputs, config, target),
+        "SWAP_AB": spaces.exchanges(config, layer_of(inputs.problem), f"sm_{target}"),
         "USE_TD": False,
     }
     scales = _scale_strides(gemm, of_one=True)
@@ -144,7 +144,7 @@ def _of_sglang(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config,
         **_constants(inputs, gemm),
         "even_Ks": gemm.b.shape[2] % config.integer("BLOCK_SIZE_K") == 0,
         "c_sorted": False,
-        "swap_ab": _swaps(inputs, config, target),
+        "swap_ab": spaces.exchanges(config, layer_of(inputs.problem), f"sm_{target}"),
         "FUSE_ADD_TO_OUTPUT": False,
         "A_OUTPUT_SLICES": 1,
         "A_OUTPUT_SLICE_WIDTH": 0,
@@ -218,12 +218,6 @@ def _constants(inputs: ExpertInputs, gemm: Gemm) -> dict[str, Any]:
         "per_channel_quant": False,
         "enable_fp_fusion": True,  # Triton's default; Triton 3.9 warns where nobody says so
     }
-
-
-def _swaps(inputs: ExpertInputs, config: Config, target: int) -> bool:
-    """Return whether A and B are exchanged: both packages' `enable_swap_ab`."""
-    tile = config.integer("BLOCK_SIZE_M") < 64 <= config.integer("BLOCK_SIZE_N")
-    return target == _HOPPER and tile and layer_of(inputs.problem).dtype == "fp8_w8a8"
 
 
 def _positions(gemm: Gemm) -> int:

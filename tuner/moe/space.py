@@ -10,10 +10,11 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
-from tuner.moe.inputs import BLOCKS_M, blocks_m
-from tuner.moe.layer import layer_of
+from tuner.moe.inputs import BLOCKS_M, EXCHANGED_M, blocks_m
+from tuner.moe.layer import Layer, layer_of
 from tuner.moe.package import load
 from tuner.problem import Problem
 
@@ -21,6 +22,10 @@ PARAMETERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "n
 DOWN = "DOWN_"
 """Before BLOCK_SIZE_N and BLOCK_SIZE_K of the down GEMM, where vLLM chooses others for it than for gate-up."""
 _SIZES = ("BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_WARPS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")
+_WGMMA_ROWS, _EXCHANGING = 64, "sm_90"
+_STEP_CYCLES = 1200.0
+"""Cycles that gathered rows, their addresses and masks add to a step along K; see benchmarks/fit/experts.py."""
 _UNSAID = {"num_warps": 4, "num_stages": 3}
 """What Triton takes where a config of the packages does not say: CUDAOptions of Triton 3.6 to 3.9."""
 
@@ -49,6 +54,8 @@ def axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     """Return every parameter's values."""
     block_m = dict(problem.extras).get("block_m")
     rows: tuple[Value, ...] = BLOCKS_M if block_m is None else (int(block_m),)
+    if block_m is None and EXCHANGED_M in blocks_m(problem) and device.arch == _EXCHANGING:
+        rows = EXCHANGED_M, *rows
     if device.is_interpreter:
         tile = {"BLOCK_SIZE_M": rows[:2], "BLOCK_SIZE_N": (32, 64), "BLOCK_SIZE_K": (32, 64)}
         return {**tile, "GROUP_SIZE_M": (1,), "num_warps": (4,), "num_stages": (3,)}
@@ -96,8 +103,26 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     parts = [one]
     if problem["gemm"] == "both":
         parts.append(one.with_shape(one.m, problem.k, problem.n // 2))
-    us = sum(cost.tiled(config, each, device, by_tma=False, products=active) for each in parts)
+    is_exchanged, us = exchanges(config, layer_of(problem), device.arch), 0.0
+    loop = Loop(by_tma=False, exchanged=is_exchanged, products=active)
+    for each in parts:
+        its, product = as_computed(config, each, problem, device)
+        us += cost.of_tile(tile_of(Sides.of(its), loop, product, device), its, _STEP_CYCLES).us
     return us * int(problem["draws"])
+
+
+def exchanges(config: Config, layer: Layer, arch: str) -> bool:
+    """Return whether the kernel multiplies weights by tokens instead: both packages' `enable_swap_ab`."""
+    block_m, block_n, _ = tile_resources.tile(config)
+    return block_m < _WGMMA_ROWS <= block_n and arch == _EXCHANGING and layer.dtype == "fp8_w8a8"
+
+
+def as_computed(config: Config, one: Problem, problem: Problem, device: Device) -> tuple[Config, Problem]:
+    """Return a config and the product of one expert as `tl.dot` has them: with rows and columns exchanged, or not."""
+    if not exchanges(config, layer_of(problem), device.arch):
+        return config, one
+    block_m, block_n, _ = tile_resources.tile(config)
+    return config.replace(BLOCK_SIZE_M=block_n, BLOCK_SIZE_N=block_m), one.with_shape(one.n, one.m, one.k)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -108,7 +133,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """
     one, layer = average(problem)[0], layer_of(problem)
     if layer.group_size is None:
-        return tile_resources.shared_bytes(config, one, device)
+        return tile_resources.shared_bytes(*as_computed(config, one, problem, device), device)
     block_m, block_n, block_k = tile_resources.tile(config)
     waiting = 0 if layer.weight_bits == 4 else max(1, config.integer("num_stages") - 1)
     return 2 * block_m * block_k * tile_resources.buffers(config, one, device) + (waiting + 2) * block_n * block_k
@@ -116,9 +141,12 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 def _of_average(its: Rule) -> Rule:
     def rejects(config: Config, problem: Problem, device: Device) -> str | None:
-        return its.rejects(config, average(problem)[0], device)
+        return its.rejects(*as_computed(config, average(problem)[0], problem, device), device)
 
     return Rule(its.name, its.source, rejects, its.fatal, its.early, its.reads)
+
+
+_idle = _of_average(tile_rules.idle_warps)
 
 
 @rule("block scales", "the kernels load one scale a step along K", fatal=True)
@@ -147,6 +175,27 @@ def _weights(config: Config, problem: Problem, device: Device) -> str | None:
     block_n, block_k = (config.integer(name) for name in _SIZES)
     held = block_n * block_k // (device.warp_size * config.integer("num_warps"))
     return f"a thread would widen {held} weights, 128 fit" if held > 128 else None
+
+
+@rule("exchanged rows", "vLLM ships blocks of 8 tokens where it multiplies weights by them", reads=(*_WARPS[:2],))
+def _exchanged_rows(config: Config, problem: Problem, device: Device) -> str | None:
+    layer, block_m = layer_of(problem), config.integer("BLOCK_SIZE_M")
+    if block_m != EXCHANGED_M or layer.group_size is not None or exchanges(config, layer, device.arch):
+        return None
+    return f"BLOCK_SIZE_M is {block_m}, the kernel multiplies 16 rows"
+
+
+@rule("idle warps", tile_rules.idle_warps.source, reads=_WARPS)
+def _idle_warps(config: Config, problem: Problem, device: Device) -> str | None:
+    return None if config.integer("BLOCK_SIZE_M") == EXCHANGED_M else _idle.rejects(config, problem, device)
+
+
+@rule("scaled sums", "compiled for sm_90: a step's products lie beside the sums until they are scaled", reads=_WARPS)
+def _scaled_sums(config: Config, problem: Problem, device: Device) -> str | None:
+    if layer_of(problem).block_shape is None or device.is_interpreter:
+        return None
+    held = 2 * tile_resources.accumulator_registers(config, device)
+    return f"a thread would hold {held:g} sums and products, 128 fit" if held > 128 else None
 
 
 @rule("sorted tokens", "tokens are sorted for these sizes alone", fatal=True, reads=("BLOCK_SIZE_M",))
@@ -182,8 +231,10 @@ RULES = (
     _sorted_tokens,
     _of_average(tile_rules.dot_size),
     _of_average(tile_rules.registers),
-    _of_average(tile_rules.idle_warps),
+    _idle_warps,
     _of_average(tile_rules.tensor_core_shape),
+    _exchanged_rows,
+    _scaled_sums,
     _weights,
     _rows,
     _group,

@@ -20,18 +20,27 @@ LAYERS = (
 cross_target.activate("sm_90")
 name = sys.argv[1]
 spec, found = register(name), []
+
+
+def likely(problem, **only):
+    space = spec.space(problem, DEVICE).narrowed(**only)
+    return space.best(lambda config: spec.estimate_us(config, problem, DEVICE))
+
+
 for layer in LAYERS:
     for problem in layer.problems(name, 512):
         # Of down, which SGLang has by itself, the default alone: it differs from gate-up in sizes.
-        likely = spec.space(problem, DEVICE).best(lambda config, its=problem: spec.estimate_us(config, its, DEVICE))
-        others = [] if problem["gemm"] == "down" else [likely]
-        for config in {spec.default_config(problem, DEVICE), *others}:
-            compiled = spec.compile(problem, config)
+        others = [] if problem["gemm"] == "down" else [(problem, likely(problem))]
+        if others and layer.dtype == "fp8_w8a8":  # weights are multiplied by few tokens
+            few = problem.with_m(4)
+            others.append((few, likely(few, BLOCK_SIZE_M=(16,), BLOCK_SIZE_N=(64, 128))))
+        for its, config in dict.fromkeys([(problem, spec.default_config(problem, DEVICE)), *others]):
+            compiled = spec.compile(its, config)
             found.append(
                 {
-                    "case": f"{problem} {config}",
+                    "case": f"{its} {config}",
                     "shared_bytes": compiled.metadata.shared,
-                    "predicted_bytes": spec.shared_bytes(config, problem, DEVICE),
+                    "predicted_bytes": spec.shared_bytes(config, its, DEVICE),
                     "wgmma": "wgmma" in compiled.asm["ptx"],
                 }
             )
