@@ -66,6 +66,16 @@ def test_every_public_name_is_in_the_documentation():
         assert re.search(rf"`{name}\b", text), f"{name} is not in docs/api.md"
 
 
+@pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), *sorted(ROOT.glob("*.md"))], ids=lambda page: page.name)
+def test_a_line_is_at_most_120_columns_wide(page):
+    code, wide = False, []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        code ^= line.startswith("```")
+        if len(line) > 120 and not code and not line.startswith("|") and " " in line.strip():
+            wide.append(number)
+    assert not wide
+
+
 def test_the_index_lists_every_page():
     index = (DOCS / "index.md").read_text()
     for page in DOCS.glob("*.md"):
