@@ -35,7 +35,7 @@ class _ProductOptions(NamedTuple):
     precision: str
     scaling: str
     fast_accum: bool | None
-    invariant: bool
+    invariant: bool = False
 
 
 def matmul(

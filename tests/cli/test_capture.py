@@ -261,6 +261,12 @@ def test_a_command_or_a_folder_that_cannot_be_is_one_line(run, tmp_path):
         assert (code, said, err.count("\n")) == (1, "", 1)
         assert "is not a folder: name a folder to write into" in err
     assert run("capture", "--out", tmp_path / "calls")[0] == 2
+    for library in ("", "my lib", "fla,", "fla/"):
+        code, said, err = run("capture", "--out", tmp_path / "calls", "--adopt", library, "--", sys.executable, "-V")
+        assert (code, said) == (2, "")
+        assert "is no name of a package: expected one as it is imported, such as fla" in err
+    _, _, err = run("capture", "--out", tmp_path / "calls", "--adopt", "one,other", "--", sys.executable, "-V")
+    assert "no autotuned kernel of one and other was recorded" in err
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")

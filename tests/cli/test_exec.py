@@ -98,7 +98,7 @@ def test_the_variable_alone_serves_a_program_that_imports_tuner_before_or_after_
 @pytest.mark.parametrize(
     ("libraries", "said"),
     [
-        (["--adopt", "absent"], "$TUNER_ADOPT: absent is not adopted: there is no library 'absent' to adopt"),
+        (["--adopt", "absent"], "absent is not adopted: there is no library 'absent' to adopt"),
         (["--adopt", "not a name"], "'not a name' to adopt"),
         (["--adopt", "torch"], ""),
         ([], ""),

@@ -66,6 +66,7 @@ def test_kernels_ship_beside_tables_only_and_are_not_compiled_under_the_interpre
     assert (done.returncode, "--with-kernels ships kernels beside tables" in done.stderr) == (2, True)
     done = export(tmp_path, "--with-kernels", TRITON_INTERPRET="1")
     assert (done.returncode, "cannot be done under TRITON_INTERPRET=1" in done.stderr) == (2, True)
+    assert not list(tmp_path.glob("*.json")), "nothing half-written"
 
 
 def test_of_the_interpreters_winners_no_kernels_ship_and_that_is_said(

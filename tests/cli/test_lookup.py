@@ -77,6 +77,13 @@ def test_what_serves_in_place_of_a_compile_is_explained_and_a_nonsense_value_is_
     assert err.startswith("tuner: $TUNER_STRICT is 'maybe': expected 1")
 
 
+@pytest.mark.parametrize("option", [("--layout", "nt"), ("--scaling", "row"), ("--invariant",)])
+def test_what_a_problem_says_itself_is_no_option(run, option):
+    code, out, err = run("lookup", "--kernel", "matmul", "--problem", "M=8,N=64,K=64", *option)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{option[0]} is for a shape: type it in --problem" in err
+
+
 def test_json_holds_the_whole_answer(run, db):
     code, out, _ = run("lookup", "64x512x256", "--db", db, "--device", "sm_90", "--json")
     document = json.loads(out)

@@ -84,7 +84,7 @@ def from_environment() -> None:
         try:
             _from_environment[name] = adopt(name, on_miss=on_miss)
         except (TunerError, ImportError) as e:
-            _log.warning("$%s: %s is not adopted: %s", LIBRARIES, name, one_line(e))
+            _log.warning("%s is not adopted: %s", name, one_line(e))
 
 
 def _is_there(library: str) -> bool:

@@ -23,21 +23,23 @@ from tuner.models import captured
     "--adopt",
     "libraries",
     metavar="LIB",
+    type=options.Libraries(),
     multiple=True,
-    help="Record the autotuned kernels of package LIB; may be repeated.",
+    help="Record the calls of package LIB's autotuned kernels, and what its other kernels are compiled to; may be"
+    " repeated.",
 )
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def capture(out: Path, libraries: tuple[str, ...], command: tuple[str, ...]) -> int:
+def capture(out: Path, libraries: tuple[tuple[str, ...], ...], command: tuple[str, ...]) -> int:
     """Run COMMAND and record the matrix products that it calls; measure nothing.
 
     Writes DIR/suite.csv, which `tuner run --captured DIR` tunes. COMMAND's output, results and exit code stay as they
     are; all Python processes that it starts are recorded. With --adopt, each kernel and key of LIB under
     triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
     """
-    folder = out.absolute()
-    code = program.run(command, lambda: _environment(folder, libraries))
+    folder, named = out.absolute(), tuple(dict.fromkeys(name for each in libraries for name in each))
+    code = program.run(command, lambda: _environment(folder, named))
     try:
-        _say_found(out, folder, libraries)
+        _say_found(out, folder, named)
     except SuiteError as e:
         click.echo(f"tuner: {e}", err=True)
     return program.ended(code)

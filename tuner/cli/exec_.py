@@ -10,7 +10,7 @@ from tuner.cli import program
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--adopt", "libraries", metavar="LIB", multiple=True, help="Serve LIB's autotuned kernels; repeatable.")
+@click.option("--adopt", "libraries", metavar="LIB", multiple=True, help="Serve package LIB's kernels; repeatable.")
 @click.option(
     "--on-miss",
     type=click.Choice(["autotune", "nearest", "first"]),
@@ -18,7 +18,7 @@ from tuner.cli import program
 )
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(libraries: tuple[str, ...], on_miss: str | None, command: tuple[str, ...]) -> int:
-    """Run COMMAND, whose libraries' autotuned kernels are served by tuned configs.
+    """Run COMMAND, whose libraries' kernels are served by tuned configs and shipped binaries.
 
     COMMAND's output, results and exit code are its own; all Python processes that it starts are served.
     """

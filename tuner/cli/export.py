@@ -77,6 +77,8 @@ def export(
         raise UsageError("--with-kernels ships kernels beside tables: leave --format out")
     if names and not with_kernels:
         raise UsageError("--kernel names a kernel to compile: add --with-kernels")
+    if with_kernels:
+        _check_compiles()
     if captured and not with_kernels:
         raise UsageError("--captured names what to compile: add --with-kernels")
     for name in names:
@@ -219,15 +221,18 @@ def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> N
     _say_left_out(selection)
 
 
-def _write_kernels(selection: Selection, folder: Path, compiled: Sequence[Binary]) -> list[Written]:
+def _check_compiles() -> None:
     from triton import knobs
 
+    if knobs.runtime.interpret:
+        raise UsageError("--with-kernels compiles, which cannot be done under TRITON_INTERPRET=1: unset it")
+
+
+def _write_kernels(selection: Selection, folder: Path, compiled: Sequence[Binary]) -> list[Written]:
     from tuner.adopt import compiled_files
     from tuner.sweep import cross_target
     from tuner.tables import binaries
 
-    if knobs.runtime.interpret:
-        raise UsageError("--with-kernels compiles, which cannot be done under TRITON_INTERPRET=1: unset it")
     written: list[Written] = []
     covered: dict[str, set[str]] = {}
     for table in selection.tables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tuner.cli import kernel_options, options, output
 from tuner.errors import DeviceError, UsageError
@@ -59,6 +60,9 @@ def lookup(
     if shape is not None and not names and not written:
         problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling, invariant=invariant)
     elif shape is None and len(names) == len(written) == 1:
+        for name in ("layout", "scaling", "invariant"):
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise UsageError(f"--{name} is for a shape: type it in --problem, M=8,N=64,K=64,layout=nt for instance")
         spec = kernel_options.find(names[0])
         problem = kernel_options.problem_of(spec, written[0], dtype=kernel_options.typed_dtype(ctx))
     else:

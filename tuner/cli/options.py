@@ -48,6 +48,20 @@ class Place(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Libraries(click.ParamType[tuple[str, ...]]):
+    """Names of packages, as `import` takes them, separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the names."""
+        found = tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else tuple(value)
+        for each in found:
+            if not all(part.isidentifier() for part in each.split(".")):
+                self.fail(f"{each!r} is no name of a package: expected one as it is imported, such as fla", param, ctx)
+        return found
+
+
 def _document_only(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     if value:
         from tuner.cli import output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from tuner.adopt import calls
 from tuner.cli import kernel_options, options, streams
 from tuner.cli.kernel_options import kernel_option, problem_option
 from tuner.cli.output import print_json, quantity
-from tuner.errors import SuiteError, UsageError
+from tuner.errors import ProblemError, SuiteError, UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.lookup import misses
@@ -168,6 +169,14 @@ def suggested(suite_names: Sequence[str]) -> dict[Problem, list[Config]]:
     return found
 
 
+def _invariant(each: Problem | Ladder, folders: Sequence[Path]) -> Problem | Ladder:
+    try:
+        return each.as_invariant()
+    except ProblemError as e:
+        where = " and ".join(f"--suite {shlex.quote(str(folder / captured.SUITE))}" for folder in folders)
+        raise ProblemError(f"{e}; of what was captured, the products alone: {where}" if folders else str(e)) from e
+
+
 def _named(
     ctx: click.Context, suite_names: Sequence[str], shapes: Sequence[str], given: dict[str, Any]
 ) -> Sequence[Problem | Ladder]:
@@ -181,7 +190,7 @@ def _named(
             listed += _captured(folder, widen=given["widen"])
         for shape in shapes:
             listed += family.parse_shape(shape, lambda m, n, k: Problem(m, n, k, **kind))
-        return [each.as_invariant() for each in listed] if given["invariant"] else listed
+        return [_invariant(each, given["captured"]) for each in listed] if given["invariant"] else listed
     if given["captured"]:
         raise UsageError("--captured names its kernels itself: leave --kernel out, or name problems by --problem")
     if shapes:

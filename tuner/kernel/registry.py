@@ -128,16 +128,17 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
     Raises:
         KernelError: none can; the message gives each one's reason.
     """
-    reasons: list[str] = []
+    reasons: dict[str, list[str]] = {}
     able: list[KernelSpec] = []
     for name, spec in sorted(of(problem.op).items()):
         reason = spec.unserved(problem, device)
         if reason is None:
             able.append(spec)
         else:
-            reasons.append(f"{name}: {reason}")
+            reasons.setdefault(reason, []).append(name)
     if not able:
-        why = "; ".join(reasons or _lost) or "none is installed"
+        said = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        why = "; ".join(said or _lost) or "none is installed"
         if problem.is_keyed and not reasons:
             why += "; name the one that does, with --kernel MODULE:NAME or by importing it"
         raise KernelError(f"no kernel serves {problem} on {device.name}: {why}")

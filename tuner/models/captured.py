@@ -85,8 +85,8 @@ def problems(folder: Path) -> list[Problem | Ladder]:
     path = folder / SUITE
     if not _journals(folder) and not path.exists():
         raise SuiteError(
-            f"nothing was captured in {folder}: expected {SUITE}, or journals ({SUFFIX}): type tuner capture --out "
-            f"{folder} -- COMMAND"
+            f"nothing was captured in {folder}: expected {SUITE}, journals ({SUFFIX}) or calls of adopted kernels: "
+            f"type tuner capture --out {folder} -- COMMAND"
         )
     if _has_more(folder):  # whoever recorded was killed, or still records
         write_suite(folder)
