@@ -231,6 +231,29 @@ def test_experts_are_grouped_products_of_each_tokens_rows_and_a_command(run, tmp
 
 
 @pytest.mark.parametrize(
+    ("fields", "typed", "said"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, [], " --dtype int4_w4a16 --group-size 32 --for"),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True},
+            [],
+            " --dtype int4_w4a16 --group-size 32 --zero-points --for",
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [32, 32]}, [], " --dtype fp8_w8a8 --block-shape 32,32 --for"),
+        ({"quant_method": "fp8", "weight_block_size": [32, 32]}, ["--dtype", "bf16"], " --topk 2 --for"),
+        ({"quant_method": "mxfp4"}, [], " --dtype DTYPE --for"),
+        ({"quant_method": "mxfp4"}, ["--dtype", "e4m3"], " --dtype fp8_w8a8 --for"),
+    ],
+)
+def test_the_command_for_experts_has_the_quantization_of_the_config(fields, typed, said, run, tmp_path, written):
+    name = written("mixtral", quantization_config=fields)
+    code, _, err = run("model", name, *typed, "--m", "8", "--out", tmp_path / "moe.csv")
+    assert code == 0, err
+    (line,) = [line for line in err.splitlines() if "tuner moe" in line]
+    assert said in line
+
+
+@pytest.mark.parametrize(
     ("config", "typed", "scaling"),
     [
         ({}, ["--dtype", "e4m3"], "row"),

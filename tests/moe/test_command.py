@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from tuner.cli import main
+from tuner.cli import main, moe
 from tuner.hardware.device import INTERPRETER
 from tuner.moe import config_file, tuning
 from tuner.moe.layer import Layer
@@ -144,6 +144,13 @@ def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
         ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "128,128"), "does not divide into blocks of 128"),
         ((*SIZES, "--block-shape", "128"), "--block-shape 128,128"),
         ((*SIZES, "--m", "1-8"), "expected whole numbers from 1 on"),
+        ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "32x32"), "such as 128,128"),
+        ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "64,64"), "--block-shape of the weights, of sizes up to 32"),
+        ((*SIZES, "--zero-points"), "leave --zero-points out, or type --dtype int4_w4a16"),
+        ((*SIZES, "--group-size", "32"), "leave --group-size out"),
+        ((*SIZES[:4], *SIZES[6:]), "no --intermediate given: type it, or"),
+        ((*SIZES, "--routing", "foo"), "expected uniform, zipf or a file of JSON"),
+        ((*SIZES, "--out", "llama.json"), "llama.json is not a folder"),
         ((*SIZES, "--routing", "ids.json"), "token 1 goes to expert 4: expected 0 to 3"),
         (("--model", "llama.json"), "a llama model has no experts"),
         (("--model", "none.json"), "none.json"),
@@ -154,11 +161,71 @@ def test_bad_input_is_one_line_and_writes_nothing(words, said, tmp_path, monkeyp
     (tmp_path / "llama.json").write_text('{"model_type": "llama"}')
     (tmp_path / "ids.json").write_text("[[0, 1], [3, 4]]")
     with pytest.raises(SystemExit) as ended:
-        main(["moe", *words, "--for", "vllm", *WHERE])
+        main(["moe", "--for", "vllm", *WHERE, *words])
     err = capfd.readouterr().err
     assert (ended.value.code, len(err.splitlines())) == (ended.value.code or 1, 1), err
     assert said in err
     assert {path.name for path in tmp_path.iterdir()} == {"llama.json", "ids.json"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"quant_method": "compressed-tensors"}, "quantized by compressed-tensors: expected fp8, gptq or awq: type"),
+        ({"quant_method": "mxfp4"}, "quantized by mxfp4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quantized by bitsandbytes"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}, "has desc_act true"),
+        ({"quant_method": "gptq", "bits": "four", "group_size": 32}, "has bits 'four': expected 4 or 8"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "its quantization_config has group_size -1"),
+    ],
+)
+def test_weights_whose_quantization_has_no_kernel_here_are_refused_unless_a_dtype_is_typed(
+    fields, said, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "quantization_config": fields}))
+    for more, expected in (((), said), (("--dtype", "int4_w4a16"), "type --group-size 128")):
+        with pytest.raises(SystemExit) as ended:
+            main(["moe", "--model", "config.json", *more, "--for", "vllm", *WHERE])
+        err = capfd.readouterr().err
+        assert (bool(ended.value.code), len(err.splitlines())) == (True, 1), err
+        assert expected in err
+
+
+def test_a_budget_that_ends_before_anything_is_tuned_writes_no_file_and_says_which_rows(tmp_path):
+    code, out, err = run(tmp_path, *SIZES, "--m", "1,8", "--for", "vllm", "--time-budget", "0.001s")
+    assert (code, out, list(tmp_path.glob("out/*"))) == (1, "", [])
+    assert "the time budget is spent: not tuned: M 1, 8;" in err
+
+
+def test_rows_of_the_file_that_is_there_stay_where_their_evidence_is_of_the_same_and_are_named(tmp_path, capfd):
+    path, default = (
+        tmp_path / "E=4,N=32.json",
+        tuning.space.config_of("vllm", dict.fromkeys(tuning.space.PARAMETERS, 1)),
+    )
+    path.write_text(config_file.dumps("vllm", LAYER, {1: default, 64: default}))
+    evidence = {"routing": "uniform", "rows": [{"m": 64, "us": 1.0}]}
+    path.with_suffix(".evidence.json").write_text(json.dumps(evidence))
+    kept, proofs = moe._kept(path, {**evidence, "rows": []}, {8: default})
+    assert (list(kept), proofs) == (["64"], evidence["rows"])
+    said = capfd.readouterr().err
+    assert "kept the rows that it had for M 64" in said
+    assert "dropped the rows that it had for M 1:" in said
+    assert list(json.loads(config_file.dumps("vllm", LAYER, {8: default}, kept))) == ["triton_version", "8", "64"]
+    assert moe._kept(path, {"routing": "zipf", "rows": []}, {8: default}) == ({}, [])
+    assert "dropped the rows that it had for M 1, 64:" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("block_m", [17, "x"])
+def test_the_config_of_a_users_file_that_cannot_be_played_is_said(block_m, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path))
+    row = {"BLOCK_SIZE_M": block_m, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 1}
+    (tmp_path / config_file.path_of(load("vllm"), LAYER, INTERPRETER.name)).write_text(json.dumps({"1": row}))
+    words = (*SIZES, "--m", "1", "--for", "vllm", "--play-only")
+    _, out, _ = run(tmp_path, *words, "--json")
+    said = json.loads(out)["rows"][0]["reason"]
+    assert said.startswith(f"the config of vllm's file (vllm {block_m}x32x32 "), said
+    assert f"M 1: {said}" in run(tmp_path, *words)[2].splitlines()
 
 
 def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(tmp_path, monkeypatch, capfd):

@@ -16,6 +16,7 @@ from tuner.files import write_text
 from tuner.models import config as configs
 from tuner.models.lines import Line, dumps
 from tuner.models.sizes import Sizes
+from tuner.moe import model as experts
 from tuner.problem import dtype as dtypes
 
 _SHOWN = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "count", "note")
@@ -52,7 +53,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     listed = families.lines(found, ms)
     text = dumps(listed, f"The GEMMs of {name}, by `tuner model`; count: how often a step calls each.")
     write_text(out, text, error=ModelError)
-    commands = families.moe_commands(found, precision)
+    commands = families.moe_commands(found, experts.typed(name, asked))
     if as_json:
         every = [{"m": line.ms, **line.product._asdict(), "count": line.count, "note": line.note} for line in listed]
         lines = [{name: value for name, value in each.items() if name != "device"} for each in every]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from tuner.cli import options, output
 from tuner.cli.output import quantity
 from tuner.cli.run import Duration, stop_on_signal
 from tuner.errors import UsageError
-from tuner.files import write_text
+from tuner.files import make_folder, write_text
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -35,11 +35,15 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 
     name = "sizes"
 
+    def __init__(self, example: str) -> None:
+        """Name an example for what is refused."""
+        self._example = example
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """The numbers, each from 1 on."""
         cells = str(value).split(",")
         if not all(cell.strip().isdecimal() and int(cell) > 0 for cell in cells):
-            self.fail(f"{value!r} are no sizes: expected whole numbers from 1 on, such as 1,8,64", param, ctx)
+            self.fail(f"{value!r} are no sizes: expected whole numbers from 1 on, such as {self._example}", param, ctx)
         return tuple(int(cell) for cell in cells)
 
 
@@ -56,13 +60,15 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     metavar="bf16|fp16|fp8_w8a8|int8_w8a16|int4_w4a16",
     help="What is multiplied. [default: the config's, bf16]",
 )
-@click.option("--block-shape", type=Sizes(), metavar="128,128", help="Weights that share a scale, N and K.")
+@click.option("--block-shape", type=Sizes("128,128"), metavar="128,128", help="Weights that share a scale, N and K.")
 @click.option(
     "--group-size", type=click.IntRange(min=1), metavar="128", help="int4 or int8 weights that share a scale."
 )
 @click.option("--zero-points", is_flag=True, default=None, help="Such groups have zero points too, as AWQ's have.")
 @click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Intermediate is divided by it.")
-@click.option("--m", "ms", type=Sizes(), metavar="1,8,64", help="Numbers of tokens. [default: the packages' own 18]")
+@click.option(
+    "--m", "ms", type=Sizes("1,8,64"), metavar="1,8,64", help="Numbers of tokens. [default: the packages' own 18]"
+)
 @click.option(
     "--routing",
     default="uniform",
@@ -88,6 +94,7 @@ def moe(package: str, out: Path, **given: Any) -> int:
     from tuner.moe import kernel, routing, tuning
     from tuner.moe.layer import LADDER
     from tuner.moe.package import load
+    from tuner.sweep.job import SPENT
 
     layer = _layer(given)
     recording = None if given["routing"] in (routing.UNIFORM, routing.ZIPF) else Path(given["routing"])
@@ -96,7 +103,19 @@ def moe(package: str, out: Path, **given: Any) -> int:
     task = tuning.Task(load(package), layer, given["ms"] or LADDER, named)
     task.package.kernel_of(layer)
     gpus = options.gpus_of(given["device"])
-    found = {} if given["play_only"] else _tuned(task, gpus, given)
+    if not given["play_only"]:
+        make_folder(out)
+    found, spent = ({}, False) if given["play_only"] else _tuned(task, gpus, given)
+    not_tuned = [m for m in task.ms if not found.get(m)] if spent else []
+    if not_tuned:
+        click.echo(
+            f"{SPENT}: not tuned: M {_listed(not_tuned)}; every trial is kept, the same command with a larger "
+            "--time-budget (without --fresh) goes on from here",
+            err=True,
+        )
+        if len(not_tuned) == len(task.ms):
+            _say(task, [], [], not_tuned, as_json=given["as_json"])
+            return 1
     from tuner.sweep.paired import PairedRunner
 
     with PairedRunner(gpus[0]) as runner:
@@ -104,8 +123,8 @@ def moe(package: str, out: Path, **given: Any) -> int:
         rows = list(tuning.play(task, found, runner))
         tuning.check(rows)
         written = [] if given["play_only"] else _write(out, task, rows, runner)
-    _say(task, rows, written, given["as_json"])
-    return 0 if all(row.configs for row in rows) else 1
+    _say(task, rows, written, not_tuned, as_json=given["as_json"])
+    return 0 if all(row.configs for row in rows) and not not_tuned else 1
 
 
 def _layer(given: Mapping[str, Any]) -> Layer:
@@ -123,18 +142,25 @@ def _layer(given: Mapping[str, Any]) -> Layer:
     lacking = [name for name in ("experts", "hidden", "intermediate", "top_k") if name not in sizes]
     if lacking:
         names = ", ".join("--" + name.replace("_", "") for name in lacking)
-        raise UsageError(f"no {names} given: type them, or --model CONFIG.json")
+        raise UsageError(f"no {names} given: type {'it' if len(lacking) == 1 else 'them'}, or --model CONFIG.json")
     return Layer(**sizes, **more, tp=given["tp"])
 
 
-def _tuned(task: Task, gpus: Sequence[int | None], given: Mapping[str, Any]) -> Mapping[int, Sequence[Any]]:
-    """Tune all rows in the database, which keeps every measurement as for `tuner run`."""
+def _tuned(
+    task: Task, gpus: Sequence[int | None], given: Mapping[str, Any]
+) -> tuple[Mapping[int, Sequence[Any]], bool]:
+    """Tune all rows in the database, which keeps every measurement as for `tuner run`.
+
+    Returns:
+        The configs found by M, and whether the time budget ended before all was decided.
+    """
     from tuner.cli.run_output import Progress
     from tuner.moe import tuning
     from tuner.store.store import Store
     from tuner.sweep.report import Plan
     from tuner.sweep.run import sweep
 
+    spent = []
     with Store.open(given["db"]) as store, stop_on_signal() as stop:
 
         def run(
@@ -151,52 +177,90 @@ def _tuned(task: Task, gpus: Sequence[int | None], given: Mapping[str, Any]) -> 
             if stop.is_set():
                 click.echo("interrupted: every finished trial is kept; the same command goes on from here", err=True)
                 raise click.exceptions.Exit(130)
+            spent.append(report.is_spent)
             return [each.winner for each in report.problems if each.winner is not None]
 
-        return tuning.tuned(task, run, lambda device: store.winners(device_slug=device.slug))
+        found = tuning.tuned(task, run, lambda device: store.winners(device_slug=device.slug))
+    return found, any(spent)
 
 
 def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> list[Path]:
     """Write the package's file or files, and beside each what it is made of; returns their paths."""
     from tuner.errors import TableError
-    from tuner.files import make_folder
     from tuner.moe import config_file
 
     shipped = [row for row in rows if row.configs]
-    evidence = json.dumps(
-        {
-            "device": runner.device.slug,
-            "environment": runner.environment,
-            "package": f"{task.package.name} {task.package.version}",
-            "kernel_source": task.package.source_hash,
-            "layer": task.layer,
-            "routing": task.routing,
-            "rows": [{**output.by_name(row), "configs": [dict(each.pairs) for each in row.configs]} for row in shipped],
-        },
-        indent=2,
-        default=output.plain,
-    )
+    evidence = {
+        "device": runner.device.slug,
+        "environment": runner.environment,
+        "package": f"{task.package.name} {task.package.version}",
+        "kernel_source": task.package.source_hash,
+        "layer": task.layer,
+        "routing": task.routing,
+        "rows": [{**output.by_name(row), "configs": [dict(each.pairs) for each in row.configs]} for row in shipped],
+    }
+    evidence = json.loads(json.dumps(evidence, default=output.plain))
     written = []
     for at, problem in enumerate(task.problems(1)):
         name = config_file.path_of(task.package, task.layer, runner.device.name, down=problem["gemm"] == "down")
         make_folder((out / name).parent)
-        write_text((out / name).with_suffix(".evidence.json"), evidence, error=TableError)
         configs = {row.m: row.configs[at] for row in shipped}
-        written.append(
-            write_text(out / name, config_file.dumps(task.package.name, task.layer, configs), error=TableError)
-        )
+        kept, proofs = _kept(out / name, evidence, configs)
+        rows_of_all = sorted([*evidence["rows"], *proofs], key=lambda row: int(row["m"]))
+        text = json.dumps({**evidence, "rows": rows_of_all}, indent=2)
+        write_text(_evidence_of(out / name), text, error=TableError)
+        text = config_file.dumps(task.package.name, task.layer, configs, kept)
+        written.append(write_text(out / name, text, error=TableError))
     return written
 
 
-def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], as_json: bool) -> None:
+def _kept(path: Path, evidence: Mapping[str, Any], configs: Mapping[int, Config]) -> tuple[dict[str, Any], list[Any]]:
+    """Return the rows of other Ms of the file that is there, and their evidence, where it is of the same; say so."""
+    from tuner.files import parse_json
+    from tuner.moe import config_file
+
+    others = {m: row for m, row in config_file.rows_of(path).items() if int(m) not in configs}
+    if not others:
+        return {}, []
+    try:
+        before = parse_json(_evidence_of(path).read_bytes())
+        proofs = {str(row["m"]): row for row in before["rows"]}
+        is_same = {**before, "rows": evidence["rows"]} == evidence
+    except (OSError, ValueError, TypeError, KeyError):
+        proofs, is_same = {}, False
+    kept = {m: row for m, row in others.items() if is_same and m in proofs}
+    if kept:
+        click.echo(f"{path}: kept the rows that it had for M {_listed(kept)}", err=True)
+    if dropped := [m for m in others if m not in kept]:
+        click.echo(
+            f"{path}: dropped the rows that it had for M {_listed(dropped)}: no evidence beside it says that they are "
+            "of the same layer, routing and versions",
+            err=True,
+        )
+    return kept, [proofs[m] for m in kept]
+
+
+def _evidence_of(path: Path) -> Path:
+    return path.with_suffix(".evidence.json")
+
+
+def _listed(ms: Iterable[int | str]) -> str:
+    return ", ".join(map(str, sorted(map(int, ms))))
+
+
+def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], not_tuned: Sequence[int], *, as_json: bool) -> None:
     from tuner.moe import tuning
     from tuner.moe.config_file import VARIABLES
 
     gained = sum(row.gain > 1 + tuning.NOISE for row in rows)
     if as_json:
-        output.print_json(
-            {"layer": task.layer, "routing": task.routing, "rows": rows, "files": written, "gained": gained}
-        )
+        document = {"layer": task.layer, "routing": task.routing, "rows": rows, "files": written, "gained": gained}
+        output.print_json({**document, "not_tuned": not_tuned})
+        return
+    for row in rows:
+        if row.configs and row.reason:
+            click.echo(f"M {row.m}: {row.reason}", err=True)
+    if not rows:
         return
     output.print_table(_COLUMNS, [_cells(row) for row in rows], empty="")
     package = task.package.name
@@ -204,7 +268,7 @@ def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], as_json: bool
         return
     for path in written:
         click.echo(str(path))
-    said = quantity(gained, "row") if gained else "no row is"
+    said = quantity(gained, "row") if gained else "no tuned row is" if not_tuned else "no row is"
     click.echo(f"{said} faster by more than 1% than what {package} does without this file")
     folder = written[0].parents[0 if package == "vllm" else 2]
     click.echo(f"to use it: {VARIABLES[package]}={shlex.quote(str(folder))}")

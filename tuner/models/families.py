@@ -138,17 +138,16 @@ def lines(gemms: ModelGemms, sizes: Sizes) -> list[Line]:
     ]
 
 
-def moe_commands(gemms: ModelGemms, precision: Precision) -> list[str]:
-    """The command that tunes vLLM's fused kernel for each kind of experts."""
+def moe_commands(gemms: ModelGemms, quantization: str) -> list[str]:
+    """The command that tunes vLLM's fused kernel for each kind of experts; `quantization` are its options for that."""
     experts: dict[str, list[GemmFamily]] = {}
     for each in gemms.families:
         if each.product.op == "grouped_mm":
             for weight in each.weights:
                 experts.setdefault(weight.rpartition(".")[0], []).append(each)
-    fp8 = {None: "", "block": " --dtype fp8_w8a8 --block-shape 128,128"}.get(precision.scaling, " --dtype fp8_w8a8")
     found = [
         f"tuner moe --experts {first.product.number} --intermediate {last.product.k} --hidden {first.product.k} "
-        f"--topk {first.factor}{fp8} --for vllm --out DIR"
+        f"--topk {first.factor}{quantization} --for vllm --out DIR"
         for first, *_, last in ((*each, each[-1]) for each in experts.values())
     ]
     return list(dict.fromkeys(found))

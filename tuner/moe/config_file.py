@@ -16,6 +16,7 @@ from typing import Any
 import triton
 
 from tuner.errors import KernelError, in_short
+from tuner.files import parse_json
 from tuner.kernel.config import Config
 from tuner.moe import space
 from tuner.moe.layer import Layer
@@ -73,14 +74,31 @@ def nearest(configs: Mapping[int, Config], m: int) -> Config:
     return configs[min(configs, key=lambda known: abs(known - m))]
 
 
-def dumps(package: str, layer: Layer, configs: Mapping[int, Config]) -> str:
-    """Return a file's text; vLLM's says under which Triton it was made, SGLang's folder does."""
+def dumps(package: str, layer: Layer, configs: Mapping[int, Config], kept: Mapping[str, Any] | None = None) -> str:
+    """Return a file's text; vLLM's says under which Triton it was made, SGLang's folder does.
+
+    Args:
+        package: whose file.
+        layer: the layer on one rank.
+        configs: the rows, by M.
+        kept: rows of the file that was there before, as it has them.
+    """
     # vLLM's kernel of groups wants SPLIT_K and takes it from the row; files of int8 without groups have the same name.
     more = {"SPLIT_K": 1} if package == "vllm" and layer.dtype in ("int4_w4a16", "int8_w8a16") else {}
-    rows: dict[str, Any] = {str(m): _parameters(config) | more for m, config in sorted(configs.items())}
+    ours: dict[str, Any] = {str(m): _parameters(config) | more for m, config in configs.items()}
+    rows = dict(sorted({**(kept or {}), **ours}.items(), key=lambda row: int(row[0])))
     if package == "vllm":
         rows = {"triton_version": triton.__version__, **rows}
     return json.dumps(rows, indent=4) + "\n"
+
+
+def rows_of(path: Path) -> dict[str, Any]:
+    """Return the rows of a file that `dumps` made, by M; none where it is missing or damaged."""
+    try:
+        read = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {m: row for m, row in read.items() if m.isdecimal()} if isinstance(read, dict) else {}
 
 
 def _parameters(config: Config) -> dict[str, int]:

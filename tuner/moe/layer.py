@@ -37,6 +37,7 @@ _OPERANDS = {
     "int4_w4a16": ("bfloat16", "int8"),
 }
 """The dtypes of A and B by the names that vLLM and SGLang give to what a layer multiplies; a byte holds two int4."""
+_GROUPED = ("int4_w4a16", "int8_w8a16")
 _SMALLEST_GROUP = 32  # below it both packages refuse to load a model
 
 
@@ -86,21 +87,34 @@ class Layer:
 
     def _check_blocks(self, block_n: int, block_k: int) -> None:
         if self.dtype != "fp8_w8a8":
-            raise ProblemError(f"block_shape is for fp8_w8a8, these experts are {self.dtype}: leave it out")
+            raise ProblemError(f"block_shape is for fp8_w8a8, these experts are {self.dtype}: leave --block-shape out")
         for block in (block_n, block_k):
             if block < 16 or block & (block - 1):
                 raise ProblemError(f"block_shape is {block_n},{block_k}: expected powers of two, for instance 128,128")
             for name, size in (("hidden", self.hidden), ("intermediate on one rank", self.shard)):
                 if size % block:
-                    raise ProblemError(f"{name} is {size}, which does not divide into blocks of {block} with one scale")
+                    tp = "a smaller --tp, or " if self.tp > 1 else ""
+                    raise ProblemError(
+                        f"{name} is {size}, which does not divide into blocks of {block} with one scale: type {tp}"
+                        f"the --block-shape of the weights, of sizes up to {math.gcd(size, block)} here"
+                    )
 
     def _check_groups(self, size: int | None) -> None:
         if size is None:
+            if self.zero_points and self.dtype not in _GROUPED:
+                raise ProblemError(
+                    f"zero points are for int4_w4a16 and int8_w8a16, these experts are {self.dtype}: leave "
+                    "--zero-points out, or type --dtype int4_w4a16 --group-size 128"
+                )
             if self.dtype == "int4_w4a16" or self.zero_points:
                 raise ProblemError("int4_w4a16 and zero points are of groups of weights: type --group-size 128")
             return
-        if self.dtype not in ("int4_w4a16", "int8_w8a16"):
-            raise ProblemError(f"group_size is for int4_w4a16 and int8_w8a16, these experts are {self.dtype}")
+        if self.dtype not in _GROUPED:
+            also = " and --zero-points" if self.zero_points else ""
+            raise ProblemError(
+                f"group_size is for int4_w4a16 and int8_w8a16, these experts are {self.dtype}: leave "
+                f"--group-size{also} out"
+            )
         if size < _SMALLEST_GROUP or size & (size - 1):
             raise ProblemError(f"group_size is {size}: expected a power of two from {_SMALLEST_GROUP} on, such as 128")
         for name, extent in (("hidden", self.hidden), ("intermediate on one rank", self.shard)):

@@ -63,7 +63,10 @@ def record(file: Path, experts: int, top_k: int) -> str:
     try:
         found = files.parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
-        raise ProblemError(f"routing {file} cannot be read ({e}): expected JSON such as [[0, 5], [3, 1]]") from e
+        raise ProblemError(
+            f"routing {file} cannot be read ({e}): expected {UNIFORM}, {ZIPF} or a file of JSON such as "
+            "[[0, 5], [3, 1]]"
+        ) from e
     if not isinstance(found, list) or not found:
         raise ProblemError(f"routing {file} is no list of tokens: expected JSON such as [[0, 5], [3, 1]]")
     for token, ids in enumerate(found):

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.errors import KernelError
+from tuner.errors import KernelError, one_line
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.moe import config_file, kernel, space
@@ -63,7 +63,7 @@ class Row:
         configs: one for each of the row's problems.
         us: microseconds of the layer's GEMMs for one draw of the routing.
         ratios: the time of the others over its own, by origin, in paired rounds; those that failed are left out.
-        reason: why it has no configs; "" where it has.
+        reason: why it has no configs, or why those of the package's file were not played; "" else.
     """
 
     m: int
@@ -163,6 +163,7 @@ def play(task: Task, found: Mapping[int, Sequence[Configs]], runner: PairedRunne
 def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRunner) -> Row:
     times: dict[str, list[float]] = {}
     reasons: list[str] = []
+    of_file = ""
     for at, problem in enumerate(task.problems(m)):
         played = runner.play(problem, list(dict.fromkeys(configs[at] for configs in candidates.values())))
         if isinstance(played, str):
@@ -173,6 +174,9 @@ def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRu
             if at == 0 or name in times
         }
         reasons += played.rejected.values()
+        if FILE in candidates and (why := played.rejected.get(candidates[FILE][at].digest)):
+            said = f"the config of {task.package.name}'s file ({candidates[FILE][at].label}) was not played"
+            of_file = of_file or f"{said}: {one_line(why)}"
         summed = {}
         for name, figures in of_problem.items():
             if figures:
@@ -191,7 +195,7 @@ def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRu
         origin, ratio = name.split(" ", maxsplit=1)[0], relative[name] / relative[best]
         ratios[origin] = min(ratio, ratios.get(origin, ratio))
     origin = chosen.split(" ", maxsplit=1)[0]
-    return Row(m, origin, candidates[best], statistics.median(times[best]) / DRAWS, ratios)
+    return Row(m, origin, candidates[best], statistics.median(times[best]) / DRAWS, ratios, of_file)
 
 
 def check(rows: Sequence[Row]) -> None:
