@@ -53,7 +53,7 @@ class Capture:
         self._recorder = Recorder(self._folder)
         for each in _with_subclasses(compat.Autotuner):
             self._take(each)
-        take = self._take
+        take, self._former = self._take, vars(compat.Autotuner).get("__init_subclass__")
 
         def begin(cls: Any, /, **kwargs: Any) -> None:
             super(compat.Autotuner, cls).__init_subclass__(**kwargs)
@@ -70,6 +70,8 @@ class Capture:
             compile_cache.uninstall(function)
         if vars(compat.Autotuner).get("__init_subclass__") is self._begun:
             del compat.Autotuner.__init_subclass__
+            if self._former is not None:  # a capture around this one goes on
+                compat.Autotuner.__init_subclass__ = self._former
         for cls, own, ours in self._taken:
             if vars(cls).get("run") is ours:
                 cls.run = own
