@@ -48,6 +48,8 @@ SINGLE = (
     *("tests/sweep/test_contest.py", "tests/sweep/test_sweep.py"),
 )
 """Files whose tests share nothing and together take a minute: pytest-xdist hands these tests out one by one."""
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads would spin on the cores of the other workers
 MADE = Provenance(Environment(TRITON, "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 
 
@@ -71,8 +73,11 @@ def pytest_unconfigure() -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give a process whole files, for what a file sets up is set up once, or single tests of files that set up nothing.
 
-    Files come first, so that no process is left alone with a long one; all that needs a GPU goes to one process.
+    Files come first, so that no process is left alone with a long one; all that needs a GPU goes to one process. What
+    `--dist` names instead, pytest-xdist does.
     """
+    if config.getoption("dist") != "load":
+        return None
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):

@@ -23,7 +23,8 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
-    shared = ["-n", str(args.processes)] if args.processes > 1 else []
+    # Single tests, not files as tests/conftest.py has it: that would leave all of them to one process.
+    shared = ["-n", str(args.processes), "--dist", "worksteal"] if args.processes > 1 else []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         # What else may be installed there: pytest-benchmark warns beside pytest-xdist, and warnings are errors here.

@@ -222,6 +222,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_forks_and_processes_that_are_killed_record_into_one_folder(capture, tmp_path):
     done = capture(PROCESSES, tmp_path / "calls")
     assert done.returncode == -signal.SIGKILL, done.stderr

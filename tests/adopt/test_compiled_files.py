@@ -57,6 +57,7 @@ def export(tuner_command, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_forks_and_processes_that_are_killed_keep_each_binary_once(captured):
     found, faults = compiled_files.load([captured])
     assert (len(found), faults) == (4, [])

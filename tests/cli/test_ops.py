@@ -65,6 +65,7 @@ def python(tmp_path: Path) -> Callable[..., str]:
     return python
 
 
+@pytest.mark.long
 def test_problems_of_other_ops_are_tuned_looked_up_and_exported(python, run, no_tables, tmp_path):
     (tmp_path / "ours.csv").write_text(SUITE)
     options = ("--suite", "ours.csv", "--device", "interpreter", "--trials", "4", "--json")

@@ -20,6 +20,7 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("arch", list(PRODUCTS))
+@pytest.mark.long
 def test_a_family_is_multiplied_by_one_instruction(arch, run_program):
     found = defaultdict(set)
     for one in run_program("invariant.py", arch):

@@ -92,6 +92,7 @@ def test_each_problem_is_tuned_once_by_one_of_the_nodes(faulty, store, cluster):
 
 
 @pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.long
 def test_what_a_lost_node_stored_is_known_and_the_rest_goes_to_another(faulty, store, cluster, fresh):
     problems = [faulty(m, configs=6, sleep_ms=4) for m in range(16, 20)]
     if fresh:
@@ -130,6 +131,7 @@ def test_under_fresh_a_node_is_told_what_a_dead_one_of_its_fleet_measured_and_no
     assert set(fleet.orders("lives", 0.0, stop=False).answer.value) == {measured}
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_is_started_again_on_its_machine(faulty, store, cluster, monkeypatch):
     monkeypatch.setattr(drive, "LOOK_S", 0.1)
     here = cluster("a")

@@ -82,6 +82,7 @@ def test_what_a_dead_node_claimed_is_free_at_once_for_the_other_driver(faulty, u
         store.end_run(run, RunStatus.DONE)
 
 
+@pytest.mark.long
 def test_two_drivers_share_one_server_though_a_node_of_one_dies(faulty, cluster, url):
     problems = [faulty(m, configs=4, sleep_ms=10) for m in range(60, 66)]
     dying = cluster("a")

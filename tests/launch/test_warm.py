@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -22,6 +24,7 @@ def warm(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.long
 def test_a_process_after_it_takes_every_binary_from_the_cache(make_stub, tmp_path, make_row, make_table):
     stub = make_stub()
     config = Config("tma", **TMA, GROUP_SIZE_M=1)

@@ -212,6 +212,7 @@ def test_what_reads_at_run_time_says_to_export_first(on_server, tuner, caplog, m
     assert sum("tuner export DIR --db" in record.getMessage() for record in caplog.records) >= 1
 
 
+@pytest.mark.long
 def test_a_run_tunes_into_a_server_and_the_next_one_measures_nothing(make_url, tmp_path):
     pytest.importorskip("triton")
     url = make_url("blank", password="a-secret")

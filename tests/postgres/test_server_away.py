@@ -162,6 +162,7 @@ def test_a_run_killed_while_its_server_is_away_is_gone_on_with_from_its_spool(se
     assert list(state.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_run_gives_up_in_the_end_and_any_command_stores_what_it_kept(server, url, state, capfd, tmp_path):
     process = start(safe(server, url), "patience.LIMIT_S = 1")
     wait_for_trials(server, url, 0)

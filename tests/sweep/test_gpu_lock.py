@@ -62,6 +62,7 @@ def is_busy(card):
     return False
 
 
+@pytest.mark.long
 def test_a_second_run_on_a_card_waits_says_for_whom_and_goes_on_when_that_one_is_killed(start, card, tmp_path):
     (tmp_path / "run.py").write_text(RUN)
 

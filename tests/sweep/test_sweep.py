@@ -280,6 +280,7 @@ def test_a_trial_of_the_interpreter_names_no_card(faulty, store):
     assert {row.outcome.gpu_uuid for row in store.trials()} == {None}
 
 
+@pytest.mark.long
 def test_a_crash_is_tried_once_more_by_the_next_sweep_and_then_known(faulty, store):
     problem = faulty(configs=1, behaviours="good,segfault")
     measured = [sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].measured for _ in range(3)]
@@ -304,6 +305,7 @@ def test_a_problem_whose_every_config_fails_is_reported_and_the_next_one_is_tune
     assert second.states[State.COMPLETE] == 2
 
 
+@pytest.mark.long
 def test_trials_that_came_after_the_decision_are_heard(faulty, store):
     problem = faulty(configs=6, behaviours="good,slow", default="slow", sleep_ms=20)
     first = sweep(store, [problem], [None], Plan(EXHAUSTIVE, trials=1)).problems[0]
@@ -317,6 +319,7 @@ def test_trials_that_came_after_the_decision_are_heard(faulty, store):
     assert last.winner.config["behaviour"] == "good"
 
 
+@pytest.mark.long
 def test_a_stopped_worker_is_replaced_and_the_sweep_ends(faulty, store, monkeypatch):
     monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 2.0)
     problem = faulty(configs=12, sleep_ms=30)
@@ -350,6 +353,7 @@ def test_a_worker_that_cannot_start_is_one_clear_error(faulty, store, monkeypatc
         sweep(store, [Problem(16, 16, 16)], [None], Plan(EXHAUSTIVE))
 
 
+@pytest.mark.long
 def test_a_machine_where_every_worker_dies_ends_the_sweep_and_keeps_the_trials(faulty, store, monkeypatch):
     monkeypatch.setattr(supervisor, "DEATHS_IN_A_ROW", 2)
     problems = [faulty(configs=count, behaviours="segfault", default="segfault") for count in (5, 6, 7)]

@@ -145,8 +145,9 @@ def _transposed_bytes(a_bytes: int, b_bytes: int, problem: Problem, device: Devi
 
 
 def stores_sums(problem: Problem) -> bool:
-    """Whether sums are stored as they are, without rounding, scales, bias or activation."""
-    return problem.out_dtype in ("float32", "int32") and problem.epilogue == "none" and problem.scaling == "none"
+    """Whether sums are stored as they are: no rounding, bias or activation, and no scales but those of the steps."""
+    unscaled = problem.scaling in ("none", "block")
+    return problem.out_dtype in ("float32", "int32") and problem.epilogue == "none" and unscaled
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
