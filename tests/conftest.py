@@ -48,8 +48,7 @@ SINGLE = (
     *("tests/sweep/test_contest.py", "tests/sweep/test_sweep.py"),
 )
 """Files whose tests share nothing and together take a minute: pytest-xdist hands these tests out one by one."""
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads would spin on the cores of the other workers
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are small here, and torch's threads would spin meanwhile
 MADE = Provenance(Environment(TRITON, "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 
 

@@ -163,6 +163,7 @@ print("went on")
 """
 
 
+@pytest.mark.long
 def test_a_folder_is_bounded_and_a_full_disk_is_one_line(capture, tmp_path):
     done = capture(BOUND, tmp_path / "bounded", env=COMPILED)
     assert done.stdout == "went on\n"

@@ -139,7 +139,7 @@ def test_without_vl_convert_out_is_refused_before_anything_is_measured(bench, tm
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupt_shows_and_writes_the_rows_that_are_done(tmp_path, number):
     # The second problem takes the interpreter minutes.
     shapes = ("--shape", "16x16x16", "--shape", "2048x2048x512")

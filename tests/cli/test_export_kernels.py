@@ -99,6 +99,7 @@ def inputs(problem):
 """
 
 
+@pytest.mark.long
 def test_a_kernel_under_tuned_ships_where_it_is_named_and_what_does_not_compile_is_told(
     export, tmp_path, make_database, make_row
 ):

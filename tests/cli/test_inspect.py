@@ -120,6 +120,7 @@ def test_every_form_is_saved_on_request(inspect, tmp_path):
     assert str(saved[".ttir"]) in done.stderr
 
 
+@pytest.mark.long
 def test_two_configs_side_by_side_and_what_differs(inspect):
     configs = (
         "num_warps=2,BLOCK_SIZE=256",

@@ -222,6 +222,7 @@ for line in json.loads(sys.argv[1]):
 
 
 @pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+@pytest.mark.long
 def test_paths_that_cannot_be_encoded_are_read_written_and_printed(locale, tmp_path, make_database, make_row):
     folder = tmp_path / os.fsdecode(b"d\xff\xc3\xbc")
     folder.mkdir()

@@ -215,6 +215,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path, monkeypatch, arguments, code
     assert (tmp_path / "text.db").read_text().startswith("this is no database")
 
 
+@pytest.mark.long
 def test_a_full_disk_is_one_clear_line_and_costs_no_trial_that_was_kept(tuner, small_disk):
     database = small_disk / "tuner.db"
     command = ("run", "--shape", "16x16x16", "--trials", "4", "--device", "interpreter", "--db", str(database))
@@ -331,7 +332,7 @@ def test_kills_at_random_moments_lose_nothing_and_measure_nothing_twice(tmp_path
     moments = random.Random(7)
     database = tmp_path / "tuner.db"
     known = Counter()
-    for kill in 3 * KILLS:
+    for kill in 2 * KILLS:
         process = start(tmp_path, *shapes)
         if kill == "among trials":
             wait_for_trials(database, known.total() + 1, process)

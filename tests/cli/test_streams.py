@@ -16,6 +16,7 @@ from tuner.cli import kernel_options, streams
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 
+OTHER_REDIRECTIONS = [">&- 2>&-", "<&- >&-", "<&- >&- 2>&-", "| head -0", "2>&1 | head -0"]
 RUN = "run --shape 16x16x16 --trials 1 --device interpreter"
 KERNEL = """
 import os, sys, torch, triton, triton.language as tl, tuner
@@ -44,6 +45,10 @@ def expected(args):
 """
 
 
+def long(value):
+    return pytest.param(value, marks=pytest.mark.long)
+
+
 @pytest.fixture
 def shell(tmp_path):
     """Runs a command with its redirections in a shell; what it prints elsewhere is captured."""
@@ -64,9 +69,7 @@ def shell(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    "redirections", ["2>/dev/full", ">&- 2>&-", "<&- >&-", "<&- >&- 2>&-", "| head -0", "2>&1 | head -0"]
-)
+@pytest.mark.parametrize("redirections", ["2>/dev/full", *map(long, OTHER_REDIRECTIONS)])
 def test_a_sweep_whose_progress_cannot_be_written_ends_as_if_it_could(shell, tmp_path, redirections):
     done = shell(RUN, redirections)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
@@ -76,6 +79,7 @@ def test_a_sweep_whose_progress_cannot_be_written_ends_as_if_it_could(shell, tmp
         ]
 
 
+@pytest.mark.long
 def test_a_product_that_cannot_be_written_is_one_line_and_one_that_nobody_reads_is_none(shell):
     assert shell(RUN, ">/dev/full 2>/dev/full").returncode == 1
     assert shell("show winners --json", "2>&1 >/dev/null", PYTHONWARNINGS="error").stdout == ""
@@ -85,7 +89,7 @@ def test_a_product_that_cannot_be_written_is_one_line_and_one_that_nobody_reads_
         assert unread.stderr == ""
 
 
-@pytest.mark.parametrize("code", ["sys.exit(0)", "raise KeyboardInterrupt", "os._exit(0)"])
+@pytest.mark.parametrize("code", ["sys.exit(0)", *map(long, ["raise KeyboardInterrupt", "os._exit(0)"])])
 @pytest.mark.parametrize("command", ["run --problem N=16 --device interpreter", "verify tuner.db"])
 def test_a_kernels_module_that_ends_the_process_is_one_line_and_exit_code_1(shell, tmp_path, command, code):
     (tmp_path / "ends.py").write_text(f"import os, sys\n{code}\n")
@@ -113,7 +117,7 @@ def test_a_module_may_fork_children_that_end_as_multiprocessings_do(shell, tmp_p
     assert "forks has no 'k'" in shell("run --problem N=16 --kernel forks:k --device interpreter").stderr
 
 
-@pytest.mark.parametrize("dry", ["", "--dry-run"])
+@pytest.mark.parametrize("dry", ["", long("--dry-run")])
 def test_code_of_a_kernel_that_ends_the_process_costs_its_problem_and_is_told(shell, tmp_path, dry):
     (tmp_path / "prunes.py").write_text(KERNEL.format(pruning="args['N'] == 8 or sys.exit(0)", making="pass"))
     done = shell(f"run --kernel prunes:double --device interpreter --problem N=16 --problem N=8 {dry}")

@@ -11,6 +11,7 @@ SAMPLED = {"sm_80": 0, "sm_90": 1, "sm_100": 0, "gfx942": 0}
 
 
 @pytest.mark.parametrize("arch", SAMPLED)
+@pytest.mark.long
 def test_defaults_and_a_sample_compile_within_the_limits_that_the_rules_predict(arch, run_program):
     found = run_program("batched.py", arch, SAMPLED[arch])
     by_descriptor = {"bmm_tma", "grouped_tma"} if arch in ("sm_90", "sm_100") else set()

@@ -14,6 +14,7 @@ Every kernel is there all the same.
 
 
 @pytest.mark.parametrize("arch", SAMPLED)
+@pytest.mark.long
 def test_defaults_and_a_sample_compile_within_the_limits_that_the_rules_predict(arch, run_program):
     found = run_program("elementwise.py", arch, *SAMPLED[arch])
     assert {one["kernel"] for one in found} == {"add_block", "softmax_whole", "softmax_online", "softmax_split"}

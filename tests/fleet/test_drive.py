@@ -173,6 +173,7 @@ def test_a_ladder_is_tuned_whole_by_one_node_and_known_the_next_time(faulty, sto
     assert (len(store.trials()), len(store.families())) == (before, 1)
 
 
+@pytest.mark.long
 def test_a_node_that_is_silent_loses_its_work(faulty, store, cluster, monkeypatch):
     for module in (drive, queue):
         monkeypatch.setattr(module, "LEASE_S", 1.5)
@@ -243,6 +244,7 @@ def test_a_node_of_another_gpu_model_has_a_queue_of_its_own(faulty, store):
     assert given == [(faulty(configs=90),), (faulty(configs=100),)]
 
 
+@pytest.mark.long
 def test_mixed_nodes_are_tuned_as_the_environments_they_are(faulty, store, cluster):
     here = cluster("a", "b")
     here.as_if["b"] = on_another_driver
@@ -262,6 +264,7 @@ def test_a_cluster_that_nobody_can_tune_on_is_one_error(faulty, store, cluster, 
         driver.work((["faulty"], ()), interpreted=False)
 
 
+@pytest.mark.long
 def test_what_cannot_be_stored_costs_its_node_and_no_other(faulty, store, cluster, monkeypatch):
     problems = [faulty(m, configs=3) for m in range(16, 24)]
     record = Store.record_rows

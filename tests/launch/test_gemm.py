@@ -78,6 +78,7 @@ EVERY_KERNEL = [
 ]
 
 
+@pytest.mark.long
 def test_what_the_tuner_compiled_is_what_a_launch_finds(gemm):
     offline = gemm(*EVERY_KERNEL, mode="compile").printed
     serving = gemm(*EVERY_KERNEL)

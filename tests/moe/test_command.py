@@ -216,7 +216,8 @@ def test_rows_of_the_file_that_is_there_stay_where_their_evidence_is_of_the_same
     assert "dropped the rows that it had for M 1, 64:" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("block_m", [17, pytest.param("x", marks=pytest.mark.long)])
+@pytest.mark.parametrize("block_m", [17, "x"])
+@pytest.mark.long
 def test_the_config_of_a_users_file_that_cannot_be_played_is_said(block_m, tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path))
     row = {"BLOCK_SIZE_M": block_m, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 1}

@@ -27,7 +27,8 @@ def run_program(name: str, *arguments: str, **env: str) -> list[dict]:
     return json.loads(child.stdout)
 
 
-@pytest.mark.parametrize("package", ["vllm", pytest.param("sglang", marks=pytest.mark.long)])
+@pytest.mark.parametrize("package", packages.EXPERTS)
+@pytest.mark.long
 def test_every_dtype_matches_float64_on_the_interpreter(package):
     found = run_program("numerics.py", package, TRITON_INTERPRET="1")
     assert len(found) >= 8

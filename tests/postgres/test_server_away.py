@@ -186,6 +186,7 @@ def test_a_run_gives_up_in_the_end_and_any_command_stores_what_it_kept(server, u
         assert len(first) == len(set(first))
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_does_not_wait_for_a_server_that_is_away(server, url, state):
     process = start(url)
     wait_for_trials(server, url, 0)

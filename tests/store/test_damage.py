@@ -22,6 +22,12 @@ FIXTURE = Path(__file__).parent / "fixtures" / f"{schema.HEAD}.db"
 JSON = {"problem.extras", "config.parameters", "run.argv", "winner.ties"}
 WORDS = {"trial.state", "run.status", "problem.layout", "problem.a_dtype", "problem.epilogue", "problem.precision"}
 
+OFTEN = {"trial", "winner", "family_range"}
+TABLES = [
+    pytest.param(table, marks=() if table.name in OFTEN else pytest.mark.long)
+    for table in models.metadata.tables.values()
+]
+
 
 @pytest.fixture(autouse=True)
 def no_comparison_of_schemas(monkeypatch):
@@ -90,7 +96,7 @@ def cases(table: Table, *, others: bool) -> Iterator[tuple[Column, str]]:
 
 
 @pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.long)], ids=["one a column", "others"])
-@pytest.mark.parametrize("table", models.metadata.tables.values(), ids=str)
+@pytest.mark.parametrize("table", TABLES, ids=str)
 def test_any_damaged_cell_costs_its_row_alone_and_is_named(table, others, tmp_path, caplog):
     schema.upgrade(str(tmp_path / "empty.db"))
     for number, (column, value) in enumerate(cases(table, others=others)):

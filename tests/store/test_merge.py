@@ -122,6 +122,7 @@ def test_a_missing_destination_becomes_what_the_source_holds(tmp_path, make):
     assert health.check(str(tmp_path / "new" / "all.db")).complaints == ()
 
 
+@pytest.mark.long
 def test_what_is_united_depends_on_no_order(tmp_path, make, kernel, environment):
     second = replace(kernel, version=2)
     sources = [

@@ -31,6 +31,7 @@ def play(*problems: Problem, rivals=(VENDOR,)) -> list[Row]:
         return list(playing.rows(problems, lambda _problem, name: begun.append(name)))
 
 
+@pytest.mark.long
 def test_a_contestant_that_kills_the_child_costs_its_own_figure_and_nothing_else(faulty):
     killed, next_one = play(faulty(default="segfault"), faulty())
     assert killed.reasons == {OURS: "worker died with signal SIGSEGV"}

@@ -152,6 +152,7 @@ def test_what_a_crew_waits_for_its_card_is_not_counted_and_the_card_is_its_own_u
     assert not is_busy(card)
 
 
+@pytest.mark.long
 def test_a_dry_run_and_the_interpreter_need_no_lock(card, on_a_card):
     with Crew([None]) as crew:
         crew.wait_until_ready()

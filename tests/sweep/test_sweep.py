@@ -111,6 +111,7 @@ def test_a_second_sweep_measures_nothing_and_keeps_the_winner(faulty, store):
     assert len(store.trials()) == 6
 
 
+@pytest.mark.long
 def test_a_winner_that_its_kernel_no_longer_lists_is_decided_anew(faulty, store, monkeypatch):
     problem = faulty(configs=1, behaviours="slow,good", default="slow")
     gone = sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].winner.config
@@ -141,6 +142,7 @@ def test_problems_from_an_iterator_are_tuned_though_the_device_is_not_the_expect
     assert [ended.problem for ended in report.problems] == [faulty(configs=1)]
 
 
+@pytest.mark.long
 def test_fresh_measures_again_and_keeps_the_old_trials(faulty, store):
     problem = faulty(configs=3)
     sweep(store, [problem], [None], Plan(EXHAUSTIVE))
@@ -149,6 +151,7 @@ def test_fresh_measures_again_and_keeps_the_old_trials(faulty, store):
     assert len(store.winners()) == 1
 
 
+@pytest.mark.long
 def test_new_configs_are_measured_and_old_trials_kept(faulty, store):
     sweep(store, [faulty(configs=4)], [None], Plan(EXHAUSTIVE, trials=2))
     ended = sweep(store, [faulty(configs=4)], [None], Plan(EXHAUSTIVE)).problems[0]
@@ -178,6 +181,7 @@ def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faul
     assert second.measured == 8 - kept
 
 
+@pytest.mark.long
 def test_what_an_interrupted_sweep_did_not_begin_counts_as_untuned_only_without_an_earlier_winner(faulty, store):
     tuned, new, longer = faulty(configs=2), faulty(configs=3), faulty(configs=8, sleep_ms=20)
     sweep(store, [tuned], [None], Plan(EXHAUSTIVE))
@@ -268,6 +272,7 @@ def test_a_killed_worker_is_replaced_and_the_sweep_ends(faulty, store):
     assert ended.states[State.CRASHED] <= 1
 
 
+@pytest.mark.long
 def test_every_trial_names_the_card_of_its_worker_also_where_that_died(faulty, store, on_a_card):
     on_a_card("GPU-1")
     sweep(store, [faulty(configs=2, behaviours="good,segfault,wrong")], [None], Plan(EXHAUSTIVE))
@@ -287,6 +292,7 @@ def test_a_crash_is_tried_once_more_by_the_next_sweep_and_then_known(faulty, sto
     assert measured == [2, 1, 0]
 
 
+@pytest.mark.long
 def test_a_default_that_kills_its_worker_costs_neither_its_problem_nor_the_next_one(faulty, store):
     deadly = faulty(configs=1, behaviours="good,segfault", default="segfault")
     report = sweep(store, [deadly, faulty(configs=2)], [None], Plan(EXHAUSTIVE))
@@ -333,6 +339,7 @@ def test_a_stopped_worker_is_replaced_and_the_sweep_ends(faulty, store, monkeypa
     assert ended.states[State.COMPLETE] + ended.states[State.TIMEOUT] == 12
 
 
+@pytest.mark.long
 def test_a_time_does_not_hold_the_pause_of_a_worker_that_was_stopped_and_continued(faulty, store):
     from faulty_kernels import PAUSE_S
 
