@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from tuner.adopt import calls
+from tuner.adopt import calls, replay
 from tuner.adopt.kernel import WideList
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -30,7 +30,7 @@ def captured(capture, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captured") / "calls"
     done = capture(f"{ALL}; k.call_odd(); print(len(k.segments.fn.cache))", folder)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    assert "11 calls of adopted kernels; to tune them: tuner run --captured" in done.stderr
+    assert "12 calls of adopted kernels; to tune them: tuner run --captured" in done.stderr
     return folder
 
 
@@ -52,7 +52,7 @@ def test_each_kernel_and_key_is_captured_once_and_no_float_with_it(captured):
     assert Counter(each["kernel"].partition(":")[2] for each in found) == {
         "segments": 2,
         **dict.fromkeys(["described", "in_place", "growth", "coarse", "doubled"], 1),
-        **dict.fromkeys(["gather", "drawn", "logarithm", "by_address"], 1),
+        **dict.fromkeys(["gather", "drawn", "logarithm", "by_address", "counted"], 1),
     }
     (segments,) = [each for each in found if each["key"].startswith("theirs-kernels-segments N=64 ")]
     x, y, bias, total, lengths = (each and each["tensor"] for each in segments["args"][:5])
@@ -89,6 +89,7 @@ def test_calls_are_tuned_to_winners_with_what_each_kernel_needs_around_a_launch(
         ("drawn", "writes other results from launch to launch"),
         ("logarithm", "writes nothing finite into y"),
         ("by_address", "holds addresses"),
+        ("counted", "depends on integers that were not kept (524288 int32, 524288 int32): it is left alone"),
     ],
 )
 def test_a_kernel_whose_result_is_not_known_is_left_alone_in_one_line(tuned, kernel, reason):
@@ -355,6 +356,18 @@ def break_value(document):
     document["args"][0] = {"unheard of": 1}
 
 
+def break_list(document):
+    document["args"] = None
+
+
+def break_names(document):
+    document["kwargs"] = []
+
+
+def break_integers(document):
+    document["args"][4]["tensor"]["values"] = ["3", "59"]
+
+
 def truncate(_document):
     """The test cuts its file."""
 
@@ -371,6 +384,9 @@ BROKEN = [
         break_value,
         "a captured call of theirs.kernels:segments cannot be made again (ValueError: it has an argument of the kind",
     ),
+    (break_list, "cannot be made again (TypeError: 'NoneType' object is not iterable"),
+    (break_names, "cannot be made again (AttributeError: 'list' object has no attribute 'items'"),
+    (break_integers, "cannot be made again (TypeError: '<=' not supported"),
     (truncate, "no captured call: not JSON"),
 ]
 
@@ -404,6 +420,12 @@ def test_the_calls_beside_them_are_tuned(broken):
     (problem,) = json.loads(broken.stdout)
     assert problem["to_try"] == 4
     assert len(broken.stderr.splitlines()) == len(BROKEN)
+
+
+def test_addresses_are_found_in_a_tuple_too():
+    tensor = {"tensor": {"values": [0, 1 << 40]}}
+    for args in ([tensor], [{"tuple": [64, {"tuple": [tensor]}]}], [{"descriptor": {"base": tensor["tensor"]}}]):
+        assert replay.holds_addresses(calls.Call("theirs:kernel", "", {}, [], args, {}))
 
 
 def test_a_folder_of_which_nothing_can_be_replayed_is_an_error(run, tmp_path):

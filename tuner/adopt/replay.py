@@ -66,16 +66,17 @@ class ReplayedKernel(TunedKernel):
         import torch
 
         captured.check(call, self)
-        if holds_addresses(call):
-            raise KernelError(
-                f"an argument of {call.kernel} holds addresses, which nothing can be made for: left alone"
-            )
         try:
             with torch.device("meta"):
                 arguments = arguments_of(call, self)
             problem = self.signature.problem(self.signature.named(arguments.args, arguments.kwargs))
+            is_left_alone = holds_addresses(call)
         except Exception as e:  # whatever a damaged file makes of torch and Triton
             raise KernelError(f"a captured call of {call.kernel} cannot be made again ({in_short(e)})") from e
+        if is_left_alone:
+            raise KernelError(
+                f"an argument of {call.kernel} holds addresses, which nothing can be made for: left alone"
+            )
         self.calls[problem] = call
         return problem
 
@@ -115,6 +116,8 @@ def holds_addresses(call: Call) -> bool:
     def holds(each: Any) -> bool:
         if not isinstance(each, Mapping):
             return False
+        if "tuple" in each:
+            return any(map(holds, each["tuple"]))
         tensor = each.get("tensor") or each.get("descriptor", {}).get("base") or {}
         values = [value for value in tensor.get("values", ()) if value]
         return bool(values) and all(2**32 <= value < 2**57 for value in values)
