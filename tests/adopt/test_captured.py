@@ -276,6 +276,24 @@ def test_a_block_is_captured_alone_and_triton_is_as_it_was(library, tmp_path):
     assert 'expected names of packages, tuner.capture("calls", "fla") for instance' in libraries
 
 
+WITHIN = """
+import tuner
+import theirs.kernels as k
+with tuner.capture("FOLDER", "theirs"):
+    class Late(k.OwnAutotuner):
+        def run(self, *args, **kwargs):
+            raise AssertionError("not captured")
+    k.doubled.fn.__class__ = Late
+k.doubled[k.grid(64)](k.torch.zeros(64), k.torch.empty(64), 64)
+"""
+
+
+def test_a_capture_around_another_takes_subclasses_that_are_made_within_it(capture, tmp_path):
+    done = capture(WITHIN.replace("FOLDER", str(tmp_path / "within")), tmp_path / "around")
+    assert done.returncode == 0, done.stderr
+    assert [len(calls.paths(tmp_path / name)) for name in ("around", "within")] == [1, 0]
+
+
 BOTH = """
 import torch
 import theirs.kernels as k

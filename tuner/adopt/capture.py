@@ -53,13 +53,15 @@ class Capture:
         self._recorder = Recorder(self._folder)
         for each in _with_subclasses(compat.Autotuner):
             self._take(each)
-        take, self._former = self._take, vars(compat.Autotuner).get("__init_subclass__")
+        take, former = self._take, vars(compat.Autotuner).get("__init_subclass__")
 
         def begin(cls: Any, /, **kwargs: Any) -> None:
-            super(compat.Autotuner, cls).__init_subclass__(**kwargs)
+            own = super(compat.Autotuner, cls).__init_subclass__ if former is None else former.__get__(None, cls)
+            own(**kwargs)
             take(cls)
 
-        self._begun = compat.Autotuner.__init_subclass__ = classmethod(begin)
+        self._former, self._begun = former, classmethod(begin)
+        compat.Autotuner.__init_subclass__ = self._begun
         compiles.surround(self._compile)
 
     def stop(self) -> None:
