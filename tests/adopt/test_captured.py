@@ -112,6 +112,21 @@ def test_a_second_run_measures_nothing_again_and_tables_are_exported(tuned, capt
     assert (tmp_path / "theirs-kernels-segments--interpreter.json").exists()
 
 
+def test_calls_of_one_kernel_in_two_folders_are_tuned_together(captured, tuner_command, tmp_path):
+    found = [path for path in calls.paths(captured) if path.name.startswith("segments-")]
+    folders = [tmp_path / path.stem for path in found]
+    for folder, path in zip(folders, found, strict=True):
+        folder.mkdir()
+        shutil.copy(path, folder)
+    named = [word for folder in (*folders, folders[0]) for word in ("--captured", folder)]
+    where = ("--device", "interpreter", "--db", tmp_path / "tuner.db")
+    done = tuner_command("run", *named, *where, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [each["states"] for each in json.loads(done.stdout)["problems"]] == [{"COMPLETE": 4}] * 2
+    done = tuner_command("run", *named[:4], *where, "--dry-run", "--json")
+    assert [each["to_try"] for each in json.loads(done.stdout)] == [0, 0]
+
+
 SERVED = """
 import tuner, theirs.kernels as k
 k.call_all()
