@@ -260,6 +260,9 @@ with tuner.capture(sys.argv[1], "theirs"):
     k.call_segments()
     assert not k.segments.fn.cache and k.segments.fn.best_config is k.segments.fn.configs[0]
 assert at_hand() == before
+k.coarse.configs, k.coarse.early_config_prune = k.coarse.configs[:1], lambda *_, **__: []
+with tuner.capture(sys.argv[1], "theirs"):
+    k.coarse[k.grid(64)](k.torch.zeros(64), k.torch.empty(64), 64)  # Triton prunes no single config
 with tuner.capture(sys.argv[1], "another"):
     assert triton.runtime.Autotuner.run is not own
 k.segments.fn.configs = k.segments.fn.configs[:1]
@@ -285,7 +288,8 @@ def test_a_block_is_captured_alone_and_triton_is_as_it_was(library, tmp_path):
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    assert [each["key"].split()[1] for each in documents(tmp_path / "calls")] == ["N=64"]
+    found = {each["kernel"]: each["key"].split()[1] for each in documents(tmp_path / "calls")}
+    assert found == {"theirs.kernels:segments": "N=64", "theirs.kernels:coarse": "N=64"}
     folder, libraries = done.stdout.splitlines()
     assert "is not a folder: name a folder to write into" in folder
     assert 'expected names of packages, tuner.capture("calls", "fla") for instance' in libraries

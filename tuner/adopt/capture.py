@@ -137,6 +137,8 @@ class Capture:
         return made
 
     def _order(self, autotuner: Any, call: Arguments) -> list[Any]:
+        if len(autotuner.configs) == 1:  # Triton prunes no single one
+            return list(autotuner.configs)
         autotuner.nargs = dict(zip(autotuner.arg_names, call.args, strict=False))  # as its own run leaves it to pruning
         try:
             return list(autotuner.prune_configs(dict(call.kwargs)))
