@@ -80,6 +80,12 @@ def growth(x, y, N, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, v + tl.zeros([BLOCK], tl.float32), mask=at < N)
 
+@triton.autotune(configs=configs(16, 32), key=["N"])
+@triton.jit
+def counted(index, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(index + at, mask=at < N) + 1, mask=at < N)
+
 class OwnAutotuner(triton.runtime.Autotuner):
     # As FlagGems has it: a cache of its own, and a `run` that does not end in Triton's.
 
@@ -155,6 +161,7 @@ def call_odd():
     drawn[grid(256)](x, y, 256)
     logarithm[grid(256)](x, y, 256)
     by_address[grid(256)](torch.tensor([x.data_ptr()]), y, 256)
+    counted[grid(256)](index, torch.empty_like(index), 256)
 """
 
 PLAIN = """

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from tuner.adopt import calls
+from tuner.adopt import calls, replay
 from tuner.adopt.kernel import WideList
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -30,7 +30,7 @@ def captured(capture, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captured") / "calls"
     done = capture(f"{ALL}; k.call_odd(); print(len(k.segments.fn.cache))", folder)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    assert "11 calls of adopted kernels; to tune them: tuner run --captured" in done.stderr
+    assert "12 calls of adopted kernels; to tune them: tuner run --captured" in done.stderr
     return folder
 
 
@@ -52,7 +52,7 @@ def test_each_kernel_and_key_is_captured_once_and_no_float_with_it(captured):
     assert Counter(each["kernel"].partition(":")[2] for each in found) == {
         "segments": 2,
         **dict.fromkeys(["described", "in_place", "growth", "coarse", "doubled"], 1),
-        **dict.fromkeys(["gather", "drawn", "logarithm", "by_address"], 1),
+        **dict.fromkeys(["gather", "drawn", "logarithm", "by_address", "counted"], 1),
     }
     (segments,) = [each for each in found if each["key"].startswith("theirs-kernels-segments N=64 ")]
     x, y, bias, total, lengths = (each and each["tensor"] for each in segments["args"][:5])
@@ -89,6 +89,7 @@ def test_calls_are_tuned_to_winners_with_what_each_kernel_needs_around_a_launch(
         ("drawn", "writes other results from launch to launch"),
         ("logarithm", "writes nothing finite into y"),
         ("by_address", "holds addresses"),
+        ("counted", "depends on integers that were not kept (524288 int32, 524288 int32): it is left alone"),
     ],
 )
 def test_a_kernel_whose_result_is_not_known_is_left_alone_in_one_line(tuned, kernel, reason):
@@ -109,6 +110,21 @@ def test_a_second_run_measures_nothing_again_and_tables_are_exported(tuned, capt
     done = tuner_command("export", tmp_path, "--db", database, "--device", "interpreter")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "theirs-kernels-segments--interpreter.json").exists()
+
+
+def test_calls_of_one_kernel_in_two_folders_are_tuned_together(captured, tuner_command, tmp_path):
+    found = [path for path in calls.paths(captured) if path.name.startswith("segments-")]
+    folders = [tmp_path / path.stem for path in found]
+    for folder, path in zip(folders, found, strict=True):
+        folder.mkdir()
+        shutil.copy(path, folder)
+    named = [word for folder in (*folders, folders[0]) for word in ("--captured", folder)]
+    where = ("--device", "interpreter", "--db", tmp_path / "tuner.db")
+    done = tuner_command("run", *named, *where, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [each["states"] for each in json.loads(done.stdout)["problems"]] == [{"COMPLETE": 4}] * 2
+    done = tuner_command("run", *named[:4], *where, "--dry-run", "--json")
+    assert [each["to_try"] for each in json.loads(done.stdout)] == [0, 0]
 
 
 SERVED = """
@@ -244,6 +260,9 @@ with tuner.capture(sys.argv[1], "theirs"):
     k.call_segments()
     assert not k.segments.fn.cache and k.segments.fn.best_config is k.segments.fn.configs[0]
 assert at_hand() == before
+k.coarse.configs, k.coarse.early_config_prune = k.coarse.configs[:1], lambda *_, **__: []
+with tuner.capture(sys.argv[1], "theirs"):
+    k.coarse[k.grid(64)](k.torch.zeros(64), k.torch.empty(64), 64)  # Triton prunes no single config
 with tuner.capture(sys.argv[1], "another"):
     assert triton.runtime.Autotuner.run is not own
 k.segments.fn.configs = k.segments.fn.configs[:1]
@@ -269,10 +288,29 @@ def test_a_block_is_captured_alone_and_triton_is_as_it_was(library, tmp_path):
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    assert [each["key"].split()[1] for each in documents(tmp_path / "calls")] == ["N=64"]
+    found = {each["kernel"]: each["key"].split()[1] for each in documents(tmp_path / "calls")}
+    assert found == {"theirs.kernels:segments": "N=64", "theirs.kernels:coarse": "N=64"}
     folder, libraries = done.stdout.splitlines()
     assert "is not a folder: name a folder to write into" in folder
     assert 'expected names of packages, tuner.capture("calls", "fla") for instance' in libraries
+
+
+WITHIN = """
+import tuner
+import theirs.kernels as k
+with tuner.capture("FOLDER", "theirs"):
+    class Late(k.OwnAutotuner):
+        def run(self, *args, **kwargs):
+            raise AssertionError("not captured")
+    k.doubled.fn.__class__ = Late
+k.doubled[k.grid(64)](k.torch.zeros(64), k.torch.empty(64), 64)
+"""
+
+
+def test_a_capture_around_another_takes_subclasses_that_are_made_within_it(capture, tmp_path):
+    done = capture(WITHIN.replace("FOLDER", str(tmp_path / "within")), tmp_path / "around")
+    assert done.returncode == 0, done.stderr
+    assert [len(calls.paths(tmp_path / name)) for name in ("around", "within")] == [1, 0]
 
 
 BOTH = """
@@ -355,6 +393,18 @@ def break_value(document):
     document["args"][0] = {"unheard of": 1}
 
 
+def break_list(document):
+    document["args"] = None
+
+
+def break_names(document):
+    document["kwargs"] = []
+
+
+def break_integers(document):
+    document["args"][4]["tensor"]["values"] = ["3", "59"]
+
+
 def truncate(_document):
     """The test cuts its file."""
 
@@ -371,6 +421,9 @@ BROKEN = [
         break_value,
         "a captured call of theirs.kernels:segments cannot be made again (ValueError: it has an argument of the kind",
     ),
+    (break_list, "cannot be made again (TypeError: 'NoneType' object is not iterable"),
+    (break_names, "cannot be made again (AttributeError: 'list' object has no attribute 'items'"),
+    (break_integers, "cannot be made again (TypeError: '<=' not supported"),
     (truncate, "no captured call: not JSON"),
 ]
 
@@ -404,6 +457,12 @@ def test_the_calls_beside_them_are_tuned(broken):
     (problem,) = json.loads(broken.stdout)
     assert problem["to_try"] == 4
     assert len(broken.stderr.splitlines()) == len(BROKEN)
+
+
+def test_addresses_are_found_in_a_tuple_too():
+    tensor = {"tensor": {"values": [0, 1 << 40]}}
+    for args in ([tensor], [{"tuple": [64, {"tuple": [tensor]}]}], [{"descriptor": {"base": tensor["tensor"]}}]):
+        assert replay.holds_addresses(calls.Call("theirs:kernel", "", {}, [], args, {}))
 
 
 def test_a_folder_of_which_nothing_can_be_replayed_is_an_error(run, tmp_path):

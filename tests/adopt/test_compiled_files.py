@@ -83,6 +83,20 @@ def test_what_ships_with_a_table_of_the_device_is_left_out(captured, tmp_path):
     assert compiled_files.export(found, tmp_path, {SLUG: keys}) == []
 
 
+WITHIN = """
+import tuner, theirs.plain as plain
+with tuner.capture("FOLDER", "theirs"):
+    plain.compile_for(16)
+"""
+
+
+def test_a_capture_within_another_keeps_what_is_compiled_in_both(capture, tmp_path):
+    folders = [tmp_path / "around", tmp_path / "within"]
+    done = capture(WITHIN.replace("FOLDER", str(folders[1])), folders[0], env=COMPILED)
+    assert done.returncode == 0, done.stderr
+    assert [len(calls.paths(each, compiled_files.SUFFIX)) for each in folders] == [1, 1]
+
+
 def change_format(document):
     document["format"] = "triton-tuner captured call"
 

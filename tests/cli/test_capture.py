@@ -289,6 +289,11 @@ def test_a_folder_that_may_not_be_written_is_one_line_and_the_program_runs(tmp_p
         ({"1.calls": '{"format": "other"}\n'}, "no journal of tuner capture"),
         ({"1.calls": "\x00\n"}, "no journal of tuner capture"),
         ({"1.calls": "HEAD[0,1,1]\n"}, "or a damaged one (KeyError"),
+        ({"1.calls": 'HEAD["left out",null]\n'}, "or a damaged one (TypeError"),
+        (
+            {"1.calls": f"HEAD[0,1,1,{json.dumps(PRODUCT._replace(a_dtype=None))}]\n"},
+            "(TypeError: no product: [",
+        ),
         ({"1.calls": "HEAD"}, "no matrix product was captured in"),
         ({"1.calls": ""}, "no matrix product was captured in"),
         ({"suite.csv": "m,n\n"}, "missing k, dtype, layout"),
@@ -333,6 +338,23 @@ def test_a_journal_is_bounded_and_says_what_it_left_out(tmp_path):
     assert len(found.calls[PRODUCT]) <= MOST_MS + 31
     assert found.calls[PRODUCT].total() == 2999
     assert (min(found.calls[PRODUCT]), max(found.calls[PRODUCT])) == (1, 4096)
+
+
+def test_what_is_recorded_while_the_suite_is_written_is_in_the_next_one(tmp_path, monkeypatch):
+    journal, load = Journal(str(tmp_path), Product._fields), captured.load
+    journal.note(PRODUCT, 4)
+    (path,) = tmp_path.iterdir()
+    os.utime(path, ns=(0, 0))
+
+    def load_and_record(folder):
+        found = load(folder)
+        journal.note(PRODUCT._replace(n=128), 4)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(captured, "load", load_and_record)
+        captured.write_suite(tmp_path)
+    assert sorted(each.n for each in captured.problems(tmp_path)) == [64, 128]
 
 
 def test_a_suite_that_somebody_edited_stays(tmp_path):

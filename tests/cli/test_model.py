@@ -273,10 +273,31 @@ def test_linear_layers_in_fp8_are_scaled_and_the_last_one_is_not_in_fp8(config, 
     assert suite.load(out)
 
 
+def test_the_quantization_of_a_text_model_within_another_counts(run, tmp_path):
+    text = {**SMALL, "quantization_config": {"quant_method": "fp8"}}
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    path, out = tmp_path / "gemma.json", tmp_path / "gemma.csv"
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": text, "vision_config": vision}))
+    code, _, err = run("model", path, "--m", "8", "--out", out)
+    assert code == 0, err
+    assert {row["scaling"] for row in rows(out) if row["note"] != "lm_head"} == {"scalar"}
+
+
+def test_blocks_of_another_size_than_kernels_scale_are_a_line(run, tmp_path, written):
+    quantization = {"quant_method": "fp8", "weight_block_size": [64, 32]}
+    code, _, err = run("model", written("llama", quantization_config=quantization), "--out", tmp_path / "llama.csv")
+    assert code == 0, err
+    assert "its scales are of blocks of 64,32: taken as of 128,128" in err.splitlines()
+
+
 def test_a_size_beyond_the_ranges_is_a_prefill_and_without_ranges_every_size_is_meant():
     assert Sizes.parse("1-4,8,64").cells(TOKENS, 2) == ["2-8", "16,128"]
     assert Sizes.parse("1-4,3,64").cells(SEQUENCES, 1) == ["1-4", "3"]
     assert Sizes.parse("8,64").cells(SEQUENCES, 1) == ["8,64"]
+
+
+def quantized(**fields):
+    return json.dumps(MODELS["llama"] | SMALL | {"quantization_config": {"quant_method": "fp8", **fields}})
 
 
 @pytest.mark.parametrize(
@@ -288,6 +309,11 @@ def test_a_size_beyond_the_ranges_is_a_prefill_and_without_ranges_every_size_is_
         ('{"model_type": "nobody"}', [], 1, "does not know the model type 'nobody'"),
         ('{"model_type": "ours", "auto_map": {"AutoConfig": "c.C"}}', [], 1, "code that comes with the model"),
         (json.dumps(MODELS["llama"] | SMALL | {"hidden_size": "many"}), [], 1, "damaged config of a llama model"),
+        (json.dumps(MODELS["llama"] | SMALL | {"architectures": [3]}), [], 1, "architectures is [3], not a list of"),
+        (quantized(weight_block_size=128), [], 1, "weight_block_size is 128, not two sizes such as [128, 128]"),
+        (quantized(weight_block_size=[128]), [], 1, "weight_block_size is [128], not two sizes"),
+        (quantized(weight_block_size=[128, 0]), [], 1, "weight_block_size is [128, 0], not two sizes"),
+        (quantized(modules_to_not_convert=3), [], 1, "modules_to_not_convert is 3, not a list of names"),
         (json.dumps(MODELS["llama"] | SMALL), ["--tp", 3], 2, "--tp 3 does not divide the 4 attention heads"),
         (json.dumps(MODELS["llama"] | SMALL), ["--tp", 4], 2, "the 2 key-value heads of LlamaForCausalLM: expected"),
         (json.dumps(MODELS["llama"] | SMALL | {"vocab_size": 129}), ["--tp", 2], 2, "the 129 outputs of lm_head"),

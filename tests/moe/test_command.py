@@ -192,6 +192,13 @@ def test_weights_whose_quantization_has_no_kernel_here_are_refused_unless_a_dtyp
         assert expected in err
 
 
+def test_an_m_that_is_typed_twice_is_one_row(tmp_path):
+    code, out, err = run(tmp_path, *SIZES, "--m", "2,1,2", "--for", "sglang", "--play-only", "--json")
+    assert code == 0, err
+    assert "playing 2 rows" in err
+    assert [row["m"] for row in json.loads(out)["rows"]] == [2, 1]
+
+
 def test_a_budget_that_ends_before_anything_is_tuned_writes_no_file_and_says_which_rows(tmp_path):
     code, out, err = run(tmp_path, *SIZES, "--m", "1,8", "--for", "vllm", "--time-budget", "0.001s")
     assert (code, out, list(tmp_path.glob("out/*"))) == (1, "", [])

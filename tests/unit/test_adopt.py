@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 import triton
 from triton.runtime import Autotuner
 
 from tuner.adopt.kernel import is_of, kernel_of, op_of, problem_of
+from tuner.adopt.values import Decoder, Encoder
 from tuner.kernel import registry
 
 MODULE = """
@@ -117,3 +121,13 @@ def test_a_subclass_of_the_autotuner_is_adopted_as_any(library):
 
     own = Own(plain.fn, plain.arg_names, plain.configs, plain.keys, None, None)
     assert (op_of(own), kernel_of(own).source_hash) == (op_of(plain), kernel_of(plain).source_hash)
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, -3, "word", 1.5, math.inf, -math.inf, np.float32(math.inf), np.float64(0.5), np.int64(7)]
+)
+def test_a_captured_value_is_made_again(value):
+    written = json.loads(json.dumps(Encoder().value(value), allow_nan=False))
+    made = Decoder([]).value(written)
+    assert made == value
+    assert isinstance(made, str) == isinstance(value, str)

@@ -18,11 +18,10 @@ TUNER = Path(tuner.__file__).parent
 KERNELS = Path(importlib.util.find_spec("tuner.kernels").submodule_search_locations[0])
 MIGRATIONS = Path(importlib.util.find_spec("tuner._migrations").submodule_search_locations[0])
 REPOSITORY = Path(__file__).parents[2]
+CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FLOORS, KERNEL_FLOORS = (
     tuple(tuple(line.split()) for line in block.split("\n")[1:-1])
-    for block in re.findall(
-        r"^```(\n[a-z_ \n]+)```$", (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    for block in re.findall(r"^```(\n[a-z_ \n]+)```$", CONTRIBUTING, re.MULTILINE)
 )
 """Rooms of `tuner` and of `tuner.kernels` as CONTRIBUTING.md lists them, the highest floor first."""
 FACE = {"__init__.py", "__main__.py", "config.py", "device.py", "registry.py", "space.py", "suite.py"}
@@ -117,6 +116,13 @@ def upward(room: str, paths: Iterator[Path], floors: tuple[tuple[str, ...], ...]
             if other not in {None, room} and (other == "face" or floor(other, floors) > floor(room, floors)):
                 found.append(f"{path.name} imports {name}")
     return found
+
+
+def test_every_module_that_contributing_names_is_there():
+    named = set(re.findall(r"`([\w/]+\.py)`", CONTRIBUTING))
+    there = [path.as_posix() for root in (TUNER, KERNELS, REPOSITORY / "tests") for path in root.rglob("*.py")]
+    assert len(named) > 30
+    assert not [name for name in named if not any(path.endswith(f"/{name}") for path in there)]
 
 
 def test_every_room_has_a_floor():

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import tuner
-from tuner.launch import arguments, plan
+from tuner.launch import bounded_cache, plan
 from tuner.lookup import lookup
 
 
@@ -59,15 +59,15 @@ def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
 
 
 def test_values_are_made_once_and_forgotten_where_all_caches_have_too_many(monkeypatch):
-    monkeypatch.setattr(arguments, "_count", itertools.count(1))
-    monkeypatch.setattr(arguments, "MOST_IN_ALL_CACHES", 4)
+    monkeypatch.setattr(bounded_cache, "_count", itertools.count(1))
+    monkeypatch.setattr(bounded_cache, "MOST_IN_ALL_CACHES", 4)
     made: list[int] = []
 
     def make(at: int) -> int:
         made.append(at)
         return -at
 
-    caches = [arguments.BoundedCache(make, 100) for _ in range(2)]
+    caches = [bounded_cache.BoundedCache(make, 100) for _ in range(2)]
     for at in (1, 1, 2, 1):
         assert [cache[at] for cache in caches] == [-at, -at]
     # When the fourth was made all were forgotten.
@@ -76,19 +76,19 @@ def test_values_are_made_once_and_forgotten_where_all_caches_have_too_many(monke
 
 
 def test_a_cache_that_is_full_begins_anew():
-    cache = arguments.BoundedCache(str, 2)
+    cache = bounded_cache.BoundedCache(str, 2)
     assert [cache[at] for at in (1, 2, 3)] == ["1", "2", "3"]
     assert dict(cache) == {3: "3"}
 
 
 def test_values_are_forgotten_while_another_thread_makes_plans(monkeypatch):
-    monkeypatch.setattr(arguments, "MOST_IN_ALL_CACHES", 1)
-    caches = [arguments.BoundedCache(str, 100) for _ in range(2000)]
+    monkeypatch.setattr(bounded_cache, "MOST_IN_ALL_CACHES", 1)
+    caches = [bounded_cache.BoundedCache(str, 100) for _ in range(2000)]
     done = threading.Event()
 
     def make_plans() -> None:
         while not done.is_set():
-            caches.append(arguments.BoundedCache(str, 100))
+            caches.append(bounded_cache.BoundedCache(str, 100))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -53,13 +53,15 @@ class Capture:
         self._recorder = Recorder(self._folder)
         for each in _with_subclasses(compat.Autotuner):
             self._take(each)
-        take, self._former = self._take, vars(compat.Autotuner).get("__init_subclass__")
+        take, former = self._take, vars(compat.Autotuner).get("__init_subclass__")
 
         def begin(cls: Any, /, **kwargs: Any) -> None:
-            super(compat.Autotuner, cls).__init_subclass__(**kwargs)
+            own = super(compat.Autotuner, cls).__init_subclass__ if former is None else former.__get__(None, cls)
+            own(**kwargs)
             take(cls)
 
-        self._begun = compat.Autotuner.__init_subclass__ = classmethod(begin)
+        self._former, self._begun = former, classmethod(begin)
+        compat.Autotuner.__init_subclass__ = self._begun
         compiles.surround(self._compile)
 
     def stop(self) -> None:
@@ -135,6 +137,8 @@ class Capture:
         return made
 
     def _order(self, autotuner: Any, call: Arguments) -> list[Any]:
+        if len(autotuner.configs) == 1:  # Triton prunes no single one
+            return list(autotuner.configs)
         autotuner.nargs = dict(zip(autotuner.arg_names, call.args, strict=False))  # as its own run leaves it to pruning
         try:
             return list(autotuner.prune_configs(dict(call.kwargs)))

@@ -1,13 +1,14 @@
 """Captured calls as problems of a kernel: what `tuner run --captured` measures, checks and stores.
 
 A kernel is tuned as one under `tuner.tuned` is, with arguments that are made after a captured call. What it should
-compute is not known, so its first config says it. Children find the kernel by its origin, which names the folder.
+compute is not known, so its first config says it. Children find the kernel by its origin, which names the folders.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -27,19 +28,19 @@ from tuner.tuned.tuned_kernel import TunedKernel
 
 
 class ReplayedKernel(TunedKernel):
-    """A kernel of another library, with the calls of it that a folder holds.
+    """A kernel of another library, with the calls of it that folders hold.
 
     Attributes:
-        folder: where they were captured.
+        folders: where they were captured.
         where: where the kernel is imported from.
         calls: its calls by problem.
         steering: by problem, the numbers of the integer tensors that it writes: they may steer the next launch.
         widen: whether configs beside the library's own are tried.
     """
 
-    def __init__(self, autotuner: Any, where: str, folder: Path) -> None:
+    def __init__(self, autotuner: Any, where: str, folders: Sequence[Path]) -> None:
         """Take over what the autotuner was given."""
-        self.folder, self.where = folder, where
+        self.folders, self.where = folders, where
         self.calls: dict[Problem, Call] = {}
         self.steering: dict[Problem, set[int]] = {}
         super().__init__(autotuner.fn, options_of(autotuner), autotuner.configs)
@@ -55,7 +56,7 @@ class ReplayedKernel(TunedKernel):
     @property
     def origin(self) -> str:
         """How another process finds the kernel with its calls."""
-        return f"{__name__}:{_word(str(self.folder))}.{_word(self.where)}"
+        return f"{__name__}:{'|'.join(_word(str(folder)) for folder in self.folders)}.{_word(self.where)}"
 
     def add(self, call: Call) -> Problem:
         """Take a call, and return its problem.
@@ -66,16 +67,17 @@ class ReplayedKernel(TunedKernel):
         import torch
 
         captured.check(call, self)
-        if holds_addresses(call):
-            raise KernelError(
-                f"an argument of {call.kernel} holds addresses, which nothing can be made for: left alone"
-            )
         try:
             with torch.device("meta"):
                 arguments = arguments_of(call, self)
             problem = self.signature.problem(self.signature.named(arguments.args, arguments.kwargs))
+            is_left_alone = holds_addresses(call)
         except Exception as e:  # whatever a damaged file makes of torch and Triton
             raise KernelError(f"a captured call of {call.kernel} cannot be made again ({in_short(e)})") from e
+        if is_left_alone:
+            raise KernelError(
+                f"an argument of {call.kernel} holds addresses, which nothing can be made for: left alone"
+            )
         self.calls[problem] = call
         return problem
 
@@ -91,7 +93,7 @@ class ReplayedKernel(TunedKernel):
     def _make(self, problem: Problem) -> Arguments:
         call = self.calls.get(problem)
         if call is None:
-            raise KernelError(f"no call of it was captured in {self.folder} for {problem}")
+            raise KernelError(f"no call of it was captured in {' and '.join(map(str, self.folders))} for {problem}")
         return arguments_of(call, self)
 
 
@@ -115,6 +117,8 @@ def holds_addresses(call: Call) -> bool:
     def holds(each: Any) -> bool:
         if not isinstance(each, Mapping):
             return False
+        if "tuple" in each:
+            return any(map(holds, each["tuple"]))
         tensor = each.get("tensor") or each.get("descriptor", {}).get("base") or {}
         values = [value for value in tensor.get("values", ()) if value]
         return bool(values) and all(2**32 <= value < 2**57 for value in values)
@@ -138,26 +142,31 @@ class _Grid:
         return found
 
 
-class Folder:
-    """The kernels of a folder's calls, by where they are imported from.
+class Folders:
+    """The kernels of the calls that folders hold, by where they are imported from.
 
     Attributes:
         problems: what was captured, in the order of the files.
         faults: in one line each, what cannot be replayed and why.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folders: Sequence[Path]) -> None:
         """Read the calls, import their kernels and register them in this process."""
         self.kernels: dict[str, ReplayedKernel] = {}
         self.problems: list[Problem] = []
-        found, self.faults = captured.load(folder)
+        self.faults: list[str] = []
+        found: list[Call] = []
+        for folder in folders:
+            calls, faults = captured.load(folder)
+            found += calls
+            self.faults += faults
         lost: set[str] = set()
         for call in found:
             if call.kernel in lost:
                 continue
             try:
                 if call.kernel not in self.kernels:
-                    self.kernels[call.kernel] = ReplayedKernel(autotuner_at(call.kernel), call.kernel, folder)
+                    self.kernels[call.kernel] = ReplayedKernel(autotuner_at(call.kernel), call.kernel, folders)
                 self.problems.append(self.kernels[call.kernel].add(call))
             except TunerError as e:
                 self.faults.append(str(e))
@@ -196,20 +205,22 @@ def _word(text: str) -> str:
     return quote(text, safe="/").replace(".", "%2E")
 
 
-_folders: dict[str, Folder] = {}
+@functools.cache
+def _opened(folders: tuple[Path, ...]) -> Folders:
+    return Folders(folders)
 
 
-def open_folder(folder: Path) -> Folder:
-    """Return the kernels of a folder, which is read once in a process."""
-    name = str(folder.absolute())
-    if name not in _folders:
-        _folders[name] = Folder(Path(name))
-    return _folders[name]
+def open_folders(folders: Iterable[Path]) -> Folders:
+    """Return the kernels of folders, which are read once in a process.
+
+    Several folders are opened together: a kernel that is registered twice would know the calls of one of them alone.
+    """
+    return _opened(tuple(dict.fromkeys(folder.absolute() for folder in folders)))
 
 
-def __getattr__(name: str) -> Folder:
-    """Return a folder by its name in an origin: another process imports `tuner.adopt.replay:FOLDER.KERNEL`."""
-    folder = Path(unquote(name))
-    if not folder.is_absolute():
+def __getattr__(name: str) -> Folders:
+    """Return folders by their names in an origin: another process imports `tuner.adopt.replay:FOLDER|FOLDER.KERNEL`."""
+    folders = [Path(unquote(each)) for each in name.split("|")]
+    if not all(folder.is_absolute() for folder in folders):
         raise AttributeError(name)
-    return open_folder(folder)
+    return open_folders(folders)

@@ -7,7 +7,6 @@ of an enum, by where it is imported from).
 
 from __future__ import annotations
 
-import math
 import pkgutil
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -59,7 +58,8 @@ class Encoder:
             return {"object": _place(value)}
         if (number := canonical(value)) is None:
             raise KernelError(f"{type(value).__name__} is no kind of argument that can be made again")
-        return number if not isinstance(value, float) or math.isfinite(value) else {"float": str(float(value))}
+        is_word = isinstance(number, str) and not isinstance(value, str)  # infinity and NaN
+        return {"float": number} if is_word else number
 
     def _tensor(self, tensor: Any) -> dict[str, Any]:
         storage = tensor.untyped_storage()

@@ -83,8 +83,8 @@ def export(
         raise UsageError("--captured names what to compile: add --with-kernels")
     for name in names:
         kernels.find(name)
-    for folder in captured:
-        kernels.find_captured(folder)
+    if captured:
+        kernels.find_captured(captured)
     compiled = _compiled(captured, device)
     winners, families = _decided(db, device, is_needed=not compiled)
     if kind == "sqlite":

@@ -23,7 +23,7 @@ from tuner.problem import text as problem_text
 from tuner.problem.family import Ladder
 
 if TYPE_CHECKING:
-    from tuner.adopt.replay import Folder
+    from tuner.adopt.replay import Folders
 
 NOTICE_S = 10.0
 LIMIT_S = 60.0
@@ -105,12 +105,12 @@ def limited_import(name: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def find_captured(folder: Path) -> Folder:
-    """Return the adopted kernels that a folder holds calls of; what cannot be replayed is one line each on stderr."""
+def find_captured(folders: Sequence[Path]) -> Folders:
+    """Return the adopted kernels that folders hold calls of; what cannot be replayed is one line each on stderr."""
     from tuner.adopt import replay  # torch, Triton and the libraries themselves
 
-    with limited_import(f"what was captured in {folder}"):
-        found = replay.open_folder(folder)
+    with limited_import(f"what was captured in {' and '.join(map(str, folders))}"):
+        found = replay.open_folders(folders)
     for fault in found.faults:
         click.echo(f"left out: {fault}", err=True)
     return found

@@ -100,7 +100,7 @@ def moe(package: str, out: Path, **given: Any) -> int:
     recording = None if given["routing"] in (routing.UNIFORM, routing.ZIPF) else Path(given["routing"])
     named = given["routing"] if recording is None else routing.record(recording, layer.experts, layer.top_k)
     kernel.register(package, recording, layer)
-    task = tuning.Task(load(package), layer, given["ms"] or LADDER, named)
+    task = tuning.Task(load(package), layer, tuple(dict.fromkeys(given["ms"] or LADDER)), named)
     task.package.kernel_of(layer)
     gpus = options.gpus_of(given["device"])
     if not given["play_only"]:

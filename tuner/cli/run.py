@@ -186,8 +186,7 @@ def _named(
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
         kind = {name: given[name] for name in ("dtype", "layout", "scaling")}
         listed = [each for name in suite_names for each in suites.load_with_ladders(name)]
-        for folder in given["captured"]:
-            listed += _captured(folder, widen=given["widen"])
+        listed += _captured(given["captured"], widen=given["widen"])
         for shape in shapes:
             listed += family.parse_shape(shape, lambda m, n, k: Problem(m, n, k, **kind))
         return [_invariant(each, given["captured"]) for each in listed] if given["invariant"] else listed
@@ -203,18 +202,23 @@ def _named(
     return kernel_options.problems_of(specs[0], given["written"], suite_names, dtype=kernel_options.typed_dtype(ctx))
 
 
-def _captured(folder: Path, *, widen: bool) -> Sequence[Problem | Ladder]:
-    """Return the GEMMs of a folder and the calls of adopted kernels."""
-    if not calls.paths(folder):
-        return captured.problems(folder)
-    replayed = kernel_options.find_captured(folder)
+def _captured(folders: Sequence[Path], *, widen: bool) -> Sequence[Problem | Ladder]:
+    """Return the GEMMs of folders and the calls of adopted kernels."""
+    adopted = [folder for folder in folders if calls.paths(folder)]
+    listed = [each for folder in folders if folder not in adopted for each in captured.problems(folder)]
+    if not adopted:
+        return listed
+    replayed = kernel_options.find_captured(adopted)
     for kernel in replayed.kernels.values():
         kernel.widen = widen
-    captured.write_suite(folder)
-    products = captured.problems(folder) if (folder / captured.SUITE).exists() else []
+    products: list[Problem | Ladder] = []
+    for folder in adopted:
+        captured.write_suite(folder)
+        products += captured.problems(folder) if (folder / captured.SUITE).exists() else []
     if not replayed.problems and not products:
-        raise SuiteError(f"nothing that was captured in {folder} can be tuned: capture it again")
-    return [*products, *replayed.problems]
+        where = " and ".join(map(str, adopted))
+        raise SuiteError(f"nothing that was captured in {where} can be tuned: capture it again")
+    return [*listed, *products, *replayed.problems]
 
 
 def _missed(records: Sequence[Path]) -> Callable[[Device], list[Problem | Ladder]]:

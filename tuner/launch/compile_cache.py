@@ -111,7 +111,7 @@ class Compiled:
 
 @contextmanager
 def collect_compiled() -> Iterator[list[Compiled]]:
-    """Collect everything that this thread compiles or finds inside the block."""
+    """Collect everything that this thread compiles or finds inside the block, for blocks around it too."""
     before = getattr(_local, "seen", None)
     seen: list[Compiled] = []
     _local.seen = seen
@@ -119,6 +119,8 @@ def collect_compiled() -> Iterator[list[Compiled]]:
         yield seen
     finally:
         _local.seen = before
+        if before is not None:
+            before += seen
 
 
 class CachedCompile:

@@ -9,7 +9,7 @@ from typing import Any
 from triton import knobs
 
 from tuner.launch import compat, cuda
-from tuner.launch.arguments import MOST, BoundedCache
+from tuner.launch.bounded_cache import MOST, BoundedCache
 from tuner.launch.packed import Frame, Packer, packer_of
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tuner.launch import compat, cuda
-from tuner.launch.arguments import BoundedCache
+from tuner.launch.bounded_cache import BoundedCache
 from tuner.launch.packed import STREAM_AT, Packer, arguments_offset, packer_of
 
 Step = Callable[..., None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tuner.problem.family import Ladder
 SUITE = "suite.csv"
 MOST_LISTED = 8
 """With more Ms than these a family is tuned for the range from the least to the most."""
+_TYPES = [str, str, int, int, str, str, str, str, bool, str, str, str, int]
+"""Of the fields of a Product."""
 _ADVICE = "move it away, and record again"
 
 
@@ -70,9 +73,11 @@ def write_suite(folder: Path) -> Captured:
     Raises:
         SuiteError: see `load`; or it cannot be written.
     """
+    newest = max((journal.stat().st_mtime_ns for journal in _journals(folder)), default=0)
     found = load(folder)
     if found.calls and _has_more(folder):
-        files.write_text(folder / SUITE, _text(found), error=SuiteError)
+        path = files.write_text(folder / SUITE, _text(found), error=SuiteError)
+        os.utime(path, ns=(newest, newest))  # what is recorded meanwhile stays newer
     return found
 
 
@@ -123,11 +128,13 @@ def _read(path: Path) -> tuple[dict[Product, dict[int, int]], int]:
             raise ValueError(f"expected {FORMAT}, version {VERSION}")
         for row in rows:
             if row[0] == "left out":
-                left_out = row[1]
+                left_out = int(row[1])
                 continue
             number, m, count, *fields = row
             if fields:
                 named[number] = Product(*fields[0])
+                if [*map(type, named[number])] != _TYPES:
+                    raise TypeError(f"no product: {fields[0]!r:.200}")
             found.setdefault(named[number], {})[int(m)] = int(count)
     except (ValueError, LookupError, TypeError, AttributeError) as e:
         raise SuiteError(

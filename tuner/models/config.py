@@ -10,6 +10,7 @@ from typing import Any
 
 from tuner import files
 from tuner.errors import ModelError, UsageError, in_short
+from tuner.models.products import SCALE_BLOCK
 from tuner.problem import dtype as dtypes
 
 _ADVICE = "name the config.json of a Hugging Face model"
@@ -53,9 +54,35 @@ def load(name: str) -> Any:
             "it builds itself: type pip install -U transformers, or run the model under tuner capture"
         )
     try:
-        return transformers.CONFIG_MAPPING[kind].from_dict(fields)
+        config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
+        _check(config)
+        return config
     except Exception as e:  # configs check themselves, each by errors of its own
         raise ModelError(f"{name}: a damaged config of a {kind} model ({in_short(e)}): {_ADVICE}") from e
+
+
+def _check(config: Any) -> None:
+    """Raise ValueError where a field that is read here holds something else; transformers checks none of these."""
+    said = quantization(config)
+    if (blocks := said.get("weight_block_size")) is not None:
+        is_pair = isinstance(blocks, (list, tuple)) and [type(each) for each in blocks] == [int, int]
+        if not is_pair or min(blocks) < 1:
+            raise ValueError(f"weight_block_size is {blocks!r:.60}, not two sizes such as [128, 128]")
+    names = ("architectures", getattr(config, "architectures", None))
+    for field, words in (names, ("modules_to_not_convert", said.get("modules_to_not_convert"))):
+        if words and not (isinstance(words, (list, tuple)) and all(isinstance(each, str) for each in words)):
+            raise ValueError(f"{field} is {words!r:.60}, not a list of names")
+
+
+def quantization(config: Any) -> dict[str, Any]:
+    """Return what a config, or that of its text model, says of how its weights are quantized; empty where they are not.
+
+    Args:
+        config: see `load`.
+    """
+    found = (getattr(each, "quantization_config", None) for each in (config, config.get_text_config()))
+    said: Any = next(filter(None, found), {})
+    return said if isinstance(said, dict) else dict(said.to_dict())
 
 
 def _cached(name: str) -> Path:
@@ -126,9 +153,9 @@ def take_precision(config: Any, asked: str | None) -> Precision:
         config: see `load`.
         asked: the dtype of linear layers, canonical; None for the config's.
     """
-    found = config.__dict__.pop("quantization_config", None) or {}
-    quantized = found if isinstance(found, dict) else found.to_dict()
-    text = config.get_text_config()
+    quantized, text = quantization(config), config.get_text_config()
+    for each in (config, text):
+        vars(each).pop("quantization_config", None)
     named = str(getattr(text, "dtype", None) or getattr(config, "dtype", None)).removeprefix("torch.")
     usual = named if named in ("float32", "float16") else "bfloat16"
     method = quantized.get("quant_method")
@@ -137,5 +164,9 @@ def take_precision(config: Any, asked: str | None) -> Precision:
     if asked is None and method != "fp8":
         remark = f"quantized by {method}, taken as {usual}: --dtype e4m3 is for fp8" if method else None
         return Precision(usual, remark=remark)
-    scaling = "block" if quantized.get("weight_block_size") else "scalar" if method == "fp8" else "row"
-    return Precision(usual, scaling, tuple(quantized.get("modules_to_not_convert") or ()))
+    blocks = tuple(quantized.get("weight_block_size") or ())
+    scaling = "block" if blocks else "scalar" if method == "fp8" else "row"
+    remark = None
+    if blocks and blocks != (SCALE_BLOCK, SCALE_BLOCK):
+        remark = f"its scales are of blocks of {blocks[0]},{blocks[1]}: taken as of {SCALE_BLOCK},{SCALE_BLOCK}"
+    return Precision(usual, scaling, tuple(quantized.get("modules_to_not_convert") or ()), remark)

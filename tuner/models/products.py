@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _VECTOR_BYTES = 16
-_BLOCK = 128
+SCALE_BLOCK = 128
+"""Operands along each side of a block that shares a scale."""
 
 
 class Product(NamedTuple):
@@ -97,7 +98,7 @@ def _scaled_mm_v2(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, _: b
 
 def _scaled(a: Any, b: Any, scales: tuple[Any, Any], bias: Any, out: Any) -> Call | None:
     (m, k), n = a.shape, b.shape[1]
-    blocks_n, blocks_k = -(-n // _BLOCK), -(-k // _BLOCK)
+    blocks_n, blocks_k = -(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK)
     by_sizes = {(m * blocks_k, blocks_k * blocks_n): "block", (m, n): "row", (1, 1): "scalar"}
     scaling = by_sizes.get((scales[0].numel(), scales[1].numel()))
     if scaling is None:

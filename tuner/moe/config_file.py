@@ -20,14 +20,10 @@ from tuner.files import parse_json
 from tuner.kernel.config import Config
 from tuner.moe import space
 from tuner.moe.layer import Layer
-from tuner.moe.package import Package
+from tuner.moe.package import CONFIGS, Package
 
 VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
 """The environment variable that names the folder in which a package looks for files of its user."""
-_MODULES = {
-    "vllm": "model_executor/layers/fused_moe/fused_moe.py",
-    "sglang": "srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py",
-}
 
 
 def path_of(package: Package, layer: Layer, device_name: str, *, down: bool = False) -> Path:
@@ -114,7 +110,7 @@ def _n(package: Package, layer: Layer) -> int:
 
 def _folder(package: Package) -> str:
     named = os.environ.get(VARIABLES[package.name])
-    return named or str((package.folder / _MODULES[package.name]).parent)
+    return named or str((package.folder / CONFIGS[package.name]).parent)
 
 
 def _functions(package: Package, device_name: str, environ: Mapping[str, str]) -> types.SimpleNamespace:
@@ -137,4 +133,4 @@ def _functions(package: Package, device_name: str, environ: Mapping[str, str]) -
         "get_device_name": lambda: device_name,
         "get_exec": lambda: types.SimpleNamespace(deterministic=exact),
     }
-    return package.part(_MODULES[package.name], ("get_config_file_name", "get_moe_configs"), given)
+    return package.part(CONFIGS[package.name], ("get_config_file_name", "get_moe_configs"), given)

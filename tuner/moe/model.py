@@ -45,9 +45,7 @@ def quantization(name: str) -> dict[str, Any]:
         ModelError: the config cannot be read, or its weights are quantized in a way that is not known here.
     """
     config = configs.load(name)
-    found = (getattr(each, "quantization_config", None) for each in (config, config.get_text_config()))
-    of_config: Any = next(filter(None, found), {})
-    said = of_config if isinstance(of_config, dict) else of_config.to_dict()
+    said = configs.quantization(config)
     method = said.get("quant_method")
     if method in ("gptq", "awq"):
         return _of_groups(name, said)

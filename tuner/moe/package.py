@@ -34,10 +34,11 @@ _FILES = {
     "vllm": "model_executor/layers/fused_moe/fused_moe.py",
     "sglang": "kernels/ops/moe/fused_moe_triton_kernels.py",
 }
-_DEFAULTS = {
+CONFIGS = {
     "vllm": "model_executor/layers/fused_moe/fused_moe.py",
     "sglang": "srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py",
 }
+"""The module of each package that reads files of configs and has the default."""
 _COMMON = (
     *("a_ptr", "b_ptr", "c_ptr", "a_scale_ptr", "b_scale_ptr", "topk_weights_ptr"),
     *("sorted_token_ids_ptr", "expert_ids_ptr", "num_tokens_post_padded_ptr", "N", "K", "EM", "num_valid_tokens"),
@@ -141,7 +142,7 @@ class Package:
         names = ["get_default_config"]
         if self.name == "vllm" and layer.group_size is not None:
             names.append("should_moe_wna16_use_cuda")
-        found = self.part(_DEFAULTS[self.name], names, given).get_default_config
+        found = self.part(CONFIGS[self.name], names, given).get_default_config
         options = {"is_marlin": False} if self.name == "sglang" else {}
         sizes = (layer.experts, layer.shard, layer.hidden, layer.top_k)
         try:
@@ -152,7 +153,7 @@ class Package:
     def block_sizes(self, layer: Layer, m: int, config: Mapping[str, Any]) -> list[dict[str, int]]:
         """Return BLOCK_SIZE_N and BLOCK_SIZE_K that vLLM adds to a config without them: of gate-up, and of down."""
         name = "get_moe_wna16_block_config"
-        found = getattr(self.part(_DEFAULTS[self.name], (name,), {}), name)
+        found = getattr(self.part(CONFIGS[self.name], (name,), {}), name)
         sizes = {"num_experts": layer.experts, "group_size": layer.group_size, "block_size_m": config["BLOCK_SIZE_M"]}
         gemms = ((2 * layer.shard, layer.hidden, layer.top_k), (layer.hidden, layer.shard, 1))
         return [

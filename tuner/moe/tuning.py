@@ -39,7 +39,7 @@ class Task:
     Attributes:
         package: whose kernel.
         layer: the layer on one rank.
-        ms: numbers of tokens.
+        ms: numbers of tokens, each once.
         routing: its name, see `tuner.moe.routing`.
     """
 

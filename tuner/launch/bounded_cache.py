@@ -1,4 +1,4 @@
-"""Encoded descriptors and addresses of launches, kept in bounded caches: they depend on an address alone."""
+"""A bounded cache of what follows from an address alone: encoded descriptors, and how the device reaches memory."""
 
 from __future__ import annotations
 
