@@ -165,7 +165,8 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 def stored_apart(config: Config, problem: Problem, device: Device) -> bool:
     """Whether the tile that is stored has its own shared memory, apart from the pipeline's: see `shared_bytes`."""
     whole = config.integer("SPLIT_K", 1) == 1 and stores_sums(problem)
-    return whole and tile_resources.uses_wgmma(config, problem, device)
+    # Block scales are applied in registers, so there the sums are on every architecture.
+    return whole and (problem.scaling == "block" or tile_resources.uses_wgmma(config, problem, device))
 
 
 def depths(stage_bytes: int, other_bytes: int, steps: int, device: Device) -> set[int]:
