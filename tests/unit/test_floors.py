@@ -244,6 +244,6 @@ assert not heavy, heavy
 def test_importing_has_no_side_effects_and_a_lookup_imports_nothing_heavy(tmp_path, make_row, make_table, monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed: no kernel answers")
     path = make_table(make_row()).write(tmp_path)
-    command = [sys.executable, "-c", SERVE, str(path)]
+    command = [sys.executable, "-B", "-c", SERVE, str(path)]  # -B: bytecode is Python's own, wherever it lies
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
