@@ -112,6 +112,7 @@ def test_a_second_run_measures_nothing_again_and_tables_are_exported(tuned, capt
     assert (tmp_path / "theirs-kernels-segments--interpreter.json").exists()
 
 
+@pytest.mark.long
 def test_calls_of_one_kernel_in_two_folders_are_tuned_together(captured, tuner_command, tmp_path):
     found = [path for path in calls.paths(captured) if path.name.startswith("segments-")]
     folders = [tmp_path / path.stem for path in found]
@@ -186,6 +187,7 @@ def test_a_program_that_imports_triton_by_way_of_tuner_is_served_too(name, tuned
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_widen_tries_neighbours_of_the_listed_configs_too(captured, tuner_command, tmp_path):
     folder = tmp_path / "calls"
     folder.mkdir()

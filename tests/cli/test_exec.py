@@ -82,6 +82,7 @@ def exec_(*command, options=("--adopt", "library")):
     return ["-m", "tuner", "exec", *options, "--", sys.executable, *command]
 
 
+@pytest.mark.long
 def test_a_program_and_its_children_are_served_without_importing_tuner(execute):
     assert json.loads(execute("program.py").stdout) == [64, False]
     for command in (["program.py"], ["program.py", "parent"]):

@@ -380,6 +380,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.long
 def test_a_name_is_read_from_the_local_cache_and_never_from_the_network(tmp_path, written, monkeypatch):
     cache = tmp_path / "cache" / "models--us--tiny"
     (cache / "snapshots" / "abc").mkdir(parents=True)

@@ -56,6 +56,7 @@ def tuner(tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_runs_know_its_winners(tuner, tmp_path):
     (tmp_path / "small.csv").write_text(SMALL)
     first = tuner("run", "--suite", "small.csv", "--json")

@@ -29,6 +29,7 @@ SLACK_BYTES = 1024
 
 
 @pytest.mark.parametrize("arch", list(SAMPLES))
+@pytest.mark.long
 def test_a_sample_of_every_kernel_compiles_within_the_limits_that_the_rules_predict(arch, run_program):
     compiled = run_program("sample_space.py", arch, SAMPLES[arch])
     found = compiled["sample"]

@@ -163,6 +163,7 @@ def test_a_dry_run_and_the_interpreter_need_no_lock(card, on_a_card):
 
 
 @pytest.mark.parametrize("make", [lambda: Contest(None, []), lambda: PairedRunner(0)], ids=["bench", "regret"])
+@pytest.mark.long
 def test_what_else_measures_holds_its_card_too_and_a_wait_that_is_interrupted_leaves_no_child(
     card, on_a_card, monkeypatch, make
 ):
