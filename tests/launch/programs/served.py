@@ -6,8 +6,8 @@ import contextlib
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import stub_driver
@@ -116,11 +116,8 @@ def threads() -> None:
                 told.append({"stream": handle, "given": stub_matmul.pointers(a, b), "out": result.data_ptr()})
                 keep.append((a, b, result))
 
-    workers = [threading.Thread(target=work, args=(handle,)) for handle in (21, 22)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(2) as workers:
+        list(workers.map(work, (21, 22)))  # raises what a thread raised
 
 
 def alignment() -> None:
