@@ -367,6 +367,28 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Fo
 
 
 @pytest.fixture
+def count_calls() -> Callable[[Callable[[], object]], int]:
+    """Count the Python functions that a function calls: what it costs, on a machine however busy."""
+
+    def count(function: Callable[[], object]) -> int:
+        called = 0
+
+        def note(_frame: object, event: str, _argument: object) -> None:
+            nonlocal called
+            called += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            function()
+        finally:
+            sys.setprofile(before)
+        return called
+
+    return count
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path):
     """A disk of 512 KiB, where one may be mounted."""
     disk = tmp_path / "disk"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,13 +64,10 @@ def test_a_default_can_run_and_is_a_config_of_its_kernel(name, device):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_default_takes_tens_of_milliseconds_at_most(name):
+def test_a_default_takes_a_hundred_thousand_calls_or_so_at_most(name, count_calls):
     spec = registry.find("matmul", name)
-    problems = served(name, H200)
-    start = time.process_time()
-    for problem in problems:
-        spec.default_config(problem, H200)
-    assert time.process_time() - start <= 0.08 * len(problems)
+    for problem in served(name, H200):
+        assert count_calls(partial(spec.default_config, problem, H200)) < 150_000
 
 
 @pytest.mark.parametrize("name", NAMES)

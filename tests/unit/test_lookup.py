@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-import timeit
+from functools import partial
 
 import pytest
 
@@ -375,7 +375,7 @@ def test_answers_do_not_grow_without_bound(monkeypatch):
     assert 0 < sum(map(len, lookups.resolver().answers.values())) <= 100
 
 
-def test_a_hit_takes_no_lock_and_about_a_microsecond_at_most(tuned, make_row, monkeypatch):
+def test_a_hit_takes_no_lock_and_two_calls_at_most(tuned, make_row, monkeypatch, count_calls):
     tuned(make_row(64))
     monkeypatch.setattr(devices, "current", lambda: H200)
     tuner.lookup(PROBLEM)
@@ -385,15 +385,15 @@ def test_a_hit_takes_no_lock_and_about_a_microsecond_at_most(tuned, make_row, mo
         thread.start()
         thread.join(10)
         assert found
-    lookup = tuner.lookup
-    seconds = min(timeit.repeat(lambda: lookup(PROBLEM), number=20_000, repeat=7)) / 20_000
-    assert seconds < 2e-6  # far above benchmarks/results/loading.json: the machine may be shared
+    assert count_calls(partial(tuner.lookup, PROBLEM)) <= 2  # benchmarks/results/loading.json has the time
 
 
-def test_ten_thousand_rows_load_within_seconds(tmp_path, make_row, make_table):
+def test_ten_thousand_rows_load_by_a_few_calls_each(tmp_path, make_row, make_table, count_calls):
     path = make_table(*(make_row(m) for m in range(1, 10_001))).write(tmp_path)
     assert len(json.loads(path.read_text())["rows"]) == 10_000
-    start = time.perf_counter()
-    tuner.use(path)
-    tuner.lookup(PROBLEM, H200)
-    assert time.perf_counter() - start < 10
+
+    def load():
+        tuner.use(path)
+        tuner.lookup(PROBLEM, H200)
+
+    assert count_calls(load) < 3 * 10_000
