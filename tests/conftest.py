@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import importlib.util
 import json
+import multiprocessing
 import os
 import re
 import select
@@ -386,6 +387,15 @@ def count_calls() -> Callable[[Callable[[], object]], int]:
         return called
 
     return count
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _workers_are_forked() -> Iterator[None]:
+    import forked  # found by pytest's settings; programs that import this file have none
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", forked.get_context)
+        yield
 
 
 @pytest.fixture
