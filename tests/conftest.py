@@ -49,6 +49,7 @@ SINGLE = (
     *("tests/sweep/test_contest.py", "tests/sweep/test_sweep.py"),
 )
 """Files whose tests share nothing and together take a minute: pytest-xdist hands these tests out one by one."""
+UNIT = Path(__file__).with_name("unit")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are small here, and torch's threads would spin meanwhile
 MADE = Provenance(Environment(TRITON, "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 
@@ -69,15 +70,21 @@ def pytest_unconfigure() -> None:
     atexit.unregister(advice._report_others)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests come first and those of tests/unit last: no process is left alone with much to do."""
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: 0 if item.path in long else 2 if UNIT in item.path.parents else 1)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give a process whole files, for what a file sets up is set up once, or single tests of files that set up nothing.
 
-    Files come first, so that no process is left alone with a long one; all that needs a GPU goes to one process. What
-    `--dist` names instead, pytest-xdist does.
+    All that needs a GPU goes to one process. What `--dist` names instead, pytest-xdist does.
     """
     if config.getoption("dist") != "load":
         return None
+    config.option.loadscopereorder = False  # `pytest_collection_modifyitems` decides the order
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):

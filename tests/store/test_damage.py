@@ -23,9 +23,13 @@ JSON = {"problem.extras", "config.parameters", "run.argv", "winner.ties"}
 WORDS = {"trial.state", "run.status", "problem.layout", "problem.a_dtype", "problem.epilogue", "problem.precision"}
 
 OFTEN = {"trial", "winner", "family_range"}
-TABLES = [
-    pytest.param(table, marks=() if table.name in OFTEN else pytest.mark.long)
-    for table in models.metadata.tables.values()
+TABLES = [*models.metadata.tables.values()]
+DAMAGED = [
+    *(
+        pytest.param(each, False, id=f"{each}-one a column", marks=() if each.name in OFTEN else pytest.mark.long)
+        for each in TABLES
+    ),
+    *(pytest.param(each, True, id=f"{each}-others", marks=pytest.mark.long) for each in TABLES if each.name in OFTEN),
 ]
 
 
@@ -95,8 +99,7 @@ def cases(table: Table, *, others: bool) -> Iterator[tuple[Column, str]]:
         yield from ((column, value) for value in (values if others else [first]))
 
 
-@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.long)], ids=["one a column", "others"])
-@pytest.mark.parametrize("table", TABLES, ids=str)
+@pytest.mark.parametrize(("table", "others"), DAMAGED)
 def test_any_damaged_cell_costs_its_row_alone_and_is_named(table, others, tmp_path, caplog):
     schema.upgrade(str(tmp_path / "empty.db"))
     for number, (column, value) in enumerate(cases(table, others=others)):
