@@ -17,6 +17,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernel.space import Rule
 from tuner.problem import Problem
+from tuner.problem.family import ladders
 from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep import child, crew, loop, supervisor, worker
@@ -149,6 +150,26 @@ def test_fresh_measures_again_and_keeps_the_old_trials(faulty, store):
     assert sweep(store, [problem], [None], Plan(EXHAUSTIVE, fresh=True)).problems[0].measured == 3
     assert len(store.trials()) == 6
     assert len(store.winners()) == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "behaviours"),
+    [
+        pytest.param(Plan(EXHAUSTIVE, fresh=True), "good", id="fresh"),
+        # A crash is tried once more, though not by the same run.
+        pytest.param(Plan(EXHAUSTIVE), "good,segfault", id="crash", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_measures_a_problem_once_though_two_ladders_come_to_it_one_after_the_other(
+    faulty, store, plan, behaviours
+):
+    problem = faulty(configs=1, behaviours=behaviours)
+    (short,), (long,) = (ladders(range(1, last + 1), problem.with_m) for last in (2, 3))
+    report = sweep(store, [short, long], [None], plan)
+    assert report.without_winner == 0
+    assert len(report.families) == 2
+    tried = [(trial.problem, trial.config) for trial in store.trials()]
+    assert len(tried) == len(set(tried)) == 3 * len(behaviours.split(","))
 
 
 @pytest.mark.long

@@ -154,6 +154,10 @@ class Loop:
             self._end(ProblemReport(problem, None, str(e)))
             return None
         self._history.resume(job)
+        if self._history.has_ended(problem):
+            winner = self._history.winner(job)
+            self._end(_report(job, winner, "already tuned" if winner else "this run has tried it before"), job)
+            return None
         if (winner := self._history.final_winner(job)) is not None:
             self._end(_report(job, winner, "already tuned"), job)
             return None
@@ -202,6 +206,7 @@ class Loop:
 
     def _end(self, report: ProblemReport, job: Job | None = None) -> None:
         """Report a problem that ended, and go on with the ladders that waited for it."""
+        self._history.note_ended(report.problem)
         self._report.problems.append(report)
         self._observer.problem_ended(report)
         past = self._prefetcher.past
