@@ -127,6 +127,9 @@ class Agenda:
                 complete.append(climb.family)
         return complete
 
+    def written(self) -> None:
+        """Hear that what came of all that has ended was written."""
+
     def _add(self, climb: Climb, steps: Sequence[Step]) -> None:
         for step in steps:
             if step.problem not in self._of:

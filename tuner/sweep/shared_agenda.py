@@ -140,12 +140,13 @@ class SharedAgenda:
         return self._agenda.ended(problem, result, winners)
 
     def release(self, problem: Problem) -> None:
-        """Give back a problem that ended, and the ladders that are complete by it."""
+        """Give back a problem that ended, and the ladders that are complete by it, once their families are written."""
         left = self._agenda.open_tops
         ended = {problem, *(self._tops - left)} - left
         self._tops &= left
         self._steps.pop(problem, None)
         self._store.release(self._run, sorted(ended, key=str))
+        self._agenda.written()
 
     def drop(self) -> list[Problem]:
         """Give up what was not begun, and return its problems."""
