@@ -227,6 +227,14 @@ def test_a_command_line_is_kept_without_the_password(store, device, environment,
     assert store.runs()[0].argv == ("tuner", kept)
 
 
+def test_a_file_has_one_writer_by_whichever_link_it_is_reached(database, store, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(database)
+    refused = pytest.raises(StoreError, match=r"link\.db: wait until it has ended")
+    with store.sole_writer(), Store.open(link) as other, refused, other.sole_writer():
+        pass
+
+
 BEGIN = """
 import sys
 from tuner.hardware.device import INTERPRETER, Environment

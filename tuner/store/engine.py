@@ -268,6 +268,7 @@ def _reading_mode(path: Path) -> str:
     A reader of a write-ahead log makes two files beside the database, and only one that may write removes them. Where
     they cannot be made and no log is waiting, the database is whole by itself, and SQLite must be told so.
     """
+    path = Path(os.path.realpath(path))  # SQLite's other files are beside the file itself, not beside a link to it
     folder_writable = os.access(path.parent, os.W_OK)
     if folder_writable and os.access(path, os.W_OK):
         return "rw"
