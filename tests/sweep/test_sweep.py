@@ -202,6 +202,23 @@ def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faul
     assert second.measured == 8 - kept
 
 
+def test_a_second_ctrl_c_right_after_a_commit_is_an_interrupt_and_stores_nothing_twice(faulty, store, monkeypatch):
+    record, batches = store.record, []
+
+    def interrupted(run, trials, **options):
+        record(run, trials, **options)
+        batches.append(len(trials))
+        if len(batches) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(store, [faulty(configs=4)], [None], Plan(EXHAUSTIVE))
+    tried = [(trial.problem, trial.config) for trial in store.trials()]
+    assert len(tried) == len(set(tried)) >= batches[0]
+    assert [run.status for run in store.runs()] == ["INTERRUPTED"]
+
+
 @pytest.mark.long
 def test_what_an_interrupted_sweep_did_not_begin_counts_as_untuned_only_without_an_earlier_winner(faulty, store):
     tuned, new, longer = faulty(configs=2), faulty(configs=3), faulty(configs=8, sleep_ms=20)

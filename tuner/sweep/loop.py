@@ -68,6 +68,7 @@ class Loop:
         self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
         self._begun, self._finals_s = crew.begun, _FINALS_S
         self._trials: list[Trial] = []
+        self._unsure = False  # whether some of them may be stored: Ctrl-C may come between a commit and its return
         self._committed = self._listened = self._beat = time.monotonic()
         self._queue: deque[Job] = deque()
         self._agenda: SharedAgenda
@@ -232,8 +233,9 @@ class Loop:
             self._collect(supervisor)
         now = time.monotonic()
         if self._trials and (force or now - self._committed >= COMMIT_S):
-            self._store.record(self._run, self._trials)
-            self._trials = []
+            again, self._unsure = self._unsure, True
+            self._store.record(self._run, self._trials, again=again)
+            self._trials, self._unsure = [], False
             self._committed = now
         if now - self._beat >= HEARTBEAT_S:
             self._beat = now
