@@ -40,7 +40,9 @@ def test_another_program_that_listens_there_is_one_line(ray_there, monkeypatch, 
         accepted.result()[0].close()
 
 
-@pytest.mark.parametrize("address", ["", "here", "ray://10.0.0.1:10001", "10.0.0.1:ray", "10.0.0.1:99999"])
+@pytest.mark.parametrize(
+    "address", ["", "here", "ray://10.0.0.1:10001", "10.0.0.1:ray", "10.0.0.1:99999", "a..b:1", "a:²"]
+)
 def test_what_is_no_address_is_a_usage_error(ray_there, address):
     with pytest.raises(UsageError, match=r"expected HOST:PORT of the cluster's head, such as 10.0.0.1:6379, or auto"):
         Cluster(address, interpreted=True)

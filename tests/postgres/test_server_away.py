@@ -329,6 +329,36 @@ def test_a_disk_without_room_for_the_spool_is_told_once_and_the_server_gets_the_
     assert caplog.text.count("cannot be written") == 1
 
 
+def test_trials_that_neither_the_server_nor_the_disk_took_are_said_to_be_lost(server, url, state, caplog):
+    state.parent.mkdir(parents=True)
+    state.write_text("a file where the folder should be")
+    with Store.open(url) as store:
+        run = begin(store)
+        server.end()
+        store.record(run, [trial(1)])
+        assert "1 trial kept in memory, trying again" in caplog.text
+        store.record(run, [trial(2)])
+        caplog.clear()
+    server.start()
+    assert "2 trials lost: neither it nor " in caplog.text
+    assert "kept in" not in caplog.text
+
+
+def test_a_disk_with_room_again_at_the_end_of_a_run_keeps_what_the_server_did_not_take(server, url, state, caplog):
+    state.parent.mkdir(parents=True)
+    state.write_text("a file where the folder should be")
+    with Store.open(url) as store:
+        run = begin(store)
+        server.end()
+        store.record(run, [trial(1)])
+        state.unlink()
+    (spool,) = state.iterdir()
+    assert len(in_spool(spool)) == 1
+    assert f"1 trial kept in {spool}: the next command on this database stores what is there" in caplog.text
+    server.start()
+    assert len(stored(url)[run.uuid]) == 1
+
+
 def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_a_spool_without_half_a_line(server, url, state, caplog):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Store.open(url) as store:

@@ -13,8 +13,13 @@ from sqlalchemy import func, select, update
 
 from tuner.hardware.device import KNOWN, Environment
 from tuner.problem import Problem
+from tuner.problem.family import ladders
 from tuner.store import models, runs
 from tuner.store.store import RunStatus, Store
+from tuner.sweep import shared_agenda
+from tuner.sweep.agenda import Agenda
+from tuner.sweep.ladder import Result
+from tuner.sweep.shared_agenda import SharedAgenda
 
 PROGRAM = """
 import sys
@@ -157,6 +162,33 @@ def test_a_run_is_relieved_of_what_it_has_not_begun_and_of_nothing_else(url):
         assert store.claim(second, PROBLEM, begin=True)
         assert not store.begin_claimed(first, PROBLEM)
         assert not store.claim(first, PROBLEM, begin=True), "nothing goes back and forth"
+
+
+def test_runs_that_begin_at_once_do_not_each_keep_a_ladder_that_the_other_waits_for(url, monkeypatch):
+    monkeypatch.setattr(shared_agenda, "PAUSE_S", 0.0)
+    listed = [ladders(range(1, last + 1), lambda m: Problem(m, 16, 16))[0] for last in (2, 3)]
+    with Store.open(url) as store:
+        first, second = (SharedAgenda(store, begin(store), Agenda([], listed), fresh=False) for _ in range(2))
+        claim, taken = store.claim, []
+
+        def claim_one(*words, **options):
+            """Claim what the first run asks for first; before it goes on, the second claims all that it can."""
+            monkeypatch.setattr(store, "claim", claim)
+            has_it = claim(*words, **options)
+            taken.extend(iter(second.take, None))
+            return has_it
+
+        monkeypatch.setattr(store, "claim", claim_one)
+        for _ in range(10):
+            for agenda in (first, second):
+                for step in [*taken, *iter(agenda.take, None)]:
+                    if agenda.begin(step.problem):
+                        agenda.ended(step.problem, Result(None), ())
+                        agenda.release(step.problem)
+                taken.clear()
+                if agenda.is_waiting:
+                    agenda.look_again(1)
+        assert (first.problems, second.problems) == ([], [])
 
 
 @pytest.mark.parametrize("other", [(B200, ENVIRONMENT), (H200, Environment("3.6.0", "2.13.0", "", "", "3.11"))])

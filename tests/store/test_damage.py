@@ -80,7 +80,7 @@ def damage(path: Path, column: Column, value: str) -> None:
 def read_all(path: Path) -> None:
     with Store.open(str(path), read_only=True) as store:
         json.dumps([winner_document(winner) for winner in store.winners()], allow_nan=False, default=plain)
-        store.trials(), store.runs(), store.devices(), store.problems()
+        store.trials(), store.runs(), store.devices(), store.problems(), store.families()
 
 
 def rows(path: Path, table: str) -> int:

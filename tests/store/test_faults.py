@@ -13,9 +13,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from tuner.errors import StoreError
 from tuner.store import health, schema
+from tuner.store.engine import faults, locate
 from tuner.store.records import Verdict
 from tuner.store.store import RunStatus, Store
 
@@ -315,6 +317,19 @@ def test_a_read_only_file_in_a_read_only_folder_can_be_read(filled, open_folder,
     assert err == ""
     assert out.splitlines()[0] == "399"
     assert [entry.name for entry in open_folder.iterdir()] == ["tuner.db"]
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning"),
+    [
+        ('FATAL:  permission denied for database "x"', "its owner can GRANT it"),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "u", database "x", no encryption', "let this user in"),
+    ],
+)
+def test_what_a_server_says_of_a_user_it_keeps_out_is_not_taken_for_a_missing_database(said, meaning):
+    with pytest.raises(StoreError, match=meaning) as raised, faults(locate("postgresql://u@host/x")):
+        raise OperationalError("", None, Exception(said))
+    assert "createdb" not in one_line(raised)
 
 
 def test_a_server_that_is_not_there_is_one_line():

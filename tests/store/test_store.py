@@ -213,6 +213,28 @@ def test_problems_with_extras_come_back_whole(store, run, device, environment, k
     assert store.problems()[0].problem == problem
 
 
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("postgresql://u:se/cr&et@host:5432/db", "postgresql://u:***@host:5432/db"),
+        ("--db=postgresql://u:secret@host/db", "--db=postgresql://u:***@host/db"),
+        ("postgresql://u@host/db?password=s@cret&port=5432", "postgresql://u@host/db?password=***&port=5432"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+    ],
+)
+def test_a_command_line_is_kept_without_the_password(store, device, environment, typed, kept):
+    store.begin_run(device, environment, argv=["tuner", typed], host="node1")
+    assert store.runs()[0].argv == ("tuner", kept)
+
+
+def test_a_file_has_one_writer_by_whichever_link_it_is_reached(database, store, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(database)
+    refused = pytest.raises(StoreError, match=r"link\.db: wait until it has ended")
+    with store.sole_writer(), Store.open(link) as other, refused, other.sole_writer():
+        pass
+
+
 BEGIN = """
 import sys
 from tuner.hardware.device import INTERPRETER, Environment

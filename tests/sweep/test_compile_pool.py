@@ -3,6 +3,7 @@ import dataclasses
 import os
 import signal
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,22 @@ def test_a_killed_child_costs_nothing_but_time(faulty):
         time.sleep(0.5)
         keys = [pool.request(spec, problem, Config("faulty", behaviour="good", index=index)) for index in (1, 2)]
         assert all(isinstance(result, Compiled) for result in wait_for(pool, keys))
+
+
+def test_what_is_given_to_the_children_while_the_last_of_them_dies_is_compiled_by_others(faulty, monkeypatch):
+    spec, problem = registry.find("faulty", "faulty"), faulty()
+    with CompilePool(DEVICE, workers=1) as pool:
+        wait_for(pool, [pool.request(spec, problem, Config("faulty", behaviour="good", index=0))])
+        manager = pool._pool.result()._pool_manager
+        listed = manager.task_manager.register
+
+        def list_too_late(task):
+            manager.handle_broken_pool(BrokenProcessPool("All workers expired"))
+            listed(task)
+
+        monkeypatch.setattr(manager.task_manager, "register", list_too_late)
+        (result,) = wait_for(pool, [pool.request(spec, problem, Config("faulty", behaviour="good", index=1))])
+        assert isinstance(result, Compiled)
 
 
 def test_what_a_gpu_waits_for_is_compiled_before_what_may_come(faulty):

@@ -8,7 +8,7 @@ import sqlite3
 import stat
 import threading
 import uuid
-from contextlib import closing
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +121,17 @@ def test_a_wait_ends_when_the_run_is_to_stop(card):
     stop.set()
     with gpu_lock.hold([card]), pytest.raises(KeyboardInterrupt):
         gpu_lock.hold([card], stop=stop)
+
+
+def test_a_full_disk_costs_no_lock(card, small_disk, monkeypatch, caplog):
+    monkeypatch.setattr(gpu_lock, "FOLDER", small_disk)
+    with (small_disk / "fill").open("wb", buffering=0) as fill, suppress(OSError):
+        while fill.write(b"0" * 512):
+            pass
+    with gpu_lock.hold([card]):
+        assert is_busy(card)
+    assert not is_busy(card)
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("trap", ["symlink_to", "hardlink_to", "fifo"])

@@ -17,6 +17,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernel.space import Rule
 from tuner.problem import Problem
+from tuner.problem.family import ladders
 from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep import child, crew, loop, supervisor, worker
@@ -151,6 +152,26 @@ def test_fresh_measures_again_and_keeps_the_old_trials(faulty, store):
     assert len(store.winners()) == 1
 
 
+@pytest.mark.parametrize(
+    ("plan", "behaviours"),
+    [
+        pytest.param(Plan(EXHAUSTIVE, fresh=True), "good", id="fresh"),
+        # A crash is tried once more, though not by the same run.
+        pytest.param(Plan(EXHAUSTIVE), "good,segfault", id="crash", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_measures_a_problem_once_though_two_ladders_come_to_it_one_after_the_other(
+    faulty, store, plan, behaviours
+):
+    problem = faulty(configs=1, behaviours=behaviours)
+    (short,), (long,) = (ladders(range(1, last + 1), problem.with_m) for last in (2, 3))
+    report = sweep(store, [short, long], [None], plan)
+    assert report.without_winner == 0
+    assert len(report.families) == 2
+    tried = [(trial.problem, trial.config) for trial in store.trials()]
+    assert len(tried) == len(set(tried)) == 3 * len(behaviours.split(","))
+
+
 @pytest.mark.long
 def test_new_configs_are_measured_and_old_trials_kept(faulty, store):
     sweep(store, [faulty(configs=4)], [None], Plan(EXHAUSTIVE, trials=2))
@@ -179,6 +200,23 @@ def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faul
     second = sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0]
     assert second.resumed == kept
     assert second.measured == 8 - kept
+
+
+def test_a_second_ctrl_c_right_after_a_commit_is_an_interrupt_and_stores_nothing_twice(faulty, store, monkeypatch):
+    record, batches = store.record, []
+
+    def interrupted(run, trials, **options):
+        record(run, trials, **options)
+        batches.append(len(trials))
+        if len(batches) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(store, [faulty(configs=4)], [None], Plan(EXHAUSTIVE))
+    tried = [(trial.problem, trial.config) for trial in store.trials()]
+    assert len(tried) == len(set(tried)) >= batches[0]
+    assert [run.status for run in store.runs()] == ["INTERRUPTED"]
 
 
 @pytest.mark.long

@@ -145,6 +145,17 @@ def test_rows_still_in_the_log_of_a_living_writer_are_seen(tuned):
         writer.communicate("")
 
 
+def test_rows_in_the_log_of_a_living_writer_are_seen_by_a_link_to_the_file(tuned, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(tuned)
+    command = [sys.executable, "-c", INSERT_AND_LIVE_ON, str(tuned)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        assert {row.median_us for row in database.read_winners(link, SLUG).rows} == {1.5}
+        writer.communicate("")
+
+
 def test_rows_in_the_log_of_a_killed_writer_are_seen(tuned):
     command = [sys.executable, "-c", INSERT_AND_LIVE_ON, str(tuned)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:

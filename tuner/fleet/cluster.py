@@ -179,8 +179,8 @@ def _check_listening(address: str) -> None:
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--ray {address}: expected HOST:PORT of the cluster's head, such as 10.0.0.1:6379, or auto")
+    if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
+        raise _no_address(address)
     advice = "type `ray start --head --port=6379` there, or give --ray the address that it printed"
     try:
         with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as connection:
@@ -188,10 +188,16 @@ def _check_listening(address: str) -> None:
             answer = connection.recv(9)
     except (TimeoutError, ConnectionResetError):
         answer = b""
+    except UnicodeError:  # a name that no host can have, such as one with two dots in a row
+        raise _no_address(address) from None
     except OSError as e:
         raise SweepError(f"nobody listens at {address} ({e.strerror or e}): {advice}") from None
     if answer[3:4] != _HTTP2_SETTINGS and os.environ.get("RAY_USE_TLS", "0") == "0":
         raise SweepError(f"what listens at {address} is no Ray cluster's head: {advice}")
+
+
+def _no_address(given: str) -> UsageError:
+    return UsageError(f"--ray {given}: expected HOST:PORT of the cluster's head, such as 10.0.0.1:6379, or auto")
 
 
 def _said(error: BaseException | None) -> str:

@@ -149,7 +149,7 @@ class Driver:
             for line in hello.warnings:
                 _log.warning("%s: %s", machine.host, line)
             try:
-                run = self._ledger.join(node, hello, now)
+                run = self._ledger.join(node, hello, now, stop=self._stop)
             except RefusedError as e:
                 reason = str(e)
         if reason:

@@ -18,7 +18,7 @@ class Feed(Agenda):
     """The work of one node; it begins a piece only when the sweep has nothing else to begin.
 
     Attributes:
-        begun, over: work that has begun or ended; another thread empties them.
+        begun, over: work that has begun, or ended and is written; another thread empties them.
     """
 
     def __init__(self, estimate: Estimate) -> None:
@@ -26,6 +26,7 @@ class Feed(Agenda):
         super().__init__((), (), estimate)
         self.begun: deque[Item] = deque()
         self.over: deque[Item] = deque()
+        self._ended: list[Item] = []
         self._waiting: deque[Item] = deque()
         self._lock = threading.Lock()
         self._closed = False
@@ -68,9 +69,14 @@ class Feed(Agenda):
         return super().drop()
 
     def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
-        """As of an agenda; notes what is over by it."""
+        """As of an agenda; notes what will be over by it, once its families are written."""
         awaited = self._of.get(problem, [])
         complete = super().ended(problem, result, winners)
         pending = {id(climb) for climbs in self._of.values() for climb in climbs}
-        self.over.extend([climb.ladder for climb in awaited if id(climb) not in pending] if awaited else [problem])
+        self._ended += [climb.ladder for climb in awaited if id(climb) not in pending] if awaited else [problem]
         return complete
+
+    def written(self) -> None:
+        """Say that what has ended is over: whoever is told so by the driver begins it no more."""
+        self.over.extend(self._ended)
+        self._ended.clear()

@@ -1,7 +1,8 @@
 """The driver's side of a fleet: it leases work to nodes and is the only one that writes to the database.
 
 There is one queue for each device and environment. What a node delivers is acknowledged by being committed: work is
-over, and a node's question is answered, only after that. The ledger knows neither Ray nor a clock.
+over, and a node's question is answered, only after that. The ledger does not know Ray, and looks at a clock only while
+the server is away.
 """
 
 from __future__ import annotations
@@ -131,15 +132,22 @@ class Ledger:
         """The nodes that take part now."""
         return [node for node, member in self.members.items() if member.ended is None]
 
-    def join(self, node: str, hello: Hello, now: float) -> Run:
-        """Take on a node, whose run begins.
+    def join(self, node: str, hello: Hello, now: float, *, stop: threading.Event | None = None) -> Run:
+        """Take on a node, whose run begins; a server that is away is waited for until `stop` is set.
 
         Raises:
             RefusedError: it would measure something else than the others.
             StoreError: the run could not be stored.
         """
-        place = self._place(hello)
-        run = self._store.begin_run(hello.device, hello.environment, argv=self._argv, host=hello.host)
+        begun: list[tuple[Place, Run]] = []
+
+        def begin(_again: bool) -> None:
+            place = self._place(hello)
+            run = self._store.begin_run(hello.device, hello.environment, argv=self._argv, host=hello.host)
+            begun.append((place, run))
+
+        self._lasting(begin, stop or threading.Event())
+        ((place, run),) = begun
         place.queue.join(node, hello.lanes, now)
         self.members[node] = Member(hello.host, place, run, beat=now)
         return run
@@ -272,16 +280,16 @@ class Ledger:
 
     def _lasting(self, write: Callable[[bool], None], stop: threading.Event) -> None:
         """Write, again and again while the server is away; nodes keep what they measure meanwhile."""
-        away_s, again = 0.0, False
+        asked, again = time.monotonic(), False
         while True:
             try:
                 write(again)
             except UnavailableError as e:
                 if not again:
                     _log.warning("%s: nodes go on measuring and keep it; trying again", e)
-                if stop.is_set() or away_s >= LIMIT_S:
+                if stop.is_set() or time.monotonic() - asked >= LIMIT_S:
                     raise
-                again, away_s = True, away_s + _PAUSE_S
+                again = True
                 time.sleep(_PAUSE_S)
             else:
                 if again:

@@ -221,8 +221,8 @@ class LedgerStore:
         self._node, self._is_shared, self._fresh = node, is_shared, fresh
         self._winners: dict[Problem, Winner] = {}
 
-    def record(self, _run: Run, trials: Sequence[Trial]) -> None:
-        """As of a store."""
+    def record(self, _run: Run, trials: Sequence[Trial], *, again: bool = False) -> None:  # noqa: ARG002
+        """As of a store, which knows itself whether it has them."""
         # The driver reads a thousand nodes' replies: plain values take it a fraction of what objects do.
         self._node.tell("record_rows", tuple(trial_row(trial) for trial in trials))
 

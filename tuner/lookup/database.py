@@ -237,7 +237,7 @@ def _query(path: Path, how: str, query: Callable[[sqlite3.Connection], T]) -> T:
     except sqlite3.OperationalError:
         # The folder may not be written, so SQLite cannot make the -shm file that goes with the log. What was moved
         # into the database itself can still be read. Without a log this would only hide another fault.
-        if how != "mode=ro" or not _is_wal(path) or os.access(path.parent, os.W_OK):
+        if how != "mode=ro" or not _is_wal(path) or os.access(_itself(path).parent, os.W_OK):
             raise
         _log.warning("%s: its folder may not be written: winners still in its -wal file are not seen", path)
         return _query(path, "immutable=1", query)
@@ -265,9 +265,14 @@ def _is_wal(path: Path) -> bool:
 
 def _log_bytes(path: Path) -> int:
     try:
-        return path.with_name(f"{path.name}-wal").stat().st_size
+        return Path(f"{_itself(path)}-wal").stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _itself(path: Path) -> Path:
+    """The file that a link leads to: SQLite's other files are beside that one."""
+    return Path(os.path.realpath(path))
 
 
 def _state(path: Path) -> tuple[int, int, bool]:

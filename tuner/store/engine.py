@@ -66,13 +66,14 @@ _AWAY = {
 """What PostgreSQL's messages mean that time cures; whoever may wait can try again."""
 _SERVER_MEANINGS = {
     **_AWAY,
+    "pg_hba.conf": "the server does not let this user in from here: its owner can add a line to its pg_hba.conf",
+    "permission denied": "this user may not do that: its owner can GRANT it",
     "password": "the server lets nobody in without: give --db postgresql://USER:PASSWORD@HOST/NAME, or set $PGPASSWORD",
     "role ": "the server does not know this user: give --db postgresql://USER@HOST/NAME",
     "database ": "the server cannot open it: make it with createdb, or name another with --db",
-    "permission denied": "this user may not do that: its owner can GRANT it",
     "read-only transaction": "not writable: it is a copy that follows another server, name that one with --db",
 }
-"""What all of PostgreSQL's mean."""
+"""What all of PostgreSQL's mean; the first that fits counts, and many name a user and a database beside their point."""
 _EXPECTED = "expected a path, or postgresql://user@host/name"
 
 
@@ -267,6 +268,7 @@ def _reading_mode(path: Path) -> str:
     A reader of a write-ahead log makes two files beside the database, and only one that may write removes them. Where
     they cannot be made and no log is waiting, the database is whole by itself, and SQLite must be told so.
     """
+    path = Path(os.path.realpath(path))  # SQLite's other files are beside the file itself, not beside a link to it
     folder_writable = os.access(path.parent, os.W_OK)
     if folder_writable and os.access(path, os.W_OK):
         return "rw"

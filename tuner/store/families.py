@@ -11,7 +11,7 @@ from tuner.store.column_values import StrayValue
 from tuner.store.keys import Keys, insert_row
 from tuner.store.models import device, environment, family, family_range, problem
 from tuner.store.records import DecidedFamily, now
-from tuner.store.rows import problem_of, value_of
+from tuner.store.rows import LeftOut, problem_of, sound, value_of
 from tuner.store.runs import Run
 
 
@@ -54,34 +54,52 @@ def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
 
 
 def decided(connection: Connection, *conditions: ColumnElement[bool]) -> list[DecidedFamily]:
-    """Families of every kind, the one decided last first; conditions are on the tables family, device, environment."""
-    ranges = _ranges(connection)
+    """Families of every kind, the one decided last first; conditions are on the tables family, device, environment.
+
+    One that is damaged, or has a damaged range, is left out, and a warning names it.
+    """
     query = (
         select(family, device, environment, problem)
         .select_from(family.join(device).join(environment).join(problem))
         .where(*conditions)
         .order_by(family.c.decided_at.desc(), family.c.family_id.desc())
     )
-    return [_decided(row, ranges.get(row[family.c.family_id], [])) for row in connection.execute(query).mappings()]
+    with LeftOut(connection) as left_out:
+        ranges = _ranges(connection, left_out)
+        found = connection.execute(query).mappings()
+        return list(left_out.built(found, lambda row: _decided(row, ranges.get(row[family.c.family_id], []))))
 
 
-def _ranges(connection: Connection) -> dict[int, list[Range]]:
-    columns = (family_range.c.family_id, family_range.c.first_m, family_range.c.last_m, family_range.c.evidence)
-    query = select(*columns, problem.c.m)
-    found: dict[int, list[Range]] = {}
-    for row in connection.execute(query.select_from(family_range.join(problem))):
-        found.setdefault(row.family_id, []).append(Range(row.first_m, row.last_m, row.m, row.evidence))
+def _ranges(connection: Connection, left_out: LeftOut) -> dict[int, list[Range] | None]:
+    """The ranges of each family; None where one of them is damaged."""
+    query = select(family_range, problem.c.m).select_from(family_range.join(problem))
+    found: dict[int, list[Range] | None] = {}
+    for row in connection.execute(query).mappings():
+        key = row[family_range.c.family_id]
+        try:
+            sound(row)
+        except StrayValue as e:
+            left_out.add(e)
+            found[key] = None
+        else:
+            served = found.setdefault(key, [])
+            if served is not None:
+                names = (family_range.c.first_m, family_range.c.last_m, problem.c.m, family_range.c.evidence)
+                served.append(Range(*(row[name] for name in names)))
     return found
 
 
-def _decided(row: RowMapping, ranges: list[Range]) -> DecidedFamily:
+def _decided(row: RowMapping, ranges: list[Range] | None) -> DecidedFamily:
+    place = f"row {row[family.c.family_id]} of family"
+    if ranges is None:
+        raise StrayValue(f"{place}: one of its ranges is damaged")
     figures = (row[family.c.checked], row[family.c.regret_geomean], row[family.c.regret_worst])
     check = Check(*figures) if figures[0] and None not in figures else None
     batches = None if row[family.c.first_batch] is None else (row[family.c.first_batch], row[family.c.last_batch])
     try:
         found = Family(problem_of(row).group(), tuple(sorted(ranges)), check, batches)
     except ProblemError as e:
-        raise StrayValue(f"row {row[family.c.family_id]} of the table family cannot be used: {e}") from e
+        raise StrayValue(f"{place} cannot be used: {e}") from e
     return DecidedFamily(
         value_of(Device, device, row), value_of(Environment, environment, row), found, row[family.c.decided_at]
     )

@@ -70,10 +70,15 @@ class Patience:
                 return done
 
     def close(self) -> None:
-        """Leave to the next command what the database did not take, and say so."""
-        if self._spool.pending:
-            told = (self._label, _trials(self._spool), self._spool.path)
+        """Leave to the next command what the database did not take, and say so, and what is lost."""
+        self._spool.add(())  # there may be room again for what the file does not hold
+        lost = self._spool.in_memory
+        if kept := len(self._spool.pending) - lost:
+            told = (self._label, _trials(kept), self._spool.path)
             _log.warning("%s: %s kept in %s: the next command on this database stores what is there", *told)
+        if lost:
+            told = (self._label, _trials(lost), self._spool.path)
+            _log.warning("%s: %s lost: neither it nor %s could be written", *told)
         self._spool.close()
 
     def _flush(self) -> None:
@@ -84,7 +89,8 @@ class Patience:
 
     def _missed(self) -> None:
         if not self._pause_s and not self.given_up:
-            kept = f"{_trials(self._spool)} kept in {self._spool.path}, " if self._spool.pending else ""
+            where = "memory" if self._spool.in_memory else self._spool.path
+            kept = f"{_trials(len(self._spool.pending))} kept in {where}, " if self._spool.pending else ""
             _log.warning("%s: the database does not answer, %strying again", self._label, kept)
         self._spool.durable = True
         self._pause_s = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
@@ -92,10 +98,10 @@ class Patience:
 
     def _answered(self) -> None:
         if self._pause_s:
-            stored = f", {_trials(self._spool)} stored" if self._spool.pending else ""
+            stored = f", {_trials(len(self._spool.pending))} stored" if self._spool.pending else ""
             _log.warning("%s: the database answers again%s", self._label, stored)
         self._pause_s = self._next_try = 0.0
 
 
-def _trials(spool: Spool) -> str:
-    return f"{len(spool.pending)} trial{'s' * (len(spool.pending) != 1)}"
+def _trials(count: int) -> str:
+    return f"{count} trial{'s' * (count != 1)}"

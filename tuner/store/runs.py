@@ -21,8 +21,11 @@ from tuner.store.keys import Keys, insert_row
 from tuner.store.records import PROTOCOL, as_text, now
 from tuner.version import __version__
 
-_PASSWORD = re.compile(r"(://[^:/@]*:|password=)[^@&]*")
-"""A server's password in a URL: whoever reads a run's command line has no need of it."""
+_PASSWORD = re.compile(r"(://[^:/@]*:)[^@]*(?=@)|(password=)[^&]*")
+"""A server's password in a URL, which may hold / and &, and @ too behind the path.
+
+Whoever reads a run's command line has no need of it.
+"""
 DEAD_AFTER_S = 60.0
 """A run that gave no sign of life for so long is taken for dead: a writer may wait half of it for a lock."""
 
@@ -115,7 +118,7 @@ def begin(
         "environment_id": keys.make(connection, environment),
         "protocol": run.protocol,
         "tool_version": run.tool_version,
-        "argv": json.dumps([_PASSWORD.sub(r"\1***", word) for word in argv]),
+        "argv": json.dumps([_PASSWORD.sub(r"\1\2***", word) for word in argv]),
         "host": host,
         "started_at": now(),
         "status": RunStatus.RUNNING.value,

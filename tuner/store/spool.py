@@ -69,6 +69,11 @@ class Spool:
                 advice = "what the database does not have when this run ends is lost: make room for it"
                 _log.warning("%s cannot be written (%s): %s", self.path, e.strerror or e, advice)
 
+    @property
+    def in_memory(self) -> int:
+        """How many of the pending trials the file does not hold, because it could not be written."""
+        return len(self.pending) - self._written
+
     def stored(self) -> None:
         """Forget the pending trials: the database has them."""
         if self._file is not None and self._written:
@@ -78,7 +83,7 @@ class Spool:
     def close(self) -> None:
         """Remove the file, unless it holds trials."""
         if self._file is not None:
-            if not self.pending:
+            if not self._written:
                 self.path.unlink(missing_ok=True)
             self._file.close()
             self._file = None

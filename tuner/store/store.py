@@ -169,11 +169,16 @@ class Store(Listings, AbstractContextManager["Store"]):
             self._patience.close()
         self._patience = None
 
-    def record(self, run: Run, trials: Iterable[Trial]) -> None:
+    def record(self, run: Run, trials: Iterable[Trial], *, again: bool = False) -> None:
         """Keep all of some trials, or none; see `outlast` for a server that is away.
 
+        Args:
+            run: what measured them.
+            trials: what it measured.
+            again: nobody knows whether some of them were recorded before: what is there stays.
+
         Raises:
-            StoreError: also when one of them was recorded by this run before.
+            StoreError: also when one of them was recorded by this run before, without `again`.
         """
         batch = list(trials)
         if not batch:
@@ -181,12 +186,12 @@ class Store(Listings, AbstractContextManager["Store"]):
         if self._patience is not None:
             self._patience.keep(batch)
             return
-        self.record_rows(run, [rows.trial_row(trial) for trial in batch])
+        self.record_rows(run, [rows.trial_row(trial) for trial in batch], again=again)
 
-    def record_rows(self, run: Run, trials: Sequence[rows.TrialRow]) -> None:
+    def record_rows(self, run: Run, trials: Sequence[rows.TrialRow], *, again: bool = False) -> None:
         """Keep trials as `record` does, from the rows that a node of a fleet made of them."""
         with self._writing() as connection:
-            record(connection, self._keys, run.id, trials, again=self._again)
+            record(connection, self._keys, run.id, trials, again=again or self._again)
 
     def _record_again(self, run: Run, trials: Sequence[spool.Timed]) -> None:
         with self._writing() as connection:

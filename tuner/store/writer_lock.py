@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,8 +12,8 @@ from tuner.errors import StoreError
 
 
 def lock_file(path: Path) -> Path:
-    """The lock file of a database's file."""
-    return path.with_name(f"{path.name}.lock")
+    """The lock file of a database's file: one, by whichever link the file is reached."""
+    return Path(f"{os.path.realpath(path)}.lock")
 
 
 @contextmanager

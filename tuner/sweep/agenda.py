@@ -45,6 +45,7 @@ class Agenda:
         self._steps: list[Step] = []
         self._of: dict[Problem, list[Climb]] = {}
         self._climbs: list[Climb] = []
+        self._of_family: dict[Problem, list[Climb]] = {}
         self._known: dict[Problem, list[DecidedFamily]] = {}
         for item in distinct([*problems, *ladders]):
             self.add(item)
@@ -64,6 +65,7 @@ class Agenda:
             return
         climb = Climb(item, self._estimate, self._known.get(item.family, ()))
         self._climbs.append(climb)
+        self._of_family.setdefault(item.family, []).append(climb)
         self._add(climb, climb.begin())
 
     def know(self, families: Iterable[DecidedFamily]) -> None:
@@ -87,8 +89,14 @@ class Agenda:
         self._steps.insert(0, step)
 
     def tops(self, problem: Problem) -> set[Problem]:
-        """The last rungs of the ladders that go on from how a problem ends."""
-        return {climb.ladder.rungs[-1] for climb in self._of.get(problem, ())}
+        """The last rungs of the ladders that go on from how a problem ends, and of those they may share steps with.
+
+        These are the ladders of their families. Two runs of which each has one of two such ladders would wait for each
+        other, so that a run has all of them, or none.
+        """
+        families = {climb.ladder.family for climb in self._of.get(problem, ())}
+        beside = (climb for family in families for climb in self._of_family[family])
+        return {climb.ladder.rungs[-1] for climb in beside if climb.is_open}
 
     @property
     def open_tops(self) -> set[Problem]:
@@ -118,6 +126,9 @@ class Agenda:
             if climb.family is not None:
                 complete.append(climb.family)
         return complete
+
+    def written(self) -> None:
+        """Hear that what came of all that has ended was written."""
 
     def _add(self, climb: Climb, steps: Sequence[Step]) -> None:
         for step in steps:

@@ -122,6 +122,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         self._queued: dict[str, Urgency] = {}
         self._order = itertools.count()
         self._scheduled = self._ended = 0
+        self._at_work: dict[str, concurrent.futures.Future[CompileResult]] = {}
         self._lost: deque[str] = deque()
         self._tried_again: set[str] = set()
         self._broken = False
@@ -220,6 +221,8 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         Raises:
             SweepError: the children die again and again before they can compile anything.
         """
+        if self._at_work and self._pool.done() and not self._pool.result().active:
+            self._broken = True
         if self._broken:
             if self._restarts >= _MOST_RESTARTS:
                 raise SweepError(
@@ -227,6 +230,9 @@ class CompilePool(AbstractContextManager["CompilePool"]):
                 )
             self._restarts += 1
             self._stop()
+            # A task that came while the pool broke is neither done nor given up by it.
+            self._lost.extend(self._at_work)
+            self._at_work.clear()
             self._pool = self._starter.submit(self._start)
             self._broken = False
             self._scheduled = self._ended = 0
@@ -271,10 +277,12 @@ class CompilePool(AbstractContextManager["CompilePool"]):
             self._lost.append(key)
             self._broken = True
         else:
+            self._at_work[key] = future
             future.add_done_callback(functools.partial(self._finish, key))
 
     def _finish(self, key: str, future: concurrent.futures.Future[CompileResult]) -> None:
         # Called in the pool's own thread; its operations on dicts and deques are atomic.
+        self._at_work.pop(key, None)
         if future.cancelled():
             return
         self._ended += 1

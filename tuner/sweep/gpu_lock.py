@@ -74,8 +74,10 @@ def _locked(path: Path, uuid: str, wait: bool, stop: threading.Event | None) -> 
                     told = True
             else:
                 unless_locked.pop_all()
-                file.truncate(0)
-                file.write(f"{os.getpid()}".encode())  # this also keeps the file young: systems remove old ones there
+                with suppress(OSError):  # where the disk is full the lock holds all the same, and says less
+                    file.truncate(0)
+                    # This also keeps the file young: systems remove old ones there.
+                    file.write(f"{os.getpid()}".encode())
                 return file
         time.sleep(_POLL_S)
     raise KeyboardInterrupt

@@ -20,11 +20,20 @@ class History:
         """Remember where to look; nothing is read yet. With `fresh` nothing counts, so everything is measured again."""
         self._store, self._fresh = store, fresh
         self._device, self._environment = device, environment
+        self._ended: set[Problem] = set()
+
+    def note_ended(self, problem: Problem) -> None:
+        """Note that this run is done with a problem: from now on what it measured counts, with `fresh` too."""
+        self._ended.add(problem)
+
+    def has_ended(self, problem: Problem) -> bool:
+        """Whether this run is done with a problem. A run measures none twice, though ladders may have it in common."""
+        return problem in self._ended
 
     def resume(self, job: Job) -> None:
         """Start a job's search with the trials of earlier runs."""
         known = {}
-        if self._store is not None and not self._fresh:
+        if self._store is not None and (not self._fresh or self.has_ended(job.problem)):
             known = self._store.settled(self._device, self._environment, job.problem, job.kernels)
         job.resume(known)
 

@@ -116,6 +116,11 @@ class Climb:
     _mends: int = 0
     _is_recalled: bool = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether steps that were returned have not ended."""
+        return bool(self._waiting)
+
     def begin(self) -> list[Step]:
         """Return the first steps: the anchors, each raced in full unless the ladder learns from another."""
         ms = [problem.m for problem in self.ladder.rungs]

@@ -68,6 +68,7 @@ class Loop:
         self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
         self._begun, self._finals_s = crew.begun, _FINALS_S
         self._trials: list[Trial] = []
+        self._unsure = False  # whether some of them may be stored: Ctrl-C may come between a commit and its return
         self._committed = self._listened = self._beat = time.monotonic()
         self._queue: deque[Job] = deque()
         self._agenda: SharedAgenda
@@ -154,6 +155,10 @@ class Loop:
             self._end(ProblemReport(problem, None, str(e)))
             return None
         self._history.resume(job)
+        if self._history.has_ended(problem):
+            winner = self._history.winner(job)
+            self._end(_report(job, winner, "already tuned" if winner else "this run has tried it before"), job)
+            return None
         if (winner := self._history.final_winner(job)) is not None:
             self._end(_report(job, winner, "already tuned"), job)
             return None
@@ -202,6 +207,7 @@ class Loop:
 
     def _end(self, report: ProblemReport, job: Job | None = None) -> None:
         """Report a problem that ended, and go on with the ladders that waited for it."""
+        self._history.note_ended(report.problem)
         self._report.problems.append(report)
         self._observer.problem_ended(report)
         past = self._prefetcher.past
@@ -227,8 +233,9 @@ class Loop:
             self._collect(supervisor)
         now = time.monotonic()
         if self._trials and (force or now - self._committed >= COMMIT_S):
-            self._store.record(self._run, self._trials)
-            self._trials = []
+            again, self._unsure = self._unsure, True
+            self._store.record(self._run, self._trials, again=again)
+            self._trials, self._unsure = [], False
             self._committed = now
         if now - self._beat >= HEARTBEAT_S:
             self._beat = now

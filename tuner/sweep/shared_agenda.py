@@ -65,16 +65,25 @@ class SharedAgenda:
 
     def claim(self, step: Step) -> bool:
         """Have a step's problem, or take note that another run has it."""
-        for top in self._agenda.tops(step.problem) - self._tops:
-            if not self._store.claim(self._run, top, begin=True):
-                break
-            self._tops.add(top)
-        else:
-            if self._store.claim(self._run, step.problem):
-                self._steps[step.problem] = step
-                return True
+        if self._claim_ladders(step.problem) and self._store.claim(self._run, step.problem):
+            self._steps[step.problem] = step
+            return True
         self._elsewhere.append(step)
         return False
+
+    def _claim_ladders(self, problem: Problem) -> bool:
+        """Have every ladder that a problem's end may concern, or none more than before.
+
+        A run that kept one and waited for another might wait for ever, for a run that has that one and waits for this.
+        """
+        claimed: list[Problem] = []
+        for top in sorted(self._agenda.tops(problem) - self._tops, key=str):
+            if not self._store.claim(self._run, top, begin=True):
+                self._store.release(self._run, claimed)
+                return False
+            claimed.append(top)
+        self._tops.update(claimed)
+        return True
 
     def begin(self, problem: Problem) -> bool:
         """Begin a problem that is this run's, unless another run has relieved it of that meanwhile."""
@@ -109,7 +118,7 @@ class SharedAgenda:
             self._say(others)
 
     def _relieve(self, step: Step) -> bool:
-        return self._store.claim(self._run, step.problem, begin=True)
+        return self._claim_ladders(step.problem) and self._store.claim(self._run, step.problem, begin=True)
 
     def _say(self, others: Mapping[Problem, Holder]) -> None:
         left = f"{len(self._elsewhere)} problem{'s' * (len(self._elsewhere) != 1)}"
@@ -131,12 +140,13 @@ class SharedAgenda:
         return self._agenda.ended(problem, result, winners)
 
     def release(self, problem: Problem) -> None:
-        """Give back a problem that ended, and the ladders that are complete by it."""
+        """Give back a problem that ended, and the ladders that are complete by it, once their families are written."""
         left = self._agenda.open_tops
         ended = {problem, *(self._tops - left)} - left
         self._tops &= left
         self._steps.pop(problem, None)
         self._store.release(self._run, sorted(ended, key=str))
+        self._agenda.written()
 
     def drop(self) -> list[Problem]:
         """Give up what was not begun, and return its problems."""

@@ -42,8 +42,8 @@ class Storage(Past, Protocol):
     def is_away(self) -> bool:
         """Whether a write would wait for a server."""
 
-    def record(self, run: Run, trials: Sequence[Trial], /) -> None:
-        """Keep all of some trials, or none."""
+    def record(self, run: Run, trials: Sequence[Trial], /, *, again: bool = False) -> None:
+        """Keep all of some trials, or none; with `again` some of them may be there."""
 
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict, /) -> None:
         """Make a verdict the current winner."""

@@ -1,0 +1,76 @@
+"""What the driver's ledger does while the server is away, and when a node's work is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tuner.fleet import ledger as ledger_module
+from tuner.fleet.feed import Feed
+from tuner.fleet.ledger import Ledger
+from tuner.fleet.messages import Delivery, Hello
+from tuner.hardware.device import KNOWN, Environment
+from tuner.problem import Problem
+from tuner.problem.family import ladders
+from tuner.store.engine import UnavailableError
+from tuner.store.store import Store
+from tuner.sweep.ladder import Result
+from tuner.sweep.shared_agenda import SharedAgenda
+from tuner.version import __version__
+
+HELLO = Hello("a", 1, KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "", "", "3.11"), __version__, {})
+PROBLEM = Problem(16, 16, 16)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "tuner.db") as store:
+        yield store
+
+
+def test_a_node_that_comes_while_the_server_is_away_takes_part_once_it_answers(store, monkeypatch, caplog):
+    monkeypatch.setattr(ledger_module, "_PAUSE_S", 0.0)
+    begin_run, away = store.begin_run, [UnavailableError("it restarts")] * 2
+
+    def begin(*words, **options):
+        if away:
+            raise away.pop()
+        return begin_run(*words, **options)
+
+    monkeypatch.setattr(store, "begin_run", begin)
+    found = Ledger(store, lambda _device: [PROBLEM], {})
+    run = found.join("node", HELLO, 0.0)
+    assert found.working == ["node"]
+    assert [row.uuid for row in store.runs()] == [run.uuid]
+    assert "it restarts: nodes go on measuring and keep it; trying again" in caplog.text
+
+
+def test_a_server_that_takes_long_to_say_nothing_is_given_up_when_the_time_is_over(store, monkeypatch):
+    monkeypatch.setattr(ledger_module, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(ledger_module, "LIMIT_S", 0.5)
+    found, asked = Ledger(store, lambda _device: [PROBLEM], {}), []
+    found.join("node", HELLO, 0.0)
+
+    def heartbeat(_run):
+        asked.append(time.sleep(0.2))
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(store, "heartbeat", heartbeat)
+    with pytest.raises(UnavailableError):
+        found.take({"node": Delivery(writes=[("heartbeat", ())])}, threading.Event(), 0.0)
+    assert len(asked) <= 4
+
+
+def test_a_ladder_is_over_only_once_its_family_is_written(store):
+    feed = Feed(lambda _config, _problem: None)
+    (ladder,) = ladders(range(1, 3), lambda m: Problem(m, 16, 16))
+    run = store.begin_run(HELLO.device, HELLO.environment, argv=[], host="a")
+    agenda = SharedAgenda(store, run, feed, fresh=False)
+    feed.offer([ladder])
+    for step in [*iter(agenda.take, None)]:
+        agenda.ended(step.problem, Result(None), ())
+        assert not feed.over  # here a sweep writes what has ended
+        agenda.release(step.problem)
+    assert list(feed.over) == [ladder]
