@@ -166,3 +166,10 @@ def test_a_range_of_batches_is_whole_where_another_line_names_one_of_them(write)
     for text in (one + several, several + one):
         ladders = suite.load_with_ladders(write(head + text))
         assert {ladder.batches for ladder in ladders} >= {(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 8)}
+
+
+def test_a_column_of_scalings_leaves_other_ops_what_they_are(write):
+    cells = "1,64,64,bf16,nt,4"
+    (named,) = suite.load(write(f"op,m,n,k,dtype,layout,batch,scaling\nbmm,{cells},none\n"))
+    (plain,) = suite.load(write(f"op,m,n,k,dtype,layout,batch\nbmm,{cells}\n"))
+    assert named == plain

@@ -90,16 +90,18 @@ def check_precision(precision: str | None, a_dtype: str) -> str:
     return "ieee" if precision in (None, "default") else str(precision)
 
 
-def check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
-    """Check the keys of a GEMM's scales, and drop "none" in place, because no key means the same."""
+def check_scaling(op: str, extras: dict[str, Extra], a_dtype: str) -> None:
+    """Check the keys of a GEMM's scales, and drop "none" in place, of any op, because no key means the same."""
     scaling, fast_accum = extras.get("scaling", "none"), extras.get("fast_accum")
-    if scaling not in SCALINGS:
-        raise ProblemError(f"unknown scaling {scaling!r}: expected one of {', '.join(SCALINGS)}")
     if scaling == "none":
         extras.pop("scaling", None)
-    elif a_dtype != "int8" and not dtype.is_fp8(a_dtype):
+    if op != "matmul":
+        return
+    if scaling not in SCALINGS:
+        raise ProblemError(f"unknown scaling {scaling!r}: expected one of {', '.join(SCALINGS)}")
+    if scaling != "none" and a_dtype != "int8" and not dtype.is_fp8(a_dtype):
         raise ProblemError(f"scaling {scaling!r} is for fp8 and int8 operands, these are {a_dtype}: leave it out")
-    elif scaling == "block" and a_dtype == "int8":
+    if scaling == "block" and a_dtype == "int8":
         raise ProblemError("scaling 'block' is for fp8 operands, these are int8: use scaling 'row'")
     if fast_accum is not None and not dtype.is_fp8(a_dtype):
         raise ProblemError(f"fast_accum is for fp8 operands, these are {a_dtype}: leave it out")
