@@ -205,19 +205,24 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
 def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> None:
     from tuner.tables import dispatcher
 
-    found = [dispatcher.dispatcher(table) for table in selection.tables]
+    sized = [table for table in selection.tables if not dispatcher.is_keyed(table)]
+    keyed = {table.op: len(table.rows) for table in selection.tables if table not in sized}
+    found = [dispatcher.dispatcher(table) for table in sized or selection.tables]
     files.make_folder(directory)
     written: list[dict[str, Any]] = [
         {"path": each.write(directory), "rows": each.rows, "ranges": each.ranges, "refused": each.refused}
         for each in found
     ]
     if as_json:
-        output.print_json({"written": written, "left_out": _left_out(selection)})
+        left_out = {**_left_out(selection), "keyed": sum(keyed.values())}
+        output.print_json({"written": written, "left_out": left_out})
         return
     for entry in written:
         click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}, {quantity(entry['ranges'], 'range')}")
         for reason in entry["refused"]:
             click.echo(f"left out: {reason}", err=True)
+    for op, rows in keyed.items():
+        click.echo(f"left out: {quantity(rows, 'row')} of {op}, which has keys of its own", err=True)
     _say_left_out(selection)
 
 
