@@ -86,7 +86,7 @@ def export(
     if captured:
         kernels.find_captured(captured)
     compiled = _compiled(captured, device)
-    winners, families = _decided(db, device, is_needed=not compiled)
+    winners, families = _decided(db, device, is_needed=not compiled, with_experts=kind == "sqlite")
     if kind == "sqlite":
         _write_database(db, directory, winners, as_json=as_json)
         return
@@ -121,7 +121,9 @@ def _compiled(captured: Sequence[Path], device: str | None) -> list[Binary]:
     return kept
 
 
-def _decided(db: str | None, device: str | None, *, is_needed: bool) -> tuple[list[Winner], list[DecidedFamily]]:
+def _decided(
+    db: str | None, device: str | None, *, is_needed: bool, with_experts: bool
+) -> tuple[list[Winner], list[DecidedFamily]]:
     if not is_needed and db is None and (path := sqlite_path(database_location())) is not None and not path.exists():
         return [], []
     with options.open_store(db, device if is_needed else None) as store:
@@ -136,7 +138,7 @@ def _decided(db: str | None, device: str | None, *, is_needed: bool) -> tuple[li
                 f"{location} has winners of the interpreter only, which are no figures of a GPU: to export them all the"
                 " same add --device interpreter"
             )
-    experts = sum(winner.problem.op == EXPERTS for winner in winners)
+    experts = 0 if with_experts else sum(winner.problem.op == EXPERTS for winner in winners)
     if experts:
         click.echo(f"{quantity(experts, 'winner')} of experts left out: `tuner moe` writes their files", err=True)
         winners = [winner for winner in winners if winner.problem.op != EXPERTS]
