@@ -155,8 +155,8 @@ def gpus_of(name: str) -> list[int | None]:
             err=True,
         )
         return [None]
-    if not re.fullmatch(r"cuda:\d+(,cuda:\d+)*", name):
-        raise UsageError(f"unknown device {name!r}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
+    if not re.fullmatch(r"cuda:\d{1,9}(,cuda:\d{1,9})*", name):
+        raise UsageError(f"unknown device {name!r:.60}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
     indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
     if max(indices) >= count:
         why = "TRITON_INTERPRET is set, unset it" if interpreting else f"this machine has {count} GPUs"

@@ -24,7 +24,8 @@ TRUTHS = ("aligned", "fast_accum", "b_padded", "invariant", "listed")
 """What is true or false, and no other value: a word such as "no" would be true."""
 MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
-_SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
+_SIZE = r"(-?\d{1,20})"  # Python reads no number of more than 4300 digits
+_SHAPE = re.compile(rf"{_SIZE}[x,*]{_SIZE}[x,*]{_SIZE}", re.IGNORECASE)
 
 
 def check_size(name: str, size: SupportsIndex) -> int:
@@ -48,7 +49,7 @@ def parse_shape(text: str) -> tuple[int, int, int]:
     """
     found = _SHAPE.fullmatch(text.strip())
     if not found:
-        raise ProblemError(f"not a shape: {text!r}: expected MxNxK, for instance 4096x4096x1024")
+        raise ProblemError(f"not a shape: {text!r:.60}: expected MxNxK, for instance 4096x4096x1024")
     m, n, k = (int(part) for part in found.groups())
     for name, size in (("M", m), ("N", n), ("K", k)):
         check_size(name, size)
