@@ -435,3 +435,9 @@ def test_scales_are_told_by_their_sizes(a_scales, b_scales, scaling):
 
 def test_the_startup_folder_holds_what_python_runs():
     assert (Path(startup.__file__).parent / "sitecustomize.py").exists()
+
+
+def test_an_option_of_the_program_is_none_of_tuners(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = run("capture", "--out", tmp_path / "file" / "calls", "--", "true", "--debug")
+    assert (code, len(err.splitlines())) == (1, 1)

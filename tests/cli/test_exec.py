@@ -142,3 +142,10 @@ def test_exit_codes_are_the_programs_own(execute):
     done = execute("-m", "tuner", "exec", "--", "no-such-program")
     assert done.returncode == 127
     assert "cannot run no-such-program: there is no such command" in done.stderr
+
+
+def test_an_empty_name_is_wrong_usage(run):
+    for named in ("", " ", "fla,"):
+        code, out, err = run("exec", "--adopt", named, "--", "true")
+        assert (code, out) == (2, "")
+        assert err.startswith("tuner: --adopt names no package")

@@ -16,6 +16,7 @@ import tuner
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.lookup import table
 from tuner.lookup.lookup import resolver
+from tuner.moe.layer import OP as EXPERTS
 from tuner.problem import Problem
 from tuner.problem.family import Check, Range
 
@@ -285,3 +286,12 @@ tuner.cli.main({["export", str(folder), "--db", str(db), *arguments.split()]!r})
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert str(folder) in done.stderr
     assert names(folder) == []
+
+
+def test_a_copied_database_counts_all_winners_that_it_holds(tmp_path, run, make_database, make_row):
+    experts = make_row(1, 1, 1, op=EXPERTS, layout="keyed", extras={"M": 8})
+    db = make_database(tmp_path / "tuner.db", make_row(16), experts)
+    code, out, err = run("export", tmp_path / "out", "--db", db, "--format", "sqlite")
+    assert (code, out, err) == (0, f"{tmp_path / 'out' / 'winners.db'}: 2 winners for {H200.slug}\n", "")
+    with closing(sqlite3.connect(tmp_path / "out" / "winners.db")) as copy:
+        assert copy.execute("SELECT count(*) FROM winner").fetchone() == (2,)

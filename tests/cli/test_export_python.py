@@ -144,3 +144,14 @@ def test_a_kernel_with_keys_of_its_own_is_one_line(tmp_path, run, make_database,
     assert (code, out) == (1, "")
     assert err == "tuner: scale has keys of its own: --format python is for ops with M, N and K; leave it out\n"
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("no_tables", "toy")
+def test_a_kernel_with_keys_of_its_own_is_left_out_beside_others(tmp_path, run, make_database, make_row):
+    keyed = make_row(1, 1, 1, op="scale", layout="keyed", extras={"N": 64}, dtype="float32")
+    db = make_database(tmp_path / "tuner.db", keyed, make_row(64))
+    code, _, err = run("export", tmp_path / "out", "--format", "python", "--db", db)
+    assert (code, err) == (0, "left out: 1 row of scale, which has keys of its own\n")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["matmul_nvidia_h200_sm90_132.py"]
+    _, out, _ = run("export", tmp_path / "out", "--format", "python", "--db", db, "--json")
+    assert json.loads(out)["left_out"] == {"stale": 0, "older": 0, "keyed": 1}

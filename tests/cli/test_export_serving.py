@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -188,3 +190,14 @@ def test_lists_in_a_folder_of_tables_are_no_tables(tmp_path, run, tuned):
     assert run("export", tmp_path / "out", "--db", db)[0] == 0
     assert run("export", tmp_path / "out", "--db", db, "--format", "triton")[0] == 0
     assert run("diff", db, tmp_path / "out") == (0, f"matmul on {H200.slug}: equal\n", "")
+
+
+def test_a_trial_whose_run_is_damaged_is_no_config_to_ship(tmp_path, run, tuned):
+    tuned(scaled(16), ours({**TILE, "num_warps": 8}), under=Environment("3.6.0", "", "", "", ""))
+    with closing(sqlite3.connect(tmp_path / "tuner.db")) as connection, connection:
+        connection.execute("UPDATE run SET argv = 'x'")
+    db = tuned(scaled(16), ours(TILE, LOADS="tma"), ours(TILE))
+    code, _, err = run("export", tmp_path / "out", "--db", db, "--format", "vllm")
+    (path,) = (tmp_path / "out").iterdir()
+    assert (code, json.loads(path.read_text())) == (0, {"16": TILE})
+    assert "Traceback" not in err

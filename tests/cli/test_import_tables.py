@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -77,3 +78,27 @@ def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_wri
         assert (code > 0, out) == (True, "")
         assert said in err.splitlines()[-1]
         assert not (tmp_path / "out").exists()
+
+
+def test_tables_that_another_program_rewrote_are_tables_too(run, folders, tmp_path):
+    older, _ = folders
+    path = older / f"matmul--{H200.slug}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=4, sort_keys=True))
+    assert path.read_text().index(tables.FORMAT) > 1024
+    for number, places in enumerate(([path], [older], [shutil.make_archive(str(tmp_path / "a"), "zip", older)])):
+        code, _, err = run("import", *places, "--out", tmp_path / f"out{number}")
+        assert (code, err) == (0, "")
+        assert blocks(tmp_path / f"out{number}") == {16: 32, 64: 16}
+
+
+def test_rows_that_give_way_to_a_newer_version_of_their_kernel_are_counted(
+    run, folders, tmp_path, make_row, make_table
+):
+    older, out = folders[0], tmp_path / "out"
+    assert run("import", older, "--out", out)[0] == 0
+    (tmp_path / "next").mkdir()
+    make_table(make_row(128, version=2)).write(tmp_path / "next")
+    code, said, err = run("import", tmp_path / "next", "--out", out)
+    assert code == 0
+    assert "1 row, 0 families, 1 row new" in said
+    assert err == "2 rows left out: a newer version of their kernel has rows\n"

@@ -170,3 +170,11 @@ def test_the_real_kernels_answer_from_a_fresh_process(tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
     assert "BLOCK_SIZE_M=" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_json_names_the_nearest_tuned_problems_as_the_explanation_does(run, db):
+    asked = ("--db", db, "--device", H200.slug)
+    near = json.loads(run("lookup", "4096x512x256", *asked, "--json")[1])["nearest"]
+    assert [problem["m"] for problem in near] == [64]
+    assert "nearest tuned problems:\n  matmul 64x512x256" in run("lookup", "4096x512x256", *asked, "--explain")[1]
+    assert json.loads(run("lookup", "64x512x256", *asked, "--json")[1])["nearest"] == []

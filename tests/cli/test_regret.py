@@ -74,6 +74,13 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(formula_won, run, tmp_path, 
     for arguments, words in (
         ((formula_won, database, "--regret", *on), "one table"),
         ((formula_won, "--sample", "3"), "--sample goes with --regret"),
+        ((formula_won, "--regret", "--strict", *on), "--strict is for warnings"),
+        ((formula_won, "--invariance", "--strict", *on), "--strict is for warnings"),
+        (
+            (formula_won, "--regret", "--suite", "demo", "--sample", "3", *on),
+            "--sample is for --regret without --suite",
+        ),
+        ((formula_won, "--regret", "--device", "cuda:0,cuda:1"), "one GPU"),
         ((formula_won, "--regret", "--suite", "gone", *on), "unknown suite"),
         ((formula_won, "--regret", "--suite", "demo", *on), "no tuned problem to hold out"),
     ):

@@ -83,7 +83,16 @@ def test_what_cannot_be_retimed_is_one_line(table, tmp_path, run, make_row, make
         ([of_a_gpu, "--device", "interpreter"], f"has no row for interpreter: it has rows for {KNOWN['sm_90'].slug}"),
         ([table, "--fail-above", "much"], "'much' is no share: expected for instance 5%"),
         ([table, "--race"], "--race keeps what it finds: add --db PATH"),
+        ([table, "--device", "cuda:0,cuda:1"], "one GPU"),
     ):
         code, out, err = run("retime", *arguments)
         assert (code > 0, out) == (True, "")
         assert said in err.splitlines()[-1]
+
+
+def test_a_database_that_cannot_be_used_is_told_before_anything_is_played(table, tmp_path):
+    (tmp_path / "notes.txt").write_text("no database")
+    done = retime(table, "--db", tmp_path / "notes.txt", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "notes.txt" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

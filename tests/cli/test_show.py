@@ -89,6 +89,15 @@ def test_winners_as_json_hold_their_evidence(document):
     [
         (["winners", "--shape", "16x4096x4096"], 1),
         (["winners", "--problem", "1x1x1"], 0),
+        (["winners", "--problem", "M=16,dtype=bf16,layout=nt"], 1),
+        (["winners", "--problem", "layout=nn,epilogue=bias+gelu,precision=tf32,aligned=true"], 1),
+        (["winners", "--problem", "m=16,out_dtype=bf16"], 1),
+        (["winners", "--problem", "m=16,layout=nn"], 0),
+        (["winners", "--problem", "aligned=false"], 0),
+        (["trials", "--problem", "layout=nn,epilogue=bias+gelu,out_dtype=fp32,aligned=true"], 2),
+        (["trials", "--problem", "m=16,layout=nn"], 0),
+        (["problems", "--problem", "layout=nt"], 1),
+        (["problems", "--problem", "layout=5,aligned=5"], 0),
         (["winners", "--kernel", "split_k"], 0),
         (["winners", "--device", H200, "--limit", "1"], 1),
         (["trials"], 12),
@@ -111,6 +120,12 @@ def test_filters_narrow_what_is_listed(document, tuner, arguments, count):
     _, out, err = tuner(*arguments)
     assert max(0, len(out.splitlines()) - 1) == count
     assert count or err == "none match: leave a filter out\n"
+
+
+def test_runs_that_a_limit_hides_are_counted(tuner):
+    _, out, err = tuner("runs", "--limit", "1")
+    assert (len(out.splitlines()), err) == (2, "the newest 1 of 2: --limit 2 shows all\n")
+    assert tuner("runs", "--limit", "2")[2] == ""
 
 
 def test_trials_show_states_and_reasons(document):

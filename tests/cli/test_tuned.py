@@ -219,6 +219,10 @@ def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_js
         (["--problem", "N=8"], "--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel"),
         (["--kernel", "mine:scale_rows"] * 2 + ["--problem", "N=8"], "--problem and --suite name keys of one kernel:"),
         (["--kernel", "mine:scale_rows", "--shape", "8x8x8"], "--shape is for GEMMs: name a problem of --kernel by"),
+        (
+            ["--kernel", "softmax", "--problem", "M=8,N=8", "--layout", "tn"],
+            "--layout is for problems by --shape: type it in --problem, M=8,N=64,K=64,layout=nt for instance",
+        ),
         (["--kernel", "mine:plain", "--problem", "N=8"], "mine:plain is no kernel under tuner.tuned: put @tuner.tu"),
         (["--kernel", "mine:absent", "--problem", "N=8"], "mine has no 'absent': expected the name of a kernel in it"),
         (["--kernel", "absent", "--problem", "N=8"], "no installed kernel is called 'absent': expected my_pkg.my_mo"),

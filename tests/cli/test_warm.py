@@ -34,3 +34,10 @@ def test_what_cannot_be_warmed_is_one_line(run, table, tmp_path, monkeypatch, ma
     assert f"no row that {H200.slug} can use" in refused(run, stale, "--device", H200.slug)
     monkeypatch.setattr("triton.knobs.runtime.interpret", True)
     assert refused(run, table).endswith("the interpreter compiles nothing: unset TRITON_INTERPRET")
+
+
+def test_a_database_may_be_named_by_its_url_and_a_password_is_not_shown(run, tmp_path, make_database, make_row):
+    url = f"sqlite:///{make_database(tmp_path / 'tuner.db', make_row(16))}"
+    assert f"no row that {B200.slug} can use in {url}" in refused(run, url, "--device", B200.slug)
+    said = refused(run, "postgresql://me:secret@host/tuner", "--device", H200.slug)
+    assert "postgresql://host/tuner is not read at run time" in said

@@ -57,3 +57,17 @@ def test_aligned_and_unaligned_ms_are_ladders_of_their_own():
     assert by_alignment[True] == [8, 16, 32, 64]
     assert by_alignment[False] == [1, 2, 3, 4, 7, 15, 17, 31, 33, 63]
     assert all(ladder.first_m == 1 for ladder in found)
+
+
+@pytest.mark.parametrize("text", ["{}x64x64", "1-{}x64x64", "64x64x{}"])
+def test_more_digits_than_python_reads_are_one_short_line(text):
+    with pytest.raises(ProblemError) as raised:
+        families.parse_shape(text.format("9" * 5000), Problem)
+    assert len(str(raised.value)) < 200
+
+
+def test_a_list_of_sizes_with_too_many_digits_is_one_short_line():
+    for text in ("9" * 5000, f"1-{'9' * 5000}"):
+        with pytest.raises(ProblemError, match="M must be") as raised:
+            families.sizes(text)
+        assert len(str(raised.value)) < 200

@@ -158,3 +158,18 @@ def test_a_suite_may_be_a_path(write):
 def test_cells_that_are_no_problem_are_refused_without_a_file_too(row):
     with pytest.raises(ProblemError, match=f"{next(iter(row))!r}|K must be a whole number"):
         suite.problem_of({"m": "64", "n": "64", "k": "64"} | row)
+
+
+def test_a_range_of_batches_is_whole_where_another_line_names_one_of_them(write):
+    head = "op,m,n,k,dtype,layout,batch\n"
+    one, several = "bmm,1-16,64,64,bf16,nt,6\n", "bmm,1-16,64,64,bf16,nt,1-8\n"
+    for text in (one + several, several + one):
+        ladders = suite.load_with_ladders(write(head + text))
+        assert {ladder.batches for ladder in ladders} >= {(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 8)}
+
+
+def test_a_column_of_scalings_leaves_other_ops_what_they_are(write):
+    cells = "1,64,64,bf16,nt,4"
+    (named,) = suite.load(write(f"op,m,n,k,dtype,layout,batch,scaling\nbmm,{cells},none\n"))
+    (plain,) = suite.load(write(f"op,m,n,k,dtype,layout,batch\nbmm,{cells}\n"))
+    assert named == plain

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import importlib
 import io
+import itertools
 import keyword
 import logging
 import os
@@ -118,7 +119,7 @@ def _main(arguments: list[str]) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (TunerError, OSError) as e:
-        if "--debug" in arguments:
+        if "--debug" in itertools.takewhile(lambda each: each.startswith("-"), arguments):  # a program has its own
             raise
         if isinstance(e, OSError):
             streams.abandon(sys.stdout)

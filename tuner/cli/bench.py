@@ -70,7 +70,8 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 @options.device_option("auto: the first GPU; without one, Triton's interpreter.")
 @options.db_option
 @options.json_option
-def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **given: Any) -> int:
+@click.pass_context
+def bench(ctx: click.Context, /, suite_names: tuple[str, ...], shapes: tuple[str, ...], **given: Any) -> int:
     """Time what a lookup gives beside torch's library, TorchInductor and triton.autotune.
 
     All play in one process, in paired rounds. Nothing is tuned and no database is written: tune first, with tuner run.
@@ -83,6 +84,7 @@ def bench(suite_names: tuple[str, ...], shapes: tuple[str, ...], **given: Any) -
         raise UsageError(
             "no problem given: name some with --suite llm, --suite FILE.csv, --shape 4096x4096x1024 or --curve fp16"
         )
+    options.check_shaped(ctx, shapes, ("dtype", "layout", "scaling"), "a suite says its own, and so does a curve")
     gpu = _gpu(given["device"], problems, given["rounds"])
     if given["out"] is not None:
         _prepare(given["out"])
@@ -157,9 +159,7 @@ def _listed(suite_names: Iterable[str], problems: Iterable[Problem], curves: Ite
 
 
 def _gpu(name: str, problems: Sequence[ListedProblem], rounds: int | None) -> int | None:
-    if "," in name:
-        raise UsageError(f"--device {name}: a bench plays on one GPU, for instance --device cuda:0")
-    gpu = options.gpus_of(name)[0]
+    gpu = options.gpu_of(name, "a bench")
     if gpu is None:
         if name == "interpreter":
             click.echo("Triton's interpreter: its figures say nothing about a GPU", err=True)

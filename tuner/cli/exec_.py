@@ -7,6 +7,7 @@ import os
 import click
 
 from tuner.cli import program
+from tuner.errors import UsageError
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -22,6 +23,8 @@ def exec_(libraries: tuple[str, ...], on_miss: str | None, command: tuple[str, .
 
     COMMAND's output, results and exit code are its own; all Python processes that it starts are served.
     """
+    if not all(name.strip() for each in libraries for name in each.split(",")):
+        raise UsageError("--adopt names no package: expected one as it is imported, such as fla")
     named = [*filter(None, os.environ.get("TUNER_ADOPT", "").split(",")), *libraries]
     variables = {"TUNER_ADOPT": ",".join(dict.fromkeys(named))} | ({"TUNER_ON_MISS": on_miss} if on_miss else {})
     return program.ended(program.run(command, lambda: program.environment(**variables)))

@@ -86,7 +86,7 @@ def export(
     if captured:
         kernels.find_captured(captured)
     compiled = _compiled(captured, device)
-    winners, families = _decided(db, device, is_needed=not compiled)
+    winners, families = _decided(db, device, is_needed=not compiled, with_experts=kind == "sqlite")
     if kind == "sqlite":
         _write_database(db, directory, winners, as_json=as_json)
         return
@@ -121,7 +121,9 @@ def _compiled(captured: Sequence[Path], device: str | None) -> list[Binary]:
     return kept
 
 
-def _decided(db: str | None, device: str | None, *, is_needed: bool) -> tuple[list[Winner], list[DecidedFamily]]:
+def _decided(
+    db: str | None, device: str | None, *, is_needed: bool, with_experts: bool
+) -> tuple[list[Winner], list[DecidedFamily]]:
     if not is_needed and db is None and (path := sqlite_path(database_location())) is not None and not path.exists():
         return [], []
     with options.open_store(db, device if is_needed else None) as store:
@@ -136,7 +138,7 @@ def _decided(db: str | None, device: str | None, *, is_needed: bool) -> tuple[li
                 f"{location} has winners of the interpreter only, which are no figures of a GPU: to export them all the"
                 " same add --device interpreter"
             )
-    experts = sum(winner.problem.op == EXPERTS for winner in winners)
+    experts = 0 if with_experts else sum(winner.problem.op == EXPERTS for winner in winners)
     if experts:
         click.echo(f"{quantity(experts, 'winner')} of experts left out: `tuner moe` writes their files", err=True)
         winners = [winner for winner in winners if winner.problem.op != EXPERTS]
@@ -205,19 +207,24 @@ def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> Non
 def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> None:
     from tuner.tables import dispatcher
 
-    found = [dispatcher.dispatcher(table) for table in selection.tables]
+    sized = [table for table in selection.tables if not dispatcher.is_keyed(table)]
+    keyed = {table.op: len(table.rows) for table in selection.tables if table not in sized}
+    found = [dispatcher.dispatcher(table) for table in sized or selection.tables]
     files.make_folder(directory)
     written: list[dict[str, Any]] = [
         {"path": each.write(directory), "rows": each.rows, "ranges": each.ranges, "refused": each.refused}
         for each in found
     ]
     if as_json:
-        output.print_json({"written": written, "left_out": _left_out(selection)})
+        left_out = {**_left_out(selection), "keyed": sum(keyed.values())}
+        output.print_json({"written": written, "left_out": left_out})
         return
     for entry in written:
         click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}, {quantity(entry['ranges'], 'range')}")
         for reason in entry["refused"]:
             click.echo(f"left out: {reason}", err=True)
+    for op, rows in keyed.items():
+        click.echo(f"left out: {quantity(rows, 'row')} of {op}, which has keys of its own", err=True)
     _say_left_out(selection)
 
 

@@ -11,9 +11,9 @@ from tuner.cli import kernel_options, options, output
 from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN, Device, current
 from tuner.lookup.advice import command
-from tuner.lookup.decision import Decision
+from tuner.lookup.decision import TUNED, Decision
 from tuner.lookup.device_winners import DeviceWinners
-from tuner.lookup.explain import evidence, explain, served
+from tuner.lookup.explain import evidence, explain, nearest, served
 from tuner.lookup.fingerprint import digest
 from tuner.lookup.lookup import resolver, use
 from tuner.problem import Problem, parse_shape
@@ -130,6 +130,7 @@ def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], 
         "range": decision.range,
         "batches": decision.batches,
         "fallen": decision.fallen,
+        "nearest": [] if match.rule in TUNED else nearest(problem, by_source),
         "command": command(problem, decision.untuned),
         "digest": digest(device),
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tuner.cli.output import span
 from tuner.errors import DeviceError, UsageError
@@ -106,6 +107,20 @@ invariant_option = click.option(
 )
 
 
+def check_shaped(ctx: click.Context, shapes: Sequence[str], names: Sequence[str], advice: str) -> None:
+    """Refuse what was typed for problems by shape, such as `--dtype`, where there is no `--shape`.
+
+    Args:
+        ctx: the command's.
+        shapes: what `--shape` names.
+        names: the options.
+        advice: what to do about it.
+    """
+    typed = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if typed and not shapes:
+        raise UsageError(f"--{typed[0]} is for problems by --shape: {advice}")
+
+
 def open_store(db: str | None, device: str | None = None) -> Store:
     """Open the database read-only; a device that is not in it is an error."""
     from tuner.store.store import Store
@@ -140,13 +155,25 @@ def gpus_of(name: str) -> list[int | None]:
             err=True,
         )
         return [None]
-    if not re.fullmatch(r"cuda:\d+(,cuda:\d+)*", name):
-        raise UsageError(f"unknown device {name!r}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
+    if not re.fullmatch(r"cuda:\d{1,9}(,cuda:\d{1,9})*", name):
+        raise UsageError(f"unknown device {name!r:.60}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
     indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
     if max(indices) >= count:
         why = "TRITON_INTERPRET is set, unset it" if interpreting else f"this machine has {count} GPUs"
         raise DeviceError(f"no GPU {name}: {why}; or type --device interpreter")
     return list(dict.fromkeys(indices))
+
+
+def gpu_of(name: str, who: str) -> int | None:
+    """Return the CUDA index of the one GPU that `--device` names, the first for auto, None for the interpreter.
+
+    Args:
+        name: what was typed.
+        who: what plays there, in words.
+    """
+    if "," in name:
+        raise UsageError(f"--device {name}: {who} plays on one GPU, for instance --device cuda:0")
+    return gpus_of(name)[0]
 
 
 def _gpu_count() -> tuple[int, bool]:

@@ -67,8 +67,10 @@ def retime(place: str, **given: Any) -> int:
     for name in given["names"]:
         kernel_options.find(name)
     source = sources.named(place)
-    gpus = options.gpus_of(given["device"])
-    with PairedRunner(gpus[0]) as runner:
+    gpu = options.gpu_of(given["device"], "retime")
+    if given["db"] is not None:
+        _check(given["db"])
+    with PairedRunner(gpu) as runner:
         rows = rows_of(source, runner.device, given["sample"])
         if not rows:
             known = ", ".join(source.slugs()) or "no device"
@@ -79,7 +81,7 @@ def retime(place: str, **given: Any) -> int:
             _keep(given["db"], [one for one in played if one not in wrong or not given["race"]], runner)
     _report(place, played, runner, given)
     if given["race"] and wrong:
-        _race(given["db"], wrong, gpus[:1])
+        _race(given["db"], wrong, [gpu])
     return 1 if wrong else 0
 
 
@@ -93,6 +95,14 @@ def _play(rows: Sequence[Any], runner: PairedRunner, fail_above: float) -> list[
         said = one.reason or ("" if one.loss is None else f"{one.loss:+.1%}")
         click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {one.state.value} {said}".rstrip(), err=True)
     return played
+
+
+def _check(db: str) -> None:
+    """Raise, before anything is played, where the figures could not be kept; make the database where it is missing."""
+    from tuner.store.store import Store
+
+    with Store.open(db):
+        pass
 
 
 def _keep(db: str, played: Sequence[Retimed], runner: PairedRunner) -> None:

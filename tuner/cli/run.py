@@ -129,6 +129,12 @@ def run(
             "no problem given: name some with --suite demo, --suite FILE.csv, --shape 4096x4096x1024, "
             "--kernel MODULE:NAME --problem M=4096,N=1024, --captured DIR or --from-misses FILE"
         )
+    if given["names"]:
+        advice = "type it in --problem, M=8,N=64,K=64,layout=nt for instance"
+        options.check_shaped(ctx, shapes, ("layout", "scaling"), advice)
+    else:
+        advice = "a suite says its own, and so does what was captured or missed"
+        options.check_shaped(ctx, shapes, ("dtype", "layout", "scaling"), advice)
     missed = _missed(records)
     if given["invariant"] and not named:
         raise UsageError("--invariant is for --suite and --shape: what was missed says itself whether it is invariant")

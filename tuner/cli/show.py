@@ -105,8 +105,7 @@ def trials(
         return
     columns = ("device", "problem", "config", "state", "us", "registers", "spills", "shared", "measured", "message")
     print_table(columns, map(_trial_cells, found), empty=empty)
-    if len(found) < count:
-        click.echo(f"the newest {len(found)} of {count}: --limit {count} shows all", err=True)
+    _say_hidden(len(found), count)
 
 
 @show.command()
@@ -118,6 +117,7 @@ def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
     """Every `tuner run`, the newest first."""
     with options.open_store(db, device) as store:
         found = store.runs(device_slug=device, limit=_newest(**shown))
+        count = sum(row.runs for row in store.devices() if device in (None, row.device.slug))
     if shown["as_json"]:
         print_json(found)
         return
@@ -130,6 +130,7 @@ def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
     ]
     columns = ("run", "device", "status", "trials", "started", "ended", "host", "triton", "tuner")
     print_table(columns, rows, empty="no runs: `tuner run` makes one")
+    _say_hidden(len(found), count)
 
 
 @show.command()
@@ -176,6 +177,11 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
 def _newest(limit: int | None, *, as_json: bool) -> int | None:
     """Return how many rows to show: a table has a default limit."""
     return limit if as_json else limit or NEWEST
+
+
+def _say_hidden(shown: int, count: int) -> None:
+    if shown < count:
+        click.echo(f"the newest {shown} of {count}: --limit {count} shows all", err=True)
 
 
 def _range(served: tuple[Family, Range] | None) -> str:

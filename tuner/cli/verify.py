@@ -59,6 +59,10 @@ def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
     if launches and len(places) > 1:
         which = "--regret" if given["regret"] else "--invariance"
         raise UsageError(f"{which} takes one table, folder of tables or database at a time")
+    if launches and given["strict"]:
+        raise UsageError("--strict is for warnings, of which --regret and --invariance have none: leave it out")
+    if given["suite"] is not None and ctx.get_parameter_source("sample") is ParameterSource.COMMANDLINE:
+        raise UsageError("--sample is for --regret without --suite, all of whose problems are held out: type one")
     if given["regret"]:
         options_of = {name: given[name] for name in ("suite", "sample", "device", "as_json")}
         ctx.exit(0 if _measure(places[0], **options_of) else 1)
@@ -135,7 +139,7 @@ def _measure(place: str, suite: str | None, sample: int, device: str, *, as_json
 
     source = sources.named(place)
     listed = None if suite is None else suites.load(suite)
-    with PairedRunner(options.gpus_of(device)[0]) as bench:
+    with PairedRunner(options.gpu_of(device, "verify")) as bench:
         model = bench.device
         cases = held_out.cases(source, model, listed, sample)
         if listed is not None and len(cases) < len(listed):
@@ -165,7 +169,7 @@ def _compare(place: str, device: str, *, as_json: bool) -> bool:
     from tuner.sweep.paired import PairedRunner
 
     source = sources.named(place)
-    with PairedRunner(options.gpus_of(device)[0]) as bench:
+    with PairedRunner(options.gpu_of(device, "verify")) as bench:
         found = invariance.families(source, bench.device)
         if not found:
             slug = bench.device.slug

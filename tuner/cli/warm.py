@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("places", metavar="[TABLE|DIR|DB|PACKAGE]...", nargs=-1, type=options.Place(path_type=Path))
+@click.argument("places", metavar="[TABLE|DIR|DB|PACKAGE]...", nargs=-1, type=options.Place())
 @click.option(
     "--device",
     "slug",
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers. [default: all cores but one]")
 @kernels.kernel_option
 @options.json_option
-def warm(places: tuple[Path, ...], slug: str | None, jobs: int | None, names: tuple[str, ...], as_json: bool) -> int:
+def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, names: tuple[str, ...], as_json: bool) -> int:
     """Compile what tables and databases launch into Triton's cache.
 
     Without a name, everything is compiled that lookups would answer from here: $TUNER_TABLES, the database and the
@@ -66,7 +65,7 @@ def warm(places: tuple[Path, ...], slug: str | None, jobs: int | None, names: tu
     return 1 if failed else 0
 
 
-def _rows(places: Sequence[Path], slug: str | None) -> tuple[Device, list[Row]]:
+def _rows(places: Sequence[str], slug: str | None) -> tuple[Device, list[Row]]:
     """The device, and the rows that sources hold for it."""
     from tuner.lookup import device_names, match_rules, sources
     from tuner.lookup.lookup import resolver

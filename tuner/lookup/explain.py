@@ -45,7 +45,9 @@ def explain(problem: Problem, device: Device | str | None = None) -> str:
         instead = "another config whose binary does" if problem.is_keyed else "torch's library"
         lines.append(f"strict: nothing is compiled; where no binary of this config ships, {instead} serves")
     if decision.match.rule not in TUNED:
-        lines += _nearest(problem, by_source)
+        near = nearest(problem, by_source)
+        lines.append(f"nearest tuned problems:{'' if near else ' none, nothing is tuned for this device'}")
+        lines += [f"  {known}" for known in near]
         lines.append(f"to tune it: {command(problem, decision.untuned)}")
     return "\n".join(lines)
 
@@ -90,17 +92,13 @@ def evidence(row: Row) -> str:
     return ", ".join(parts)
 
 
-def _nearest(problem: Problem, by_source: Iterable[DeviceWinners]) -> Iterator[str]:
-    """The tuned problems of the op that are most like this one."""
+def nearest(problem: Problem, by_source: Iterable[DeviceWinners]) -> list[Problem]:
+    """The tuned problems of the op that are most like this one, the nearest first."""
     tuned = {known for winners in by_source for known in winners.rows if known != problem and known.op == problem.op}
-    if not tuned:
-        yield "nearest tuned problems: none, nothing is tuned for this device"
-        return
-    yield "nearest tuned problems:"
 
     def far(known: Problem) -> tuple[bool, bool, float, str]:
         unlike = known.a_dtype != problem.a_dtype, known.layout != problem.layout
         # In the end as text: one key may be a number in one problem and a word in the other.
         return *unlike, math.dist(map(math.log2, known.shape), map(math.log2, problem.shape)), str(known)
 
-    yield from (f"  {known}" for known in sorted(tuned, key=far)[:NEAREST])
+    return sorted(tuned, key=far)[:NEAREST]

@@ -22,7 +22,8 @@ from tuner.problem.problem import Problem
 _SMALLEST_TILE = 16
 MOST_RUNGS = 64
 """The most Ms of one ladder, or of one list of Ms."""
-_RANGE_OF_SHAPES = re.compile(r"(\d+\s*-\s*\d+)[x,*](.*)", re.IGNORECASE)
+_RANGE = r"(\d{1,20})\s*-\s*(\d{1,20})"  # Python reads no number of more than 4300 digits
+_RANGE_OF_SHAPES = re.compile(rf"(?P<ms>{_RANGE})[x,*](?P<rest>.*)", re.IGNORECASE)
 MEASURED = "measured"
 ESTIMATED = "estimated"
 EVIDENCE = (MEASURED, ESTIMATED)
@@ -182,7 +183,7 @@ def sizes(text: str, name: str = "M") -> list[int] | range:
         ProblemError: the text is none of these, a size is out of bounds, or there are more than MOST_RUNGS.
     """
     text = text.strip()
-    if found := re.fullmatch(r"(\d+)\s*-\s*(\d+)", text):
+    if found := re.fullmatch(_RANGE, text):
         first, last = (int(part) for part in found.groups())
         check_size(name, first)
         check_size(name, last)
@@ -192,7 +193,7 @@ def sizes(text: str, name: str = "M") -> list[int] | range:
     try:
         listed = [int(part) for part in text.split(",")]
     except ValueError:
-        expected = f"a whole number, a range such as 1-512, or a list such as 1,8,64; got {text!r}"
+        expected = f"a whole number, a range such as 1-512, or a list such as 1,8,64; got {text!r:.60}"
         raise ProblemError(f"{name} must be {expected}") from None
     if len(listed) > MOST_RUNGS:
         raise ProblemError(f"{name} lists {len(listed)} sizes, more than {MOST_RUNGS}: write a range such as 1-512")
@@ -210,9 +211,9 @@ def parse_shape(text: str, make: Callable[[int, int, int], Problem]) -> list[Pro
         ProblemError: the text is no shape, or a problem cannot be.
     """
     if found := _RANGE_OF_SHAPES.fullmatch(text.strip()):
-        ms = sizes(found[1])
+        ms = sizes(found["ms"])
         assert isinstance(ms, range)
-        _, n, k = parse_one_shape(f"{ms[0]}x{found[2]}")
+        _, n, k = parse_one_shape(f"{ms[0]}x{found['rest']}")
         return list(ladders(ms, lambda m: make(m, n, k)))
     return [make(*parse_one_shape(text))]
 

@@ -24,7 +24,8 @@ TRUTHS = ("aligned", "fast_accum", "b_padded", "invariant", "listed")
 """What is true or false, and no other value: a word such as "no" would be true."""
 MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
-_SHAPE = re.compile(r"(-?\d+)[x,*](-?\d+)[x,*](-?\d+)", re.IGNORECASE)
+_SIZE = r"(-?\d{1,20})"  # Python reads no number of more than 4300 digits
+_SHAPE = re.compile(rf"{_SIZE}[x,*]{_SIZE}[x,*]{_SIZE}", re.IGNORECASE)
 
 
 def check_size(name: str, size: SupportsIndex) -> int:
@@ -48,7 +49,7 @@ def parse_shape(text: str) -> tuple[int, int, int]:
     """
     found = _SHAPE.fullmatch(text.strip())
     if not found:
-        raise ProblemError(f"not a shape: {text!r}: expected MxNxK, for instance 4096x4096x1024")
+        raise ProblemError(f"not a shape: {text!r:.60}: expected MxNxK, for instance 4096x4096x1024")
     m, n, k = (int(part) for part in found.groups())
     for name, size in (("M", m), ("N", n), ("K", k)):
         check_size(name, size)
@@ -90,16 +91,18 @@ def check_precision(precision: str | None, a_dtype: str) -> str:
     return "ieee" if precision in (None, "default") else str(precision)
 
 
-def check_scaling(extras: dict[str, Extra], a_dtype: str) -> None:
-    """Check the keys of a GEMM's scales, and drop "none" in place, because no key means the same."""
+def check_scaling(op: str, extras: dict[str, Extra], a_dtype: str) -> None:
+    """Check the keys of a GEMM's scales, and drop "none" in place, of any op, because no key means the same."""
     scaling, fast_accum = extras.get("scaling", "none"), extras.get("fast_accum")
-    if scaling not in SCALINGS:
-        raise ProblemError(f"unknown scaling {scaling!r}: expected one of {', '.join(SCALINGS)}")
     if scaling == "none":
         extras.pop("scaling", None)
-    elif a_dtype != "int8" and not dtype.is_fp8(a_dtype):
+    if op != "matmul":
+        return
+    if scaling not in SCALINGS:
+        raise ProblemError(f"unknown scaling {scaling!r}: expected one of {', '.join(SCALINGS)}")
+    if scaling != "none" and a_dtype != "int8" and not dtype.is_fp8(a_dtype):
         raise ProblemError(f"scaling {scaling!r} is for fp8 and int8 operands, these are {a_dtype}: leave it out")
-    elif scaling == "block" and a_dtype == "int8":
+    if scaling == "block" and a_dtype == "int8":
         raise ProblemError("scaling 'block' is for fp8 operands, these are int8: use scaling 'row'")
     if fast_accum is not None and not dtype.is_fp8(a_dtype):
         raise ProblemError(f"fast_accum is for fp8 operands, these are {a_dtype}: leave it out")

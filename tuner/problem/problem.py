@@ -112,8 +112,7 @@ class Problem:
         )
         extras |= {name: value for name, value in given if value is not None}
         extras = {name: gemm_fields.check_extra(op, name, value) for name, value in extras.items()}
-        if op == "matmul":
-            gemm_fields.check_scaling(extras, a_dtype)
+        gemm_fields.check_scaling(op, extras, a_dtype)
         scaled = "scaling" in extras
         out_dtype = dtypes.canonical(out_dtype) if out_dtype else dtypes.default_out(a_dtype, scaled=scaled)
         if extras.get("fast_accum") is (out_dtype in COARSE_SUMS):

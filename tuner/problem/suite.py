@@ -40,7 +40,7 @@ class Entry:
     Attributes:
         problem: the problem.
         groups: the groups that its lines name; none where the suite has no such column.
-        ladder: the ladder of which it is a rung, where its line names a range of Ms.
+        ladder: the first ladder of which it is a rung, where a line names a range of Ms.
     """
 
     problem: Problem
@@ -59,8 +59,10 @@ def load(name_or_path: str | Path) -> list[Problem]:
 
 
 def load_with_ladders(name_or_path: str | Path, *, read: Read | None = None) -> list[Problem | Ladder]:
-    """Return the problems of a suite as `entries` reads them, and in place of its rungs each ladder as a whole."""
-    return list(dict.fromkeys(entry.ladder or entry.problem for entry in entries(name_or_path, read=read)))
+    """Return the problems of a suite as `entries` reads them, and in place of their rungs all ladders as a whole."""
+    listed = [each for each, _ in _listed(name_or_path, read)]
+    rungs = {rung for each in listed if isinstance(each, Ladder) for rung in each.rungs}
+    return [each for each in dict.fromkeys(listed) if isinstance(each, Ladder) or each not in rungs]
 
 
 def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry]:
@@ -78,6 +80,20 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
         UsageError: no suite of the package has that name.
         SuiteError: the file cannot be read, or a line describes no valid problem; the message names the line.
     """
+    groups: dict[Problem, dict[str, None]] = {}
+    ladders: dict[Problem, Ladder] = {}
+    for each, group in _listed(name_or_path, read):
+        for problem in each.rungs if isinstance(each, Ladder) else (each,):
+            found = groups.setdefault(problem, {})
+            if group:
+                found[group] = None
+            if isinstance(each, Ladder):
+                ladders.setdefault(problem, each)
+    return [Entry(problem, tuple(found), ladders.get(problem)) for problem, found in groups.items()]
+
+
+def _listed(name_or_path: str | Path, read: Read | None) -> list[tuple[Problem | Ladder, str]]:
+    """Return what the lines of a suite ask for, with the group that each names, "" for none."""
     name = os.fspath(name_or_path)
     if name.endswith(".csv") or "/" in name:
         return _parse(name, _read(Path(name)), read)
@@ -97,30 +113,22 @@ def _read(path: Path) -> str:
         raise SuiteError(f"{path} is no CSV file: it is not UTF-8 text: save it as CSV in UTF-8") from e
 
 
-def _parse(name: str, text: str, read: Read | None) -> list[Entry]:
+def _parse(name: str, text: str, read: Read | None) -> list[tuple[Problem | Ladder, str]]:
     rows = _rows(name, text)
     line, header = next(rows, (0, []))
     if not header:
         raise SuiteError(f"{name} is empty: expected a line of column names, {','.join(REQUIRED)}")
     columns = header if read is not None else _columns(f"{name} line {line}", header)
-    groups: dict[Problem, dict[str, None]] = {}
-    rungs: dict[Problem, Ladder] = {}
+    listed: list[tuple[Problem | Ladder, str]] = []
     for line, cells in rows:
         where = f"{name} line {line}"
         if len(cells) != len(columns):
             raise SuiteError(f"{where}: expected {len(columns)} values ({','.join(columns)}), found {len(cells)}")
         row = dict(zip(columns, cells, strict=True))
-        for each in _named(where, row, read or named):
-            problems = each.rungs if isinstance(each, Ladder) else (each,)
-            for problem in problems:
-                found = groups.setdefault(problem, {})
-                if group := row.get("group"):
-                    found[group] = None
-                if isinstance(each, Ladder):
-                    rungs.setdefault(problem, each)
-    if not groups:
+        listed += [(each, row.get("group", "")) for each in _named(where, row, read or named)]
+    if not listed:
         raise SuiteError(f"{name} names no problem: expected lines such as 4096,4096,1024,bfloat16,nt")
-    return [Entry(problem, tuple(found), rungs.get(problem)) for problem, found in groups.items()]
+    return listed
 
 
 def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:

@@ -78,11 +78,29 @@ def key_values(text: str) -> tuple[tuple[str, Extra], ...]:
     return tuple((name, dtype.spelled(cell) if name == "dtype" else generic_key.value(cell)) for name, cell in cells)
 
 
+def part_of(name: str, wanted: Extra) -> tuple[str, Extra] | None:
+    """Return the part of a problem with M, N and K that a name stands for, in any case, and the value it must have.
+
+    None for "dtype", and for what is in `extras`.
+    """
+    part = name.lower()
+    if part in ("a_dtype", "b_dtype", "out_dtype"):
+        return part, dtype.spelled(str(wanted))
+    return (part, wanted) if part in (*_SIZES, "layout", "aligned", "epilogue", "precision") else None
+
+
 def has(problem: Problem, key: Iterable[tuple[str, Extra]]) -> bool:
-    """Return whether a problem's key holds these values; M, N and K count, and "dtype" is that of most operands."""
-    sizes = {} if problem.is_keyed else dict(zip("MNK", problem.shape, strict=True))
-    known = {**sizes, **dict(problem.extras), "dtype": problem.a_dtype}
-    return all(known.get(name) == wanted for name, wanted in key)
+    """Return whether a problem's key holds these values; "dtype" is that of most operands.
+
+    Of a problem with M, N and K, these and its other parts count, too: see `part_of`.
+    """
+    known = {**dict(problem.extras), "dtype": problem.a_dtype}
+
+    def holds(name: str, wanted: Extra) -> bool:
+        part = None if problem.is_keyed else part_of(name, wanted)
+        return bool(known.get(name) == wanted if part is None else getattr(problem, part[0]) == part[1])
+
+    return all(holds(name, wanted) for name, wanted in key)
 
 
 def family_name(problem: Problem, batches: Batches | None = None) -> str:

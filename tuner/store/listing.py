@@ -14,7 +14,7 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem, generic_key
 from tuner.problem.generic_key import Extra
-from tuner.problem.text import problem_order
+from tuner.problem.text import part_of, problem_order
 from tuner.store.engine import Database, faults
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
 from tuner.store.records import Outcome, State
@@ -247,6 +247,15 @@ def _problem(row: RowMapping) -> ProblemRow:
     return ProblemRow(problem_of(row), row["trials"], row["complete"], row["winners"])
 
 
+def _may_hold(column: str, value: Extra) -> bool:
+    """Whether a column of a problem may hold a value: a server refuses to compare with one of another kind."""
+    if column == "aligned":
+        return isinstance(value, bool)
+    if column in ("m", "n", "k"):
+        return type(value) is int and 0 < value < 2**31
+    return isinstance(value, str)
+
+
 def _is_of(shape: tuple[int, int, int] | None, key: Sequence[tuple[str, Extra]]) -> list[ColumnElement[bool]]:
     demanded: list[ColumnElement[bool]] = []
     if shape is not None:
@@ -258,7 +267,7 @@ def _is_of(shape: tuple[int, int, int] | None, key: Sequence[tuple[str, Extra]])
         else:  # `extras` are canonical JSON: sorted, without spaces; LIKE would not tell capitals apart in SQLite
             text = f"{json.dumps(name)}:{json.dumps(value)}"
             either = [func.replace(problem.c.extras, text + end, "") != problem.c.extras for end in ",}"]
-            if name in ("M", "N", "K") and isinstance(value, int) and 0 < value < 2**31:
-                either.append(and_(problem.c.layout != generic_key.LAYOUT, problem.c[name.lower()] == value))
+            if (part := part_of(name, value)) is not None and _may_hold(*part):
+                either.append(and_(problem.c.layout != generic_key.LAYOUT, problem.c[part[0]] == part[1]))
             demanded.append(or_(*either))
     return demanded

@@ -51,13 +51,18 @@ class Dispatcher:
         return files.write_text(directory / self.file_name, self.text, error=TableError)
 
 
+def is_keyed(table: Table) -> bool:
+    """Whether a table's problems have keys of their own in place of M, N and K."""
+    return any(row.problem.is_keyed for row in table.rows)
+
+
 def dispatcher(table: Table) -> Dispatcher:
     """Make the module of a table.
 
     Raises:
         TableError: the op's problems have keys of their own in place of M, N and K.
     """
-    if any(row.problem.is_keyed for row in table.rows):
+    if is_keyed(table):
         raise TableError(f"{table.op} has keys of its own: --format python is for ops with M, N and K; leave it out")
     reasons = {row: match_rules.refusal(row, row.problem, table.device) for row in table.rows}
     usable = [row for row, reason in reasons.items() if reason is None]

@@ -142,6 +142,7 @@ def measured_in(store: Store) -> Measured:
             for trial in store.trials(asked)
             if trial.problem == row.problem
             and trial.kernel_version == row.kernel_version
+            and trial.run in runs  # a damaged one is left out
             and runs[trial.run].environment == row.made.environment
             and runs[trial.run].protocol == row.made.protocol
         ]

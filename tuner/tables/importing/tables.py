@@ -25,7 +25,7 @@ class Brought:
         path: the file that was written.
         rows, families: how many it has.
         new: how many rows were not there before, or were others.
-        left_out: what could not be read.
+        left_out: what could not be read, and how many rows gave way to a newer version of their kernel.
     """
 
     path: Path
@@ -41,7 +41,7 @@ def holds_tables(path: Path) -> bool:
         return True
     if not path.is_file():
         return False
-    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path) or _IS_TABLE in path.read_bytes()[:1024]
+    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path) or _IS_TABLE in path.read_bytes()
 
 
 def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
@@ -73,10 +73,14 @@ def _united(tables: list[Table], folder: Path) -> tuple[Table, int, tuple[str, .
     ordered = sorted([*before, *tables], key=lambda each: each.date, reverse=True)
     newest = {row.problem: row for each in reversed(ordered) for row in each.rows}
     rows = {row.problem: row for row in newest_versions(newest.values())}
+    left_out = [str(fault) for each in tables for fault in each.faults]
+    if stale := len(newest) - len(rows):
+        said = "1 row" if stale == 1 else f"{stale} rows"
+        left_out.append(f"{said} left out: a newer version of their kernel has rows")
     shipped = families.shippable((family for each in ordered for family in each.families), rows)
     whole = replace(ordered[0], rows=tuple(rows.values()), families=tuple(shipped), faults=())
     known = {row for each in before for row in each.rows}
-    return whole, len(set(rows.values()) - known), tuple(str(fault) for each in tables for fault in each.faults)
+    return whole, len(set(rows.values()) - known), tuple(left_out)
 
 
 def _checked(content: bytes, name: str) -> Table:
@@ -95,7 +99,7 @@ def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     else:
         places = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         named = ((str(each), files.read_bytes(each, "table", error=TableError)) for each in places)
-    return ((name, content) for name, content in named if _IS_TABLE in content[:1024])
+    return ((name, content) for name, content in named if _IS_TABLE in content)
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
