@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import overlapping
 import pytest
 
 from tuner.cli import main
@@ -163,6 +164,21 @@ def _migrate_to(url: str, revision: str) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
     engine.dispose()
+
+
+def test_the_view_of_a_server_shows_the_ranges_that_lookups_use_and_an_upgrade_keeps_its_readers(
+    server, make_url, tuner
+):
+    url = make_url("blank")
+    _migrate_to(url, "0006")
+    name = locate(url).url.database
+    server.execute("GRANT SELECT ON tuned_gemm TO guarded", database=name)
+    assert tuner(f"db upgrade --db {url}")[0] == 0
+    assert tuner(f"db check --db {url}")[0] == 0
+    with Store.open(url) as store:
+        overlapping.fill(store)
+        assert overlapping.shown(store) == overlapping.expected(store)
+    server.execute("SET ROLE guarded; SELECT * FROM tuned_gemm", database=name)
 
 
 def test_doctor_and_check_say_what_is_wrong_with_a_server_s_database(server, on_server, tuner):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import overlapping
 import pytest
 
 from tuner.kernel.config import Config
 from tuner.lookup.database import read_winners
 from tuner.problem import Problem
 from tuner.problem.family import Family, Range
+from tuner.store.merge import merge
 from tuner.store.records import Outcome, State, Trial, Verdict
+from tuner.store.store import Store
 
 
 def rows(database: Path, query: str = "SELECT * FROM tuned_gemm ORDER BY m, n, k") -> list[dict[str, Any]]:
@@ -128,3 +132,64 @@ def test_a_row_says_from_which_m_on_it_serves_its_family(database, store, run, d
     family = Problem(1, 2048, 1024, dtype="bf16", layout="nt")
     store.record_family(run, Family(family, (Range(1, 16, 16, "measured"), Range(17, 80, 64, "estimated"))))
     assert [(row["first_m"], row["m"], row["last_m"]) for row in rows(database)] == [(1, 16, 16), (17, 64, 80)]
+
+
+GROUP = Problem(1, 2048, 1024, dtype="bf16", layout="nt")
+OLDER = Family(GROUP, (Range(1, 16, 16, "measured"), Range(17, 64, 64, "measured")))
+NEWER = Family(GROUP, (Range(1, 48, 48, "measured"), Range(49, 64, 64, "measured")))
+
+
+def tuned_at(path: Path, when: str, family: Family, run: tuple[Any, ...], kernel: Any) -> None:
+    """Make a database of one family that was decided at a time, with the winners of its rows."""
+    with Store.open(str(path)) as store:
+        begun = store.begin_run(*run, argv=[], host="")
+        for each in family.ranges:
+            problem = family.at(each.row_m)
+            store.record(begun, [Trial(problem, CONFIG, kernel, Outcome(State.COMPLETE, median_us=20.0))])
+            store.decide(begun, problem, kernel, Verdict(CONFIG, 20.0, None, None, ties=(CONFIG,)))
+        store.record_family(begun, family)
+    with closing(sqlite3.connect(path)) as plain, plain:
+        plain.execute("UPDATE family SET decided_at = ?", (when,))
+
+
+@pytest.mark.parametrize("newer_first", [False, True])
+def test_the_family_decided_last_stands_in_whatever_order_databases_are_merged(
+    tmp_path, device, environment, kernel, newer_first
+):
+    parts = [tmp_path / "older.db", tmp_path / "newer.db"]
+    for path, family, day in zip(parts, (OLDER, NEWER), ("01", "31"), strict=True):
+        tuned_at(path, f"2026-01-{day}T12:00:00Z", family, (device, environment), kernel)
+    destination, source = reversed(parts) if newer_first else parts
+    merge(str(destination), [str(source)])
+    # M = 16 has a row of its own still, and the family decided last makes no other M of it.
+    found = [(row["first_m"], row["m"], row["last_m"]) for row in rows(destination)]
+    assert found == [(16, 16, 16), (1, 48, 48), (49, 64, 64)]
+
+
+def test_a_family_of_fewer_ms_leaves_the_older_one_what_it_does_not_hold(database, store, device, environment, decide):
+    for m in (16, 64, 512):
+        decide(GROUP.with_m(m), CONFIG)
+    for ranges in (((1, 16, 16), (17, 512, 512)), ((1, 64, 64),)):
+        begun = store.begin_run(device, environment, argv=[], host="")
+        store.record_family(begun, Family(GROUP, tuple(Range(*each, "measured") for each in ranges)))
+    found = [(row["first_m"], row["m"], row["last_m"]) for row in rows(database)]
+    assert found == [(16, 16, 16), (1, 64, 64), (65, 512, 512)]
+
+
+def test_a_family_holds_for_its_device_under_every_environment(database, store, device, environment, decide, kernel):
+    decide(GROUP.with_m(64), CONFIG)
+    begun = store.begin_run(device, replace(environment, triton="3.8.0"), argv=[], host="")
+    store.record_family(begun, Family(GROUP, (Range(1, 64, 64, "measured"),)))
+    assert [(row["triton"], row["first_m"], row["last_m"]) for row in rows(database)] == [("3.7.1", 1, 64)]
+
+
+def test_however_families_overlap_the_view_shows_the_ranges_that_lookups_use(store):
+    overlapping.fill(store)
+    assert overlapping.shown(store) == overlapping.expected(store)
+
+
+def test_a_range_may_end_at_the_largest_m(database, store, run, decide):
+    largest = 2**31 - 1
+    decide(GROUP.with_m(largest), CONFIG)
+    store.record_family(run, Family(GROUP, (Range(1, largest, largest, "measured"),)))
+    assert [(row["first_m"], row["last_m"]) for row in rows(database)] == [(1, largest)]
