@@ -53,8 +53,8 @@ def say(what, problem, config, outcome):
         log.write(json.dumps([what, time.time(), f"{problem} {config}"]) + chr(10))
 
 def told(original, say_all):
-    def told(self, *given):
-        result = original(self, *given)
+    def told(self, *given, **options):
+        result = original(self, *given, **options)
         say_all(*given)
         return result
     return told

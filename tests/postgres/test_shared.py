@@ -105,7 +105,7 @@ def test_what_a_killed_run_had_is_taken_over_and_said_to_be_waited_for(url, star
     while not by_run(url):
         time.sleep(0.05)
     first.send_signal(signal.SIGKILL)
-    report, err = ended(start(url, *shapes, dead_after_s=25))
+    report, err = ended(start(url, *shapes, dead_after_s=40))
     assert err.count("measured by other runs (on ") == 1
     assert all(problem["winner"] for problem in report["problems"])
     assert len(report["problems"]) == len(shapes)
