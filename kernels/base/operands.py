@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -70,15 +70,9 @@ class Operands(Written):
 
     def exchanged(self) -> Operands:
         """Views of the tensors for the product `out.T = b.T @ a.T`, whose bias runs along the rows."""
-        return replace(
-            self,
-            a=_transposed(self.b),
-            b=_transposed(self.a),
-            out=_transposed(self.out),
-            problem=exchanged(self.problem),
-            scale_a=_turned(self.scale_b),
-            scale_b=_turned(self.scale_a),
-        )
+        matrices = _transposed(self.b), _transposed(self.a), _transposed(self.out)
+        scales = _turned(self.scale_b), _turned(self.scale_a)
+        return Operands(*matrices, self.bias, exchanged(self.problem), self.buffer, *scales)
 
 
 def _turned(scale: torch.Tensor | None) -> torch.Tensor | None:

@@ -22,16 +22,23 @@ _SPLITTING = {
 }
 
 
-def problem_of(make: Callable[..., Problem], tensors: tuple[torch.Tensor, ...], *options: Hashable) -> Problem:
-    """`make(*tensors, *options)`, cached; it may depend only on shapes, strides, dtypes and 16-byte alignment."""
-    key = (make, options, *[(t.shape, t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
+def problem_of(
+    make: Callable[..., Problem], tensors: tuple[torch.Tensor, ...], *options: Hashable, m: int | None = None
+) -> Problem:
+    """`make(*tensors, *options)`, cached; it may depend only on shapes, strides, dtypes and 16-byte alignment.
+
+    Give `m` where the tensors' first sizes say no more than M, so that one problem is made for every M.
+    """
+    first = 0 if m is None else 1
+    kinds = [(t.shape[first:], t.stride(), t.dtype, t.data_ptr() % 16 == 0) for t in tensors]
+    key = (make, options, first, *kinds)
     problem = _problems.get(key)
     if problem is None:
         problem = make(*tensors, *options)
         if len(_problems) >= _MOST:
             _problems.clear()
         _problems[key] = problem
-    return problem
+    return problem if m is None or m == problem.m else problem.with_m(m)
 
 
 def product(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import textwrap
@@ -35,6 +36,27 @@ def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_el
     for op, *given in [*others, (grouped_mm, [a], [a.t()])]:
         with pytest.raises(InputError, match=r"[ax] is a FakeTensor without memory of its own: expected a plain"):
             op(*given)
+
+
+def test_a_problem_that_was_made_for_another_m_is_the_one_that_its_tensors_stand_for():
+    """Ms of few kinds of operands in random order, so that most problems are made of another M's."""
+    module, draw = sys.modules[matmul.__module__], random.Random(16)
+    kind = module._ProductOptions(False, "none", "default", "none", None)
+    drawn = set()
+
+    def matrix(rows: int, columns: int) -> torch.Tensor:
+        shift, beyond = draw.choice((0, 0, 8, 1)), draw.choice((0, 0, 8, 3))
+        if draw.random() < 0.2:
+            return matrix(columns, rows).t()
+        room = torch.empty(shift + rows * (columns + beyond), dtype=torch.float16)
+        return room[shift:].view(rows, columns + beyond)[:, :columns]
+
+    for _ in range(3000):
+        m, (n, k) = draw.choice((1, 2, 8, 17, 64, 200)), draw.choice(((64, 32), (40, 72), (1, 8), (33, 1)))
+        tensors = matrix(m, k), matrix(k, n), matrix(m, n)
+        assert module._known_problem(*tensors, kind) == module._problem(*tensors, kind), [t.stride() for t in tensors]
+        drawn.add(module._problem(*tensors, kind))
+    assert len({each.family for each in drawn}) > 20
 
 
 def test_a_room_imported_first_does_not_hide_what_bears_its_name():

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from tuner.launch import active_driver, compat
 from tuner.launch.plan import LaunchPlan
-
-Addresses = tuple[int, ...]
+from tuner.launch.step import Addresses
 
 
 @dataclass(frozen=True, slots=True)
