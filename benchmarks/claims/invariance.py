@@ -109,6 +109,20 @@ def against_torch(ladder: Ladder, runner: PairedRunner) -> Iterator[dict[str, An
 
 def compare(count: int, runner: PairedRunner) -> Iterator[dict[str, Any]]:
     """Random problems: how many of the first rows have other bits than in the whole product."""
+    cases = [
+        (problem, {m: lookup(problem.with_m(m), runner.device).config for m in ms})
+        for problem, ms in drawn(count, runner)
+    ]
+    runner.compile([(problem.with_m(m), config) for problem, configs in cases for m, config in configs.items()])
+    print(f"{count} random problems are looked up and compiled", file=sys.stderr)
+    for problem, configs in cases:
+        reply = runner.compare(problem, tuple(configs.items()))
+        changed, failure = (0, reply) if isinstance(reply, str) else (sum(reply.values()), "")
+        yield {"problem": str(problem), "ms": [*configs], "changed_rows": changed, "failure": failure}
+
+
+def drawn(count: int, runner: PairedRunner) -> Iterator[tuple[Problem, list[int]]]:
+    """Random problems, and the Ms at which each is computed."""
     draw = random.Random(17)
     largest = 64 if runner.device.is_interpreter else 8192
     for _ in range(count):
@@ -117,11 +131,7 @@ def compare(count: int, runner: PairedRunner) -> Iterator[dict[str, Any]]:
             n, k = (-(-size // 64) * 64 for size in (n, k))
         dtype, layout = draw.choice(("bfloat16", "float16")), draw.choice(("nt", "nt", "nn"))
         problem = Problem(whole, n, k, dtype=dtype, layout=layout, invariant=True)
-        ms = sorted({1, draw.randint(1, whole), whole})
-        configs = {m: lookup(problem.with_m(m), runner.device).config for m in ms}
-        reply = runner.compare(problem, tuple(configs.items()))
-        changed, failure = (0, reply) if isinstance(reply, str) else (sum(reply.values()), "")
-        yield {"problem": str(problem), "ms": ms, "changed_rows": changed, "failure": failure}
+        yield problem, sorted({1, draw.randint(1, whole), whole})
 
 
 def other_orders(runner: PairedRunner) -> dict[str, Any]:
