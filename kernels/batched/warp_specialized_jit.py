@@ -2,7 +2,7 @@
 
 It is `hopper.warp_specialized_jit` for many products, loaded and stored through descriptors [batch, rows, columns]. The
 loading warp is tiles ahead where K is short, and stores are TMA's, so that neither is awaited. The warpgroups divide a
-tile's rows. They do not take tiles in turn: in a study on an H200 that hung, or its results differed from run to run.
+tile's rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, 
 from tuner.kernels.gemm.hopper.loader import async_load
 from tuner.kernels.gemm.hopper.output import async_store, finished, halves, synchronize, turns_of
 from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each, sum_products
+
+_Buffer = gl.shared_memory_descriptor
+# Newer Triton releases have the first name, Triton 3.6 and 3.7 the second.
+reinterpret = getattr(_Buffer, "reinterpret", None) or _Buffer._reinterpret
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def buffers_for(desc, BUFFERS: gl.constexpr):  # noqa: ANN201
 @gluon.jit
 def as_block(buffer, desc):  # noqa: ANN201
     """A buffer's matrix as a block of its descriptor."""
-    return buffer._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    return reinterpret(buffer, desc.dtype, desc.block_type.shape, desc.layout)
 
 
 @gluon.jit
@@ -135,8 +139,8 @@ def multiply(  # noqa: ANN201, PLR0917
 ):
     """Run a multiplying warpgroup, which computes its share of the rows of every tile of its program.
 
-    Every warpgroup waits for every stage, so none is more than one phase of a barrier behind the loading warp. A
-    barrier tells only even phases from odd ones.
+    Every warpgroup awaits every fill of a stage. A barrier tells even fills from odd ones alone, so a warpgroup that left
+    out fills, as where warpgroups take tiles in turn, would take the fill before for its own if that is still under way.
     """
     FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
     PARTS: gl.constexpr = FIXED.EPILOGUE_PARTS
