@@ -23,7 +23,7 @@ from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.hopper import cluster, loader, output, resources
 from tuner.kernels.gemm.hopper import tile as hopper_tile
 from tuner.kernels.gemm.hopper.resources import shared_bytes
-from tuner.kernels.gemm.hopper.warp_specialized import registers_of, with_layout
+from tuner.kernels.gemm.hopper.warp_specialized import Registers, registers_of, with_layout
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
@@ -51,7 +51,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     # The launch's num_warps are those of the first multiplying warpgroup. Gluon adds the warps of other partitions.
     options = {**options, "num_warps": 4, "maxnreg": _registers(config).launched}
     del options["num_stages"]
-    resident = resources.resident(config, operands.problem, devices.KNOWN["sm_90"])
+    resident = _resident(config, view.problem)
     grid = (min(view.products * tiles, resident * multiprocessors(a.device.index if a.is_cuda else None)),)
     return (Launch(warp_specialized_jit.bmm_kernel, grid, arguments, constants, options),)
 
@@ -71,9 +71,16 @@ def _own(_view: launches.View, config: Config) -> dict[str, Any]:
     }
 
 
-def _registers(config: Config) -> Any:
+@functools.lru_cache(maxsize=1024)
+def _registers(config: Config) -> Registers:
     groups, columns = resources.warpgroups(config), config.integer("BLOCK_SIZE_N")
     return registers_of(groups, columns, config.integer("BLOCK_SIZE_M") * columns / (128 * groups))
+
+
+@functools.lru_cache(maxsize=1024)
+def _resident(config: Config, problem: Problem) -> int:
+    """Programs of a multiprocessor."""
+    return resources.resident(config, problem, devices.KNOWN["sm_90"])
 
 
 _parts = launches.parts_of(warp_specialized_jit.bmm_kernel, _own)
@@ -101,7 +108,7 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=(
-        *sources_of(warp_specialized_jit, cluster, loader, hopper_tile, output, program, _own, _registers),
+        *sources_of(warp_specialized_jit, cluster, loader, hopper_tile, output, program, _own),
         laid_out,
         with_layout,
         registers_of,

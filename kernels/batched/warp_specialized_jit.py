@@ -139,8 +139,9 @@ def multiply(  # noqa: ANN201, PLR0917
 ):
     """Run a multiplying warpgroup, which computes its share of the rows of every tile of its program.
 
-    Every warpgroup awaits every fill of a stage. A barrier tells even fills from odd ones alone, so a warpgroup that left
-    out fills, as where warpgroups take tiles in turn, would take the fill before for its own if that is still under way.
+    Every warpgroup awaits every fill of every stage, because a barrier only tells even fills from odd ones. Where
+    warpgroups took tiles in turn, one that came to a stage before the other's fill was done took that fill's
+    predecessor for its own.
     """
     FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
     PARTS: gl.constexpr = FIXED.EPILOGUE_PARTS

@@ -134,7 +134,7 @@ _DEEP = 5
 """With at least this many stages, ties go to longer rows, according to the trials of unseen-tuned.csv."""
 
 
-class _Registers(NamedTuple):
+class Registers(NamedTuple):
     """Registers of a thread: at the launch, in the loading warps, and in all multiplying warpgroups but the first.
 
     Loading warps give up registers that they do not need (PTX ISA, setmaxnreg: multiples of 8 from 24 to 256). The
@@ -146,18 +146,18 @@ class _Registers(NamedTuple):
     multiplier: int
 
 
-_TWO_WARPGROUPS = _Registers(168, 40, 232)
+_TWO_WARPGROUPS = Registers(168, 40, 232)
 """Two multiplying warpgroups and a loading one use all 65,536 registers of a multiprocessor."""
-_THREE_WARPGROUPS = _Registers(128, 32, 160)
+_THREE_WARPGROUPS = Registers(128, 32, 160)
 """Three multiplying warpgroups and a loading one use all registers of a multiprocessor."""
-_ONE_WARPGROUP = _Registers(128, 40, 0)
+_ONE_WARPGROUP = Registers(128, 40, 0)
 """The multiplying warpgroup has 216 registers per thread, and two programs fit a multiprocessor."""
-_ONE_WIDE = _Registers(160, 72, 0)
+_ONE_WIDE = Registers(160, 72, 0)
 """The multiplying warpgroup has 248 registers per thread. At the launch, ptxas needs 154 if one wgmma has 256 columns,
 and spills more than 128 sums with fewer registers."""
 
 
-def registers_of(groups: int, columns: int, sums: float) -> _Registers:
+def registers_of(groups: int, columns: int, sums: float) -> Registers:
     """The registers of so many multiplying warpgroups, for the widest wgmma's columns and a thread's sums."""
     if groups > 1:
         return _TWO_WARPGROUPS if groups == 2 else _THREE_WARPGROUPS
