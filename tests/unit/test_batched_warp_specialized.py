@@ -65,7 +65,11 @@ def test_its_space_holds_its_default_and_configs_that_fit_wherever_it_serves(lay
 SPACE = SPEC.space(bmm(512, 512, 128), H200)
 TILE = Config(
     "bmm_warp_specialized",
-    **{"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "EPILOGUE_PARTS": 2, "GROUP_SIZE_M": 1},
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_K=64,
+    EPILOGUE_PARTS=2,
+    GROUP_SIZE_M=1,
     launch_pdl=True,
     num_stages=6,
     num_warps=8,
@@ -105,8 +109,8 @@ def test_every_rule_has_a_source_and_small_sizes_get_no_larger_tiles():
 
 def test_its_formula_answers_where_programs_get_a_second_tile_and_bmm_tmas_elsewhere():
     many, few = bmm(512, 512, 64), bmm(512, 512, 64, batch=8)
-    assert [spec.name for spec in registry.serving(many, H200)][0] == "bmm_warp_specialized"
-    assert [spec.name for spec in registry.serving(few, H200)][0] == "bmm_tma"
+    assert registry.serving(many, H200)[0].name == "bmm_warp_specialized"
+    assert registry.serving(few, H200)[0].name == "bmm_tma"
 
 
 def test_programs_take_tiles_of_all_products_and_a_shared_matrix_has_no_index():
