@@ -23,15 +23,16 @@ at once need no order, however many products wait."""
 
 def supports_pointer(problem: Problem, device: Device) -> str | None:
     """Why `bmm_pointer` cannot serve a problem on a device, or None."""
-    return _no_batch(problem) or pointer_space.supports(problem, device)
+    return no_batch(problem) or pointer_space.supports(problem, device)
 
 
 def supports_tma(problem: Problem, device: Device) -> str | None:
     """Why `bmm_tma` cannot serve a problem on a device, or None."""
-    return _no_batch(problem) or tma_space.supports_tiles(problem, device)
+    return no_batch(problem) or tma_space.supports_tiles(problem, device)
 
 
-def _no_batch(problem: Problem) -> str | None:
+def no_batch(problem: Problem) -> str | None:
+    """Why a problem is none of many products without scales, or None."""
     if problem.scaling != "none":
         return f"no scaling {problem.scaling!r}: batches have no scales"
     try:

@@ -13,6 +13,7 @@ from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.kernels import bmm, grouped_mm
 from tuner.kernels.base.numerics import tolerance
+from tuner.kernels.base.operands import Operands
 from tuner.kernels.grouped.operands import vendor
 from tuner.sweep import verify
 
@@ -41,6 +42,17 @@ PROBLEMS = [
     grouped(999, 333, 777, 5, dtype="fp16", epilogue="gelu", listed=True),
 ]
 BF16 = torch.bfloat16
+SPECIALIZED = [
+    Problem(512, 512, 64, dtype="bf16", layout="nt", op="bmm", extras={"batch": 64}),
+    Problem(1003, 648, 72, dtype="fp16", layout="nt", epilogue="bias+gelu", op="bmm", extras={"batch": 37}),
+    Problem(1003, 72, 1032, dtype="bf16", op="bmm", extras={"batch": 19}),
+    Problem(136, 520, 9, dtype="bf16", layout="tn", out_dtype="fp32", epilogue="bias", op="bmm", extras={"batch": 300}),
+    Problem(264, 328, 200, dtype="fp16", layout="tt", epilogue="silu", op="bmm", extras={"batch": 50}),
+    Problem(512, 512, 320, dtype="bf16", layout="nt", out_dtype="fp32", op="bmm", extras={"batch": 64}),
+    Problem(2048, 2048, 128, dtype="bf16", layout="nt", op="bmm", extras={"batch": 16}),
+    Problem(40, 40, 8, dtype="bf16", layout="nt", op="bmm", extras={"batch": 1}),
+]
+"""One step along K and many, rings whose length divides the steps or not, and shapes that no tile divides."""
 
 
 def drawn(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
@@ -142,3 +154,62 @@ def test_lists_of_any_sizes_also_captured_and_on_another_stream():
         for out, one, other in zip(written, a, b, strict=True):
             if out.numel():
                 assert_right(out, one, other)
+
+
+@pytest.fixture
+def specialized():
+    if not device.current().features.wgmma:
+        pytest.skip(f"no Hopper GPU: {device.current().arch}")
+    return registry.find("bmm", "bmm_warp_specialized")
+
+
+@pytest.mark.parametrize("problem", SPECIALIZED, ids=str)
+def test_every_config_of_bmm_warp_specialized_is_right_and_repeats_its_bits(specialized, problem):
+    here = device.current()
+    assert specialized.supports(problem, here) is None
+    inputs = specialized.make_inputs(problem, "cuda", 0)
+    reference = specialized.reference(inputs)
+    configs = specialized.space(problem, here).configs()
+    shallow = [one.replace(num_stages=2) for one in configs if one["GROUP_SIZE_M"] == 1 and problem.k > 128]
+    for config in [*configs, *shallow]:
+        verify.poison(inputs)
+        specialized.launch(inputs, config)
+        torch.cuda.synchronize()
+        assert verify.check(inputs, reference, problem.k, specialized.tolerance(problem)).failure is None, str(config)
+        once = inputs.output.clone()
+        for _ in range(20):
+            inputs.output.fill_(float("nan"))
+            specialized.launch(inputs, config)
+            assert torch.equal(inputs.output, once), str(config)
+
+
+def test_bmm_warp_specialized_takes_shared_matrices_and_heads_between_each_others_rows(specialized):
+    heads, keys = drawn(250, 48, 64).transpose(0, 1), drawn(192, 48, 64).permute(1, 2, 0)
+    shared = drawn(1, 64, 192).expand(48, 64, 192)
+    around = torch.empty(250, 50, 192, device="cuda", dtype=BF16)
+    out = around[:, 1:49].transpose(0, 1)
+    for a, b, layout in ((heads, keys, "nt"), (heads, shared, "nn"), (heads[:1].expand(48, 250, 64), keys, "nt")):
+        problem = Problem(250, 192, 64, dtype="bf16", layout=layout, op="bmm", extras={"batch": 48})
+        for config in specialized.space(problem, device.current()).configs():
+            around.fill_(7)
+            specialized.launch(Operands(a, b, out, None, problem, out), config)
+            assert_right(out, a, b)
+            assert (around[:, 0] == 7).all(), str(config)
+            assert (around[:, 49] == 7).all(), str(config)
+
+
+def test_a_launch_of_bmm_warp_specialized_reads_what_the_one_before_it_wrote(specialized):
+    problem = Problem(256, 256, 256, dtype="bf16", layout="nn", op="bmm", extras={"batch": 48})
+    first, b = drawn(48, 256, 256), drawn(48, 256, 256) / 16
+    for config in specialized.space(problem, device.current()).configs():
+        results = []
+        for synchronized in (True, False):
+            x, y = first.clone(), torch.empty_like(first)
+            for _ in range(20):
+                specialized.launch(Operands(x, b, y, None, problem, y), config)
+                if synchronized:
+                    torch.cuda.synchronize()
+                x, y = y, x
+            results.append(x.clone())
+        assert torch.isfinite(results[0]).all(), str(config)
+        assert torch.equal(*results), str(config)

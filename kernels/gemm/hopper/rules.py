@@ -171,6 +171,9 @@ _AS_COMPUTED = (
     _thin,
 )
 
+IMPOSSIBLE = (_shape, _rows, _sums)
+"""What no kernel of this kind can run, with one width and operands as they are given."""
+
 OF_TILES = (
     _swapped,
     *(splitting.on_view(as_computed, rule, ("SWAP_AB",)) for rule in _AS_COMPUTED),

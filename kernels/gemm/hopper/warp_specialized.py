@@ -96,8 +96,12 @@ def _single(config: Config) -> Config:
 
 def laid_out(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> TensorDescriptor:
     """`tma.spec.descriptor` with the layout of its blocks in shared memory, which Gluon requires from its caller."""
-    plain = descriptor(matrix, rows, columns)
-    layout = _layout(tuple(plain.block_shape), matrix.dtype, ctas)
+    return with_layout(descriptor(matrix, rows, columns), matrix.dtype, ctas)
+
+
+def with_layout(plain: Any, dtype: torch.dtype, ctas: int) -> TensorDescriptor:
+    """Gluon's descriptor of one of Triton's, with the layout of its blocks in shared memory."""
+    layout = _layout(tuple(plain.block_shape), dtype, ctas)
     return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
 
 
@@ -130,7 +134,7 @@ _DEEP = 5
 """With at least this many stages, ties go to longer rows, according to the trials of unseen-tuned.csv."""
 
 
-class _Registers(NamedTuple):
+class Registers(NamedTuple):
     """Registers of a thread: at the launch, in the loading warps, and in all multiplying warpgroups but the first.
 
     Loading warps give up registers that they do not need (PTX ISA, setmaxnreg: multiples of 8 from 24 to 256). The
@@ -142,18 +146,19 @@ class _Registers(NamedTuple):
     multiplier: int
 
 
-_TWO_WARPGROUPS = _Registers(168, 40, 232)
+_TWO_WARPGROUPS = Registers(168, 40, 232)
 """Two multiplying warpgroups and a loading one use all 65,536 registers of a multiprocessor."""
-_THREE_WARPGROUPS = _Registers(128, 32, 160)
+_THREE_WARPGROUPS = Registers(128, 32, 160)
 """Three multiplying warpgroups and a loading one use all registers of a multiprocessor."""
-_ONE_WARPGROUP = _Registers(128, 40, 0)
+_ONE_WARPGROUP = Registers(128, 40, 0)
 """The multiplying warpgroup has 216 registers per thread, and two programs fit a multiprocessor."""
-_ONE_WIDE = _Registers(160, 72, 0)
+_ONE_WIDE = Registers(160, 72, 0)
 """The multiplying warpgroup has 248 registers per thread. At the launch, ptxas needs 154 if one wgmma has 256 columns,
 and spills more than 128 sums with fewer registers."""
 
 
-def _registers(groups: int, columns: int, sums: float) -> _Registers:
+def registers_of(groups: int, columns: int, sums: float) -> Registers:
+    """The registers of so many multiplying warpgroups, for the widest wgmma's columns and a thread's sums."""
     if groups > 1:
         return _TWO_WARPGROUPS if groups == 2 else _THREE_WARPGROUPS
     return _ONE_WIDE if columns > 128 or sums > 128 else _ONE_WARPGROUP
@@ -166,7 +171,7 @@ def _static(
     """Number of tiles, programs per multiprocessor, GROUP_SIZE_M, constexprs and compiler options."""
     inner, _ = resources.as_computed(config, problem)
     groups = resources.warpgroups(config)
-    registers = _registers(groups, inner.integer("BLOCK_SIZE_N"), resources.held_sums(inner, problem))
+    registers = registers_of(groups, inner.integer("BLOCK_SIZE_N"), resources.held_sums(inner, problem))
     given = {
         **launches.of_view(view, inner),
         "BLOCK_SIZE_N_REST": inner.integer("BLOCK_SIZE_N_REST"),

@@ -1,0 +1,133 @@
+"""What `bmm_warp_specialized` serves, the configs that it offers and those that it refuses. Without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tuner import Config, Problem
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+from tuner.kernels.base.operands import Operands
+from tuner.kernels.batched.warp_specialized import program
+from tuner.kernels.gemm.hopper import resources
+
+H200 = KNOWN["sm_90"]
+SPEC = registry.find("bmm", "bmm_warp_specialized")
+
+
+def bmm(m: int, n: int, k: int, batch: int = 64, **kind: object) -> Problem:
+    return Problem(m, n, k, op="bmm", extras={"batch": batch}, **{"dtype": "bf16", "layout": "nt", **kind})
+
+
+UNSERVED = [
+    (bmm(512, 512, 64), "interpreter", "no interpreter"),
+    (bmm(512, 512, 64), "sm_100", "Hopper"),
+    (bmm(512, 512, 64), "sm_80", "Hopper"),
+    (bmm(512, 512, 64, aligned=False), "sm_90", "not aligned"),
+    (bmm(577, 577, 64), "sm_90", "not aligned"),
+    (bmm(512, 512, 64, dtype="fp32", precision="tf32"), "sm_90", "16 bits"),
+    (bmm(512, 512, 64, dtype="e4m3"), "sm_90", "16 bits"),
+    (bmm(32, 512, 64), "sm_90", "M is 32"),
+    (bmm(512, 32, 64), "sm_90", "N is 32"),
+    (Problem(512, 512, 64, dtype="bf16", op="bmm"), "sm_90", "batch"),
+]
+
+
+@pytest.mark.parametrize(("problem", "arch", "reason"), UNSERVED, ids=str)
+def test_what_it_cannot_do_is_said_in_a_sentence(problem, arch, reason):
+    said = SPEC.supports(problem, INTERPRETER if arch == "interpreter" else KNOWN[arch])
+    assert said is not None
+    assert reason in said
+
+
+@pytest.mark.parametrize("out_dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_its_space_holds_its_default_and_configs_that_fit_wherever_it_serves(layout, out_dtype):
+    for m, n, k, batch in itertools.product((40, 128, 1504), (40, 64, 1504), (8, 64, 136), (1, 1000)):
+        problem = bmm(m, n, k, batch, layout=layout, out_dtype=out_dtype)
+        assert SPEC.supports(problem, H200) is None, problem
+        space = SPEC.space(problem, H200)
+        configs = space.configs()
+        assert 1 <= len(configs) <= 12, problem
+        default = SPEC.default_config(problem, H200)
+        assert default in configs
+        for config in configs:
+            assert space.canonicalize(config) == config
+            assert space.odd_parameters(config) == set()
+            residents = resources.resident(config, problem, H200)
+            assert residents == (2 if config["num_warps"] == 4 else 1), config
+            assert residents * (SPEC.shared_bytes(config, problem, H200) + 1024) <= H200.shared_bytes + 1024, config
+
+
+SPACE = SPEC.space(bmm(512, 512, 128), H200)
+TILE = Config(
+    "bmm_warp_specialized",
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_K=64,
+    EPILOGUE_PARTS=2,
+    GROUP_SIZE_M=1,
+    launch_pdl=True,
+    num_stages=6,
+    num_warps=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "fatal"),
+    [
+        ({"num_stages": 1}, "shape", True),
+        ({"num_stages": 7}, "shared memory", True),
+        ({"BLOCK_SIZE_N": 512, "EPILOGUE_PARTS": 4, "num_stages": 2}, "shape", True),
+        ({"BLOCK_SIZE_K": 16}, "shape", True),
+        ({"EPILOGUE_PARTS": 8}, "shape", True),
+        ({"num_warps": 2}, "shape", True),
+        ({"BLOCK_SIZE_M": 64}, "rows", True),
+        ({"num_warps": 4, "BLOCK_SIZE_N": 256, "EPILOGUE_PARTS": 4, "num_stages": 2}, "registers", True),
+        ({"BLOCK_SIZE_M": 256, "BLOCK_SIZE_N": 256, "EPILOGUE_PARTS": 4, "num_stages": 2}, "registers", True),
+        ({"SPLIT_K": 2}, "parameters", True),
+        ({"num_warps": 4, "num_stages": 3}, "tile", False),
+    ],
+    ids=str,
+)
+def test_a_rule_says_what_cannot_run_and_what_won_nowhere(change, rule, fatal):
+    assert SPACE.rejection(TILE) is None
+    refused = TILE.replace(**change)
+    assert SPACE.rejection(refused, fatal_only=fatal).startswith(f"{rule}: ")
+    if not fatal:
+        assert SPACE.rejection(refused, fatal_only=True) is None
+
+
+def test_every_rule_has_a_source_and_small_sizes_get_no_larger_tiles():
+    assert all(rule.source for rule in SPACE.rules)
+    tiles = {config["BLOCK_SIZE_M"] for config in SPEC.space(bmm(128, 512, 64), H200).configs()}
+    assert tiles == {64, 128}
+
+
+def test_its_formula_answers_where_programs_get_a_second_tile_and_bmm_tmas_elsewhere():
+    many, few = bmm(512, 512, 64), bmm(512, 512, 64, batch=8)
+    assert registry.serving(many, H200)[0].name == "bmm_warp_specialized"
+    assert registry.serving(few, H200)[0].name == "bmm_tma"
+
+
+def test_programs_take_tiles_of_all_products_and_a_shared_matrix_has_no_index():
+    problem = bmm(512, 512, 64)
+    a = torch.empty(64, 512, 64, dtype=torch.bfloat16, device="meta")
+    b = torch.empty(1, 64, 512, dtype=torch.bfloat16, device="meta").expand(64, 64, 512)
+    out = torch.empty(64, 512, 512, dtype=torch.bfloat16, device="meta")
+    (launch,) = program(Operands(a, b, out, None, problem, out), TILE)
+    a_desc, b_desc, c_desc = launch.arguments[:3]
+    assert (a_desc.shape, b_desc.shape, c_desc.shape) == ([64, 512, 64], [1, 64, 512], [64, 512, 512])
+    assert (a_desc.block_shape, b_desc.block_shape, c_desc.block_shape) == ([1, 128, 64], [1, 64, 128], [1, 64, 64])
+    assert launch.arguments[4:] == (512, 512, 64, 64, 1, 0, 1)
+    assert launch.options["num_warps"] == 4
+    assert launch.options["maxnreg"] * 3 * 128 <= H200.features.registers
+
+
+def test_every_batch_and_every_m_have_one_binary():
+    config = SPEC.default_config(bmm(512, 512, 64), H200)
+    classes = {SPEC.compile_class(bmm(m, 512, 64, batch), config) for m in (40, 512, 4000) for batch in (1, 7, 64)}
+    assert len(classes) == 1
