@@ -3,8 +3,8 @@
     python benchmarks/claims/ceilings.py --out FOLDER
     python benchmarks/claims/ceilings.py --suites demo --device interpreter --out FOLDER     # rehearses without a GPU
 
-FOLDER must not exist yet. It receives the database, the compile cache, the log and ceilings-h200.json. Torch's time over
-ours is that of the finals, in which torch's library plays beside the winner in paired rounds.
+FOLDER must not exist yet. It receives the database, the compile cache, the log and ceilings-h200.json. Torch's time
+over ours is that of the finals, in which torch's library plays beside the winner in paired rounds.
 """
 
 from __future__ import annotations

@@ -325,6 +325,7 @@ k.call_all()
 """
 
 
+@pytest.mark.long
 def test_products_are_recorded_beside_kernels_and_a_folder_is_bounded(capture, run, tmp_path):
     done = capture(BOTH, tmp_path / "calls")
     assert done.returncode == 0, done.stderr

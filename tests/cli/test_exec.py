@@ -101,8 +101,8 @@ def test_the_variable_alone_serves_a_program_that_imports_tuner_before_or_after_
     [
         (["--adopt", "absent"], "absent is not adopted: there is no library 'absent' to adopt"),
         (["--adopt", "not a name"], "'not a name' to adopt"),
-        (["--adopt", "torch"], ""),
-        ([], ""),
+        pytest.param(["--adopt", "torch"], "", marks=pytest.mark.long),
+        pytest.param([], "", marks=pytest.mark.long),
     ],
 )
 def test_what_cannot_be_adopted_is_one_line_and_the_program_runs(execute, libraries, said):

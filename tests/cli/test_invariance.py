@@ -78,6 +78,7 @@ def test_wrong_usage_is_one_line(table, run, tmp_path, make_row, make_database):
         assert len(err.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_what_is_tuned_invariant_is_looked_up_so(run, tmp_path):
     shape = ("1-3x32x32", "--dtype", "fp32", "--invariant", "--db", tmp_path / "tuner.db")
     code, out, _ = run("run", "--shape", *shape, *ON, "--json")

@@ -117,7 +117,7 @@ def test_a_module_may_fork_children_that_end_as_multiprocessings_do(shell, tmp_p
     assert "forks has no 'k'" in shell("run --problem N=16 --kernel forks:k --device interpreter").stderr
 
 
-@pytest.mark.parametrize("dry", ["", long("--dry-run")])
+@pytest.mark.parametrize("dry", [long(""), "--dry-run"])
 def test_code_of_a_kernel_that_ends_the_process_costs_its_problem_and_is_told(shell, tmp_path, dry):
     (tmp_path / "prunes.py").write_text(KERNEL.format(pruning="args['N'] == 8 or sys.exit(0)", making="pass"))
     done = shell(f"run --kernel prunes:double --device interpreter --problem N=16 --problem N=8 {dry}")

@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def binaries(run_program):
     return run_program("binaries.py")
 
 
-@pytest.mark.long
 def test_pairs_of_one_compile_class_share_a_binary_and_no_others_do(binaries):
     for one, other in itertools.combinations(binaries, 2):
         same_class, same_binary = one["class"] == other["class"], one["hash"] == other["hash"]

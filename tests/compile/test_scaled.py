@@ -20,6 +20,7 @@ SERVING = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", list(SERVING))
 def test_scaled_and_int8_problems_compile_by_every_kernel(arch, run_program):
     found = run_program("scaled.py", arch)

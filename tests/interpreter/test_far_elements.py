@@ -30,6 +30,7 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(2, 17), (16, 3), (33, 20)], ids=str)
 def test_elements_more_than_31_bits_apart_are_read_and_written(shape, layout, storage):

@@ -10,6 +10,7 @@ import pytest
 from tuner import cli
 from tuner.hardware.device import INTERPRETER, Environment
 
+pytestmark = pytest.mark.long
 pytest.importorskip("vl_convert", reason="vl-convert is not installed (pip install 'triton-tuner[report]')")
 CHARTS = ("overview", "landscape", "race", "ranges", "speed", "coverage", "failures", "clock", "power", "regressions")
 POINTS = "#landscape-chart svg g.mark-symbol.role-mark path[aria-roledescription=circle]"

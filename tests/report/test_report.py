@@ -102,6 +102,7 @@ def test_times_are_compared_only_where_versions_and_protocol_agree(write, run, d
     assert (compared["changes"], compared["same"]) == ([], 5)
 
 
+@pytest.mark.long
 def test_beyond_twenty_thousand_trials_a_sample_is_shown_with_all_that_won(write, make_database, tmp_path):
     database = make_database(tmp_path / "large.db")
     with closing(sqlite3.connect(database)) as connection, connection:
