@@ -95,8 +95,8 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 
 def fills_waves(problem: Problem, device: Device) -> bool:
-    """Whether the space has a tile: no multiprocessor computes more with it than with powers of two."""
-    return bool(space(problem, device).points())
+    """Whether no multiprocessor computes more with a tile of this kernel than with those of `warp_specialized`."""
+    return _least(problem, device) <= _least_of_others(problem, device)
 
 
 def turns(config: Config, problem: Problem, device: Device) -> int:
@@ -129,6 +129,15 @@ def _deepest(config: Config, problem: Problem, device: Device) -> int:
         for turns in (1, 2)
     )
     return one if two < _FEW_STAGES else two
+
+
+@rule("wide output", "compiled for sm_90: stored without TMA, 192x160 takes 245,836 bytes", fatal=True)
+def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """Keep float32 outputs from three warpgroups: an output may have rows that TMA cannot write."""
+    wide = dtype.ITEMSIZE[problem.out_dtype] == 4 and config.integer("num_warps") > 8
+    return (
+        f"{problem.out_dtype} from three warpgroups: without TMA it is stored through too much memory" if wide else None
+    )
 
 
 @rule("shape", "kernels/gemm/hopper/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
@@ -165,10 +174,11 @@ def _widths(config: Config, problem: Problem, device: Device) -> str | None:  # 
 
 @rule("waves", "measured on an H200: docs/lessons.md, Tiles of any width", reads=_SIDES)
 def _waves(config: Config, problem: Problem, device: Device) -> str | None:
-    """Keep tiles to problems where no multiprocessor computes more than with those of `warp_specialized`."""
+    """Keep tiles to problems where no multiprocessor computes more than with others; without any, keep the best."""
     rows, columns = (config.integer(name) for name in _SIDES)
-    sums, least = _busiest(rows, columns, problem, device), _least_of_others(problem, device)
-    return f"{sums} sums of a multiprocessor, tiles of powers of two are worth {least:.0f}" if sums > least else None
+    sums = _busiest(rows, columns, problem, device)
+    least = max(_least(problem, device), _least_of_others(problem, device))
+    return f"{sums} sums of a multiprocessor, other tiles are worth {least:.0f}" if sums > least else None
 
 
 @rule("idle blocks", "the shape itself: every block of a pair has a tile")
@@ -186,6 +196,18 @@ def _busiest(rows: int, columns: int, problem: Problem, device: Device) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
+def _least(problem: Problem, device: Device) -> int:
+    """`_busiest` of this kernel's tiles, at best."""
+    wide = dtype.ITEMSIZE[problem.out_dtype] == 4
+    return min(
+        _busiest(rows, columns, problem, device)
+        for rows, warps in _WARPS.items()
+        for columns in _WIDTHS
+        if rows * columns <= 32 * warps * _MOST_SUMS[warps // 4] and not (wide and warps > _WARPS[128])
+    )
+
+
+@functools.lru_cache(maxsize=1024)
 def _least_of_others(problem: Problem, device: Device) -> float:
     """`_busiest` of the tiles of `warp_specialized`, at best, those of 64 rows by what they are worth."""
     widths = (128, 256, *(columns + rest for columns, rest in WIDTHS))
@@ -200,6 +222,7 @@ RULES = (
     tile_rules.parameters(lambda *_: _AXES, _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
     _shape,
+    _wide_output,
     _sums,
     _idle_blocks,
     _widths,
