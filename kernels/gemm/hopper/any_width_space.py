@@ -131,6 +131,13 @@ def _deepest(config: Config, problem: Problem, device: Device) -> int:
     return one if two < _FEW_STAGES else two
 
 
+@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
+def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
+    ring = ring_bytes(config)
+    others = shared_bytes(config, problem, device) - ring
+    return f"a ring of {ring} bytes beside {others} others: it must be the most" if others >= ring else None
+
+
 @rule("wide output", "compiled for sm_90: stored without TMA, 192x160 takes 245,836 bytes", fatal=True)
 def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     """Keep float32 outputs from three warpgroups: an output may have rows that TMA cannot write."""
@@ -222,6 +229,7 @@ RULES = (
     tile_rules.parameters(lambda *_: _AXES, _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
     _shape,
+    _ring_first,
     _wide_output,
     _sums,
     _idle_blocks,
