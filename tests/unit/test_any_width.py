@@ -140,15 +140,21 @@ def test_odd_rows_alone_are_tried_in_pairs_that_share_the_larger_side(size, odd)
         ({"SHARE_B": True}, "without num_ctas"),
         ({"num_stages": 1}, "2 stages"),
         ({"num_stages": 6}, "shared memory"),
-        ({"BLOCK_SIZE_N": 16, "num_stages": 2}, "must be the most"),
         ({"EPILOGUE_PARTS": 2}, "EPILOGUE_PARTS is no parameter"),
     ],
     ids=str,
 )
 def test_what_no_tile_can_be_is_refused(values, reason):
-    space = SPEC.space(bf16(4096, 4096, 4096, out_dtype="fp32" if "BLOCK_SIZE_N" in values else "bf16"), H200)
+    space = SPEC.space(bf16(4096, 4096, 4096), H200)
     assert space.rejection(PLAIN, fatal_only=True) is None
     assert reason in space.rejection(PLAIN.replace(**values), fatal_only=True)
+
+
+def test_a_ring_that_triton_would_not_place_first_is_refused():
+    narrow = PLAIN.replace(BLOCK_SIZE_N=16, num_stages=2)
+    space = SPEC.space(bf16(4096, 4096, 4096, out_dtype="fp32"), H200)
+    assert "must be the most" in space.rejection(narrow, fatal_only=True)
+    assert space.rejection(narrow.replace(num_stages=6), fatal_only=True) is None
 
 
 def test_powers_of_two_can_run_and_are_not_tried():
